@@ -193,10 +193,14 @@ def _repairs() -> str:
 def audit() -> str:
     """Return the page on audits."""
     results = json.loads(MEASURED.read_text())["results"]
-    return f"""# Finding wrong pairs
+    return f"""# Wrong pairs
 
-Rank the pairs of your data from the worst to the best, estimate how many do not belong together, and train without
-them.
+## What you have
+
+Paired data, such as images with captions, two sensors or a joined table, in which some pairs may not belong together:
+two or more given views, and at least 50 items.
+
+## The command
 
 ```sh
 # scores, flags, better partners, and a page to look at
@@ -217,48 +221,102 @@ audit.partners[7]  # item whose second view fits pair 7 better; -1: none
 pandas.DataFrame(audit.to_columns())
 ```
 
+## What you see
+
 ![The page of an audit: the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)
 
-The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
-number (`--given_views photo caption` or `--given_views 0 2`), or audit [all of them](#three-or-more-views). All pairs
-are scored, except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume
---out FOLDER` continues an audit that was stopped, with its data and options, and keeps the scores of its training or of
-the finished folds of its cross-fit. `--resume --drop` also writes the cleaned data of a finished audit.
+`audit.html` shows the two hundred worst pairs, each with its better partner. You can filter them, mark them wrong or
+right, and download the list with your marks.
 
-`train --audit` saves the scores in `pairs.npz` of the run folder; `Run.pair_scores()` reads them. Its array `rows` has
-the row of each pair in the data (from 0, as `row` in `pairs.csv` of an audit), and `keys` its name if it has one: in
-pandas, `table.loc[scores["rows"], "score"] = scores["scores"]`. Such a run resumes bit for bit, and
-several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
-this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
-With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) states which pairs
-belong together, so it cannot be combined with `--audit`; `--freeze` cannot either. In Python,
-`ContrastiveEncoder(audit=True)` does the same with arrays of two views and stores the result in `audit_`.
+## What it means
 
-## When to use what
+- **The ranking** puts wrong pairs first. {describe_separation(results)}
+- **The share of wrong pairs** is an estimate with an interval. {describe_coverage(results)}
+- **A training with `--audit`** leaves out what seems wrong. {describe_recovered_gain(results)}
+- **If the views share too little, no share is given**, only a note (`audit.is_rate_reliable` is False), since right
+  pairs would count as wrong. The order of the pairs may still be useful.
 
-- **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
-  hundred, and its encoder was as good within the intervals.
-- **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
-  found no more wrong pairs (one seed). Use it if an audit notes that its scores look memorized, as after a long
-  training.
-- **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
-- **If few pairs are wrong, and each view nearly determines the other**: the cosine of a plain training is as good, but
-  it gives no number of pairs to leave out.
-- **For records of two registers that share text**: not a training, which ranked wrong links worse than the cosine of
+Details: [pairs found](audit-results.md); [trainings, repairs, and what did not help](audit-trainings.md).
+
+## When not to use it
+
+- **Partners exchanged among similar items** are not found: a pair that fits as well as the right one seems right
+  ([results](claims.md#beyond-8), [of halves of images](claims.md#halves-12)). Nor is the same wrong pair that occurs
+  many times: remove duplicates first.
+- **For records of two registers that share text**, a trained audit ranked wrong links worse than the cosine of
   n-grams; `--method frozen --statistic csls` on vectors of n-grams ranked them as well or better
   ([measured](coupling-results.md#wrong-links-between-persons)).
-- **It does not help** if partners were exchanged among similar items: a pair that fits as well as the right one seems
-  right. Nor does it help if the same wrong pair occurs many times, because its copies confirm one another: remove
-  duplicates first. The audit does not remove them itself, because for views that are classes or words the number of
-  copies helps to separate right pairs from wrong ones.
+- **If few pairs are wrong, and each view nearly determines the other**, the cosine of a plain training is as good,
+  but gives no number of pairs to leave out.
+- Captions written by people, and large image data, were not measured.
+
+{_one_view()}
+
+## Which way
+
+| you want | use |
+|---|---|
+| an encoder from pairs of which some may be wrong | `train --audit`; without wrong pairs it flagged at most 2 in 100 |
+| the pairs repaired | `contraport audit` and its page |
+| an audit of vectors from a good encoder | `--method frozen`, which takes a second |
+| a second opinion | `--method crossfit`, tens of trainings; it found no more wrong pairs (one seed) |
+
+Of more than two views, choose two (`--given_views photo caption`), or audit [all of them](#three-or-more-views). All
+pairs are scored, except those of the data's own test split. `--resume --out FOLDER` continues an audit that was
+stopped; `--resume --drop` also writes the cleaned data of a finished one.
+
+`train --audit` saves its scores in `pairs.npz` of the run folder: `Run.pair_scores()` has arrays `scores`, `rows`
+(the row of each pair in the data) and `keys`. A batch holds at most a quarter of the pairs unless `--batch_size` says
+otherwise; one full batch is always trained on. It cannot be combined with `--target` or `--freeze`. In Python:
+`ContrastiveEncoder(audit=True)`.
+
+## Output
+
+- `pairs.csv` has a row for each pair in the order of the data: `id` counts the scored pairs, `row` those of the data,
+  `key` is the name. A name that a spreadsheet would take for a formula has an apostrophe before it.
+- `--drop` writes the data without the flagged pairs; `--repair` with the second view of each flagged pair replaced by
+  that of its better partner, or without the pair if there is none; `--weigh` with weights, 0 for flagged pairs and 1
+  for the others. A table stays a table (`weighed.jsonl` has the column `audit_weight`, for `train --sample_weight
+  audit_weight`); all other data become an `.npz`, and weights a `weights.npy`.
+- **Better partners** are found by matching the suspected mismatches with one another in a transport plan with a
+  slack, which stands for no partner. The mass of a proposal is its *confidence*, an estimate for data in which half
+  of the right partners are missing; it is too low if all are present. No second view is proposed twice.
+
+## Method
+
+Networks memorize wrong pairs, so a useful score must not depend on what was memorized.
+
+- **online** (the default): a single training that scores its pairs after the first epoch and then four more times, at
+  growing intervals. Each scoring answers two questions, which count equally:
+
+  1. Take the 15 nearest neighbors of one member. How near are their partners to the other member, by rank? Equal
+     items count as one group.
+  2. How well do the members fit by maps between the views (ridge regression and canonical correlations) that are
+     fitted to other pairs (`canonical`)?
+
+  For vectors of at most 1,024 numbers, both are also asked about the raw inputs. A score is the mean over all
+  scorings so far. The lowest, as many as the estimated share, are dropped until the next scoring.
+- **crossfit**: encoders score pairs that they were not trained on (`--folds`, `--repeats`); suspects are dropped, and
+  everything is fitted again (`--rounds`).
+- **frozen**: the views are vectors from an existing encoder; nothing is trained.
+
+**The share of wrong pairs** is estimated from pairs that are mismatched on purpose: the lower part of their scores
+shows how wrong pairs score, and the share follows from the number of given pairs that score as low (Storey, 2002).
+They must be treated like the unknown ones, so an online audit uses *decoys* from the first step on: a tenth of the
+items (200 to 2,000, at most a fifth) pass their second views on to one another for a third of the training, and are
+trained on, dropped and scored like all others.
+
+Notes tell if the scores look memorized (a decoy scores above a fresh mismatch in more than 75 % of all cases), or if
+more than two thirds of the pairs look wrong. A share is given if right pairs score above known mismatches in at least
+87 % of cases.
+
+{_believed_rates()}
 
 ## Three or more views
 
 With more views, the audit names *the view* of an item that is wrong. Each pair of views is audited by itself; the
-scores of all pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score
-for each view of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated
-share of each view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its
-other views. Each pair of views has its own folder, with its page of the worst pairs.
+scores of all pairs give the probability of each combination of at most three wrong views. `views.csv` has a score for
+each view of each item (below 0: probably wrong); `--drop` writes `dropped.npz`, in which flagged views are missing.
 
 ```python
 audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")
@@ -268,110 +326,19 @@ audit.flagged()  # item and view of each suspect, the worst first
 
 {_several_views()}
 
-`train --audit` on three or more views does this as it trains. Decoys are items with one view of another item. From each
-scoring on, a view that is more probably wrong than right counts as missing, and its item is trained on with its other
-views; an item with fewer than two trusted views is left out. `Run.view_scores()` reads the scores and what was kept.
-The objective must accept items that lack views, and the data must lack none.
+`train --audit` does this as it trains: a view that is more probably wrong than right counts as missing, and an item
+with fewer than two trusted views is left out. `Run.view_scores()` reads the scores. The objective must accept items
+that lack views, and the data must lack none.
 
 {_trainings_of_several_views()}
 
-## Output
-
-- `audit.html`: one file that opens without a network. It shows the two hundred worst pairs side by side, as pictures,
-  texts, lines and bars, each with its better partner. You can filter them (flagged, with a better
-  partner, pairs that exchange partners with each other, a class, a number or a name), mark them wrong or right, and
-  download the shown pairs as a list with your marks.
-- `pairs.csv`, with one row for each pair in the order of the data, and `audit.json`. `id` counts the pairs that were
-  scored, from 0; `row` is the number of the pair in the data, counting pairs of the test split and pairs that could not
-  be read; `key` is its name. A name that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or `@`)
-  has an apostrophe before it. The files of data below keep every cell as it is.
-- `--drop` writes the data without the flagged pairs. `--repair` writes the data with the second view of each flagged
-  pair replaced by that of its better partner; flagged pairs without a better partner are removed. `--weigh` writes the
-  data with weights: 0 for flagged pairs and 1 for the others.
-
-  Better partners are found by matching the suspected mismatches, at least a tenth of all pairs, with one another: the
-  members of a right pair already have their partners. In a transport plan, each of them sends a mass of 1 to the second
-  views of the others and to a slack, which stands for no partner. The mass of a proposal is its *confidence*. No
-  partner is proposed if the slack gets more mass, and no second view is proposed twice. The sharpness of the plan and
-  the share of the slack are fitted to the pairs that are not suspected, with half of their partners replaced. So the
-  confidence is an estimate for data in which half of the right partners are missing; it is too low if all are present.
-
-  A table stays a table of the same kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the column
-  `audit_weight`, for `train --sample_weight audit_weight`), and the rows of its test split stay as they are. All other
-  data become an `.npz`. For data that are neither a table nor an `.npz`, `--weigh` writes only `weights.npy`, with one
-  number for each row of the data, for `train --sample_weight weights.npy`.
-
-## Method
-
-Networks memorize wrong pairs, so a useful score must not depend on what was memorized.
-
-- **online** (the default): a single training that scores its pairs after the first epoch and then four more times, at
-  growing intervals. Each scoring answers two questions about every pair, and both count equally:
-
-  1. Take the 15 nearest neighbors of one member among the pairs that are trained on. How near are their partners to the
-     other member, as a rank among the items? Equal items, such as captions that only name a class, count as one group.
-  2. How well do the two members fit together, according to maps that are fitted to other pairs? Maps between the
-     views (ridge regression and canonical correlations) are fitted on four fifths of the pairs that are trained on and
-     score the remaining fifth (`canonical`).
-
-  If the items are vectors of at most 1,024 numbers, both questions are also asked about the raw input vectors, in which
-  nothing is memorized. A pair's score is the mean over all scorings so far. The pairs with the lowest scores, as many
-  as the estimated share of wrong pairs, are dropped from the training until the next scoring.
-- **crossfit**: encoders score pairs that they were not trained on (`--folds`, `--repeats`). Suspected mismatches are
-  dropped, and everything is fitted again from other initial weights (`--rounds`). A pair's score is the mean over all
-  rounds and repeats. This usually takes ten trainings, and you can choose among the statistics below.
-- **frozen**: the views are vectors from an existing encoder; nothing is trained.
-
-**The share of wrong pairs** is estimated from pairs that are mismatched on purpose. The lower part of their scores
-shows how the scores of wrong pairs are distributed. The share of wrong pairs then follows from the number of given
-pairs that score as low (Storey, 2002). A larger lower part contains more known mismatches, but also more right pairs
-that score as low. Parts from 40 to 90 % are tried, and the one with the smallest bootstrap error is used.
-
-The known wrong pairs must be treated exactly like the unknown ones. Pairs that are mismatched only after a training do
-not meet this condition: the network has not memorized them, so they score lower than the wrong pairs that were trained
-on, and far too few pairs look wrong. An online audit therefore uses *decoys* from the first step on: a tenth of the
-items (200 to 2,000, at most a fifth) pass their second views on to one another. Decoys are trained on, dropped and
-scored like all other pairs for a third of the training; then they get their own partners back. A cross-fit uses known
-mismatches that are scored by encoders that were trained on neither member.
-
-The audit adds a note if the scores look memorized: if, at the last scoring that had decoys, a decoy (trained on) scores
-above a fresh mismatch (not trained on) in more than 75 % of all cases. It adds another note if more than two thirds of
-the pairs look wrong, or if the interval includes this share, as it may for a few hundred pairs: then they are wrong, or
-the views share little.
-
-**If the views share too little, no share is given**, only a note: neither on the page nor in `audit.json`
-(`audit.is_rate_reliable` is False). The criterion: right pairs must score above known mismatches in 87 % of cases,
-estimated with the lower end of the interval of the share. Otherwise right pairs count as wrong. The order of the pairs
-may still be useful.
-
-{_believed_rates()}
-
-## How well it works
-
-- {describe_separation(results)}
-- {describe_recovered_gain(results)}
-- {describe_coverage(results)}
-
-Details, the code that was measured, other data and baselines: [audit-results.md](audit-results.md); trainings, repairs,
-and what did not help: [audit-trainings.md](audit-trainings.md).
-
 ## Statistics
 
-These are the statistics that a cross-fit, or an audit of frozen vectors, can use (`--statistic`; the default is
-`combined`). An online audit always uses `combined`; the other statistics are memorized sooner or separate less well.
+Of a cross-fit, or an audit of frozen vectors (`--statistic`; the default, and that of online audits, is `combined`):
 
 {statistics_table(results)}
 
 {compare_plan_statistics(results)}
-
-## Limits
-
-{_one_view()}
-
-In these measurements pairs were shuffled at random. If partners were exchanged within classes, there was no clear gain
-([results](claims.md#beyond-8), [of halves of images](claims.md#halves-12)). Captions written by people, and large
-image data, were not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the
-estimated rate is a little too high when no pair is wrong.
 """
 
 

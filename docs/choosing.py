@@ -1,4 +1,4 @@
-"""Writes docs/choosing.md, docs/evidence.md and docs/claims.md from recommendations and verdicts of the suites."""
+"""Writes docs/choosing.md and docs/claims.md from recommendations and verdicts of the suites."""
 
 from __future__ import annotations
 
@@ -15,39 +15,57 @@ from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDE
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 CLAIMS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims.csv"
+COMMANDS = (
+    ("a folder of images", "contraport train --data photos/ --encoder lite0 --freeze", "guides/photos.md"),
+    (
+        "two descriptions of the same things, in one table",
+        "contraport train --data people.csv --recipe clip",
+        "guides/tables.md",
+    ),
+    ("pairs, some of them wrong", "contraport audit --data pairs.csv --out audits/pairs", "audit.md"),
+    (
+        "pairs of texts",
+        "contraport train --data pairs.csv --objective info-nce --temperature 0.05 --projection 0",
+        "guides/texts.md",
+    ),
+    ("images with captions", "contraport train --data captions.csv --recipe clip", "guides/captions.md"),
+    ("time series", "contraport train --data series.npy", "guides/time-series.md"),
+    (
+        "two sets, and which belong together",
+        "contraport train --data shop/ --objective info-nce --shared_encoder false",
+        "guides/couplings.md",
+    ),
+    ("three or more views", "contraport train --data views.npz --recipe cmc", "guides/many-views.md"),
+    ("a training loop", "contraport.nt_xent(temperature=0.2)(z0, z1).backward()", "guides/own-loop.md"),
+    ("two sets of points", 'contraport.transport(x, y, contraport.Gibbs("sqeuclidean", 5.0))', "transport.md"),
+)
+"""What one has, what to type, and the guide."""
+
 CERTAINTY = {HELD: "gain measured", PARTLY: "gain in part", NOT_HELD: "no gain here", UNDECIDED: "not decided here"}
 
 
 def choosing() -> str:
-    """Return the page on where to start, one screen."""
+    """Return the page on where to start: a command by what one has, an objective by case, and the evidence."""
     runs = measured()
-    rows = [
-        [case.name, case.starting_point, f"[{_certainty(case.evidence, runs)}](evidence.md#{_slug(case.name)})"]
+    cases = [
+        [case.name, case.starting_point, f"[{_certainty(case.evidence, runs)}](#{_slug(case.name)})"]
         for case in USE_CASES
     ]
     parts = [
         "# What to choose",
-        words_table(["you have", "start from", "how certain"], rows),
+        words_table(["you have", "type"], [[f"[{have}]({page})", f"`{command}`"] for have, command, page in COMMANDS]),
+        "Every other option has a default. `contraport advise DATA` prints the command for your data, and why.",
+        "## Which objective",
+        words_table(["you have", "start from", "how certain"], cases),
         paragraph(
             "*Gain measured*: better than its baseline on small images, tables or texts, with an interval that "
-            "excludes zero. *Not decided here*: the difference is smaller than its interval at this size. Each entry "
-            "links to the claims behind it. `contraport advise DATA` prints the command for your data, and `contraport "
-            "list objectives` has the same advice per objective."
+            "excludes zero. *Not decided here*: the difference is smaller than its interval at this size, which is no "
+            "argument against a method. Results on small data may not carry over: compare on your own data."
         ),
-        "Results on small data may not carry over. Compare on your own data before you choose:",
         f"```sh\n{EXAMPLE}\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def evidence() -> str:
-    """Return the page of all recommendations, each with the verdicts of its claims."""
-    runs = measured()
-    parts = [
-        "# Evidence",
         paragraph(
-            "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "
-            "and the runs short: an undecided claim is no argument against a method."
+            "Below, each recommendation with its [claims](claims.md) and their verdicts; `contraport list objectives` "
+            "has the same advice per objective."
         ),
     ]
     for case in USE_CASES:

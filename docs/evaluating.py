@@ -7,7 +7,14 @@ from contraport.metrics.intervals import CONFIDENCE_LEVEL, NUM_RESAMPLES
 
 _BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
 
-PAGE = """# Evaluating
+PAGE = """# Evaluating and comparing
+
+## What you have
+
+One run or several. `evaluate` measures what their features are worth on held-out items; [`compare`](#comparing) trains several objectives or
+settings with several seeds.
+
+## The command
 
 ```sh
 # the standard metrics
@@ -18,85 +25,138 @@ contraport evaluate runs/a runs/b --metrics accuracy recall@20
 contraport evaluate runs/a --metrics all --test_data harder/
 # also of the models that --keep_every saved
 contraport evaluate runs/a --checkpoints all --metrics knn
-# during training
-contraport train --data photos/ --online_metrics knn:every=5
-```
-
-Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
-same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
-two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
-are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` and `Run.evaluation()` return them: `evaluation.metrics["knn"].value`, `.low` and `.high`, in the same way
-`evaluation.baselines["raw"]["knn"]` and `evaluation.differences["raw"]["knn"]`, and `evaluation.verdict`. A notebook shows tables;
-`pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command ends with a verdict: whether
-to use the trained encoder, or which baseline is as good. It prints the metrics on which the verdict rests, `--all` all of them;
-metrics named by `--metrics` are always printed.
-
-## Metrics
-
-Metrics with a star are computed only if you ask for them. The number after `@` can be any: `recall@20`, `few_shot@3`.
-Metrics that the data do not allow, such as accuracy without labels or robustness of data that are not images, are left
-out with a message.
-
-{tables}
-
-A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relative to the side of the image.
-
-## Intervals
-
-- **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) is given with every number.
-  The test items are resampled; nothing is fitted again. So the interval says how much the number would change with
-  other test items. It says nothing about another seed or other training items: train with several seeds for that.
-
-  For metrics of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the
-  interval uses the effect of each item on the metric, to first order. On simulated data such an interval was as wide
-  as the spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it
-  covered the true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
-- **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does
-  not look worse with fewer test items. The result is 0 if the error is no larger than chance.
-- **A difference** between two encoders on the same items is paired, item by item. Its interval is narrower than the
-  intervals of the two numbers suggest. One encoder is better only if this interval excludes zero. `differences` in
-  `evaluation.json` has the differences from the untrained encoder, the raw inputs, and the other runs of the same call.
-  Of more than two runs the intervals between runs are wider, so that for each metric they hold for all pairs of runs
-  at once (Bonferroni).
-- If all items agree, an interval has no width: n test items cannot show anything rarer than about 3 in n.
-- **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items, and the last epoch
-  is measured, not the best one. A probe on few labels uses a fifth of these few for the choice, so it sees no other
-  labels; with one item of each class the penalty is 1/n. With 2, 5, 10 and 40 items of each class (features of
-  Fashion-MNIST after a training, its pixels, and features of digits after a training), this choice was between .8
-  points below and .7 points above 1/n, and .1 above it on average. Cross-validation over the few items was no better.
-
-## While training
-
-`--online_metrics` measures at the end of an epoch on 2,000 training items that are drawn once: one half is for fitting, the
-other half for testing. It uses no test item, and it does not change a single bit of the training. The numbers appear in
-`metrics.jsonl`, the progress bar and the page.
-
-## The page
-
-```sh
 contraport report runs/a runs/b --out report.html
 ```
 
-The report is one file that opens without a network, in light and dark mode, also on a phone. Every figure explains how
-to read it. If a run lacks what a figure needs, the page leaves the figure out and says so. Some parts need an option of
-the training or the evaluation:
+## What you see
+
+![The report page: the verdicts, each in a sentence with the difference and its interval](images/report.png)
+
+The command ends with a verdict, which is also the heading of the page of `report`: whether to use the trained encoder, or which baseline is as
+good.
+
+## What it means
+
+Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the same
+encoder before training: *untrained*, or *given* if the training began with weights. Only two metrics use the projections: the
+bound of mutual information and, if each view has its own encoder, retrieval. All numbers are in `evaluation.json` of the run
+folder. In Python, `contraport.evaluate` and `Run.evaluation()` return them: `evaluation.metrics["knn"].value`, `.low` and `.high`,
+likewise `evaluation.baselines["raw"]["knn"]` and `evaluation.differences["raw"]["knn"]`, and `evaluation.verdict`;
+`pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command prints the metrics on which the
+verdict rests, `--all` all of them.
+
+## When not to use it
+
+If one test item is worth more than the difference you look for: one of 100 items is one point. n test items cannot show anything
+rarer than about 3 in n.
+
+## Metrics
+
+Metrics with a star are computed only if you ask for them. The number after `@` can be any: `recall@20`, `few_shot@3`. Metrics that the
+data do not allow are left out with a message.
+
+{tables}
+
+The lengths of a corruption are relative to the side of the image.
+
+## Intervals
+
+- **An interval** ({level:.0%}, percentile bootstrap over test items, {resamples:,} draws, seeded) says how much the number would change with
+  other test items, not with another seed: train with several seeds for that. For metrics of all items at once (uniformity, effective
+  rank, hubness, calibration, clusters) it uses the effect of each item, to first order: on simulated data it was as wide as
+  the spread over fresh items, for hubness in few dimensions up to 2.5 times as wide; for calibration it covered the true error in 86
+  to 100 % of 80 draws of 200 or 2,000 items.
+- **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does not look
+  worse with fewer test items.
+- **A difference** between two encoders is paired, item by item, so that its interval is narrower than the intervals of the two
+  numbers suggest. One encoder is better only if it excludes zero. Of more than two runs the intervals hold for all pairs of runs at
+  once (Bonferroni).
+- **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items (with one item of each class it is
+  1/n), and the last epoch is measured, not the best one.
+
+**While training**, `--online_metrics knn:every=5` measures on 2,000 training items that are drawn once, half of them for fitting. It
+uses no test item, and does not change a single bit of the training.
+
+## The page
+
+`report` writes one file that opens without a network, also on a phone. Every figure explains how to read it; what a run lacks is left
+out and named. Some parts need an option:
 
 | shown | comes with |
 |---|---|
-| a verdict in words, based on the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
-| curves over steps, epochs, seconds or the share of the run | the training; `--online_metrics knn` adds metrics during training |
-| metrics over the epochs; plans over the epochs, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
-| a map of test items, colored by class, domain, loss or suspicion; nearest neighbors | `evaluate`; suspicion if the data have two given views |
-| the confusion matrix of the linear probe, and its ten most confident errors | `evaluate` with the linear probe |
-| the plan beside its target, lines between items, the mass that an unbalanced plan dropped | `evaluate` |
-| cosines by class, the singular spectrum, alignment and uniformity | `evaluate` |
-| accuracy over the severity of six corruptions | `evaluate --metrics robustness`, in addition to the standard ones |
-| the estimated mismatch rate, and the ten pairs with the lowest scores, with both views and the better partner | `train --audit`, `evaluate` |
+| verdicts; numbers; settings that differ | `evaluate runs/a runs/b`, together |
+| curves of the training | the training; `--online_metrics knn` adds metrics |
+| metrics and plans over the epochs | `train --keep_every N`, `evaluate --checkpoints all` |
+| a map of test items, by class, domain, loss or suspicion; nearest neighbors; the plan beside its target; geometry | `evaluate` |
+| the confusion matrix and the ten most confident errors of the linear probe | `evaluate` with the linear probe |
+| accuracy over the severity of six corruptions | `evaluate --metrics robustness` |
+| the estimated mismatch rate and the ten worst pairs | `train --audit`, `evaluate` |
 
-The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is
-the statistic `neighbors` of an audit, on items that were not trained on: the share of test items that are at least as
-near to one given view as the partners of the other view's neighbors are. It is over a third if the two views have
-nothing in common.
+The loss of an item is computed with all points of the map in one batch: compare it only within one map. Suspicion is the statistic
+`neighbors` of an [audit](audit.md#statistics), on items that were not trained on; it is over a third if the two views have nothing in common.
+
+## Comparing
+
+Which of several objectives, recipes or settings is better on your data, and is the difference more than chance?
+
+```sh
+contraport compare --data digits --objectives info-nce,gca-ince,gca-uot:relaxation=0.2 \
+    --settings standard,strong,mismatched:0.2 --seeds 3 --epochs 20 --tune 8 --out runs/mine
+# a saved grid in its small form: minutes, on digits
+contraport compare --suite gca --quick
+# a grid of your own; the same command resumes it
+contraport compare --suite mine.yaml --budget 30m
+```
+
+<!-- not run: six trainings; tests/comparison has smaller ones -->
+```python
+comparison = contraport.compare(data=["digits"], objectives=["info-nce", "gca-ince"], seeds=3, epochs=20)
+entry = comparison.find_entry("gca-ince", "digits, standard", "linear_probe")
+entry.difference  # from the first row, with its interval
+print(comparison.markdown())
+```
+
+![Two means with wide intervals that overlap, of nt-xent and gca-uot](images/gallery-comparison.png)
+
+The intervals of the two overlap, so the command names no winner.
+
+**Rows** are objectives or recipes, with settings after a colon (`rince:q=0.1,temperature=0.2`) or options of `train`
+(`info-nce:audit=true`); `--over temperature=0.1,0.2` makes one row for each value. **Columns** are the data in each of the `--settings`:
+
+| setting | what it means |
+|---|---|
+| `plain` | the data as they are |
+| `weak`, `standard`, `strong`, `scaled-noise:0.2`, `mixup:0.3`, `none` | how views are augmented at random |
+| `corrupt:noise:3`, `corrupt` | items of both splits are corrupted, with severity 1 to 5 |
+| `mismatched:0.2`, `mismatched:0.2:class` | a share of the training pairs is shuffled, freely or within classes |
+| `imbalanced:100` | training items are left out, so that the last class has a hundredth of the first |
+| `domains:style`, `domains:style:edges` | images are divided into four domains; one is left out of the training |
+| `strong+mismatched:0.2` | several settings together |
+
+Any option of `contraport train` applies to all cells as `--train.lr 0.01`. A YAML file with the same options is a suite; it can name rows
+(`- mine: {{objective: nt-xent, target: labels}}`) and state `claims` (`says`, `better`, `than`), each of which gets a verdict.
+
+**Fair by construction.** Settings of objectives keep their defaults, or `--tune N` searches all with the same number of trials (the
+defaults and N - 1 points of a Sobol sequence), judged on a part of the training items. Test items are used once. All rows of a
+column see the same corrupted items and shuffled pairs.
+
+**What comes out**: `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html`, `commands.sh`, which trains each cell on its own, and the
+runs in `cells/`.
+
+- The **interval of a mean** is Student's t over the seeds; with one seed it is over the test items.
+- The **difference** from the first row (`--baseline`) is on the same seeds and items; its variance is the sum of those over seeds and
+  items. Its interval holds for all comparisons of a table at once (Bonferroni). Variances of few seeds are moderated by those of the
+  whole table (Smyth, 2004).
+- A claim **held** if it is significantly better somewhere and significantly worse nowhere, **held in part** if it is also significantly worse
+  elsewhere. It **did not hold** if it is only significantly worse, or if a gain of one point can be ruled out everywhere. Otherwise
+  it is **not decided at this size**, and the output says how many seeds would decide it.
+
+Choose the number of seeds before you look. Do not add seeds one by one until an interval excludes zero: such an interval is too
+confident.
+
+**How long it takes** is estimated before the start from a few steps. With `--budget 30m` no training starts that would end after
+it; all cells are trained with one seed before the next, so that a run that was cut short gives a table. Run the command again to continue, with
+more seeds or rows if you like; several processes can work on one folder.
 
 ## A metric of your own
 
@@ -110,10 +170,8 @@ def largest_variance(context):
     return float(context.test_features.var(dim=0).max())
 ```
 
-The function returns one value for each test item (the mean is reported, with an interval), a `MetricResult` with
-another statistic of the items, or a single number. `contraport.metrics.eval_context.EvalContext` contains everything
-that it can use: features, views, labels, projections. The key of the metric is its title, in lower case with
-underscores.
+It returns one value for each test item, a `MetricResult`, or a single number. `contraport.metrics.eval_context.EvalContext` contains
+everything that it can use: features, views, labels, projections. The key is its title, in lower case with underscores.
 """
 
 
@@ -133,7 +191,8 @@ def table(group: str) -> str:
 
 def row(metric: Metric) -> str:
     """Return the table row of a metric."""
-    name = "`, `".join(one.key for one in metric.expand_default_numbers())
+    keys = [one.key for one in metric.expand_default_numbers()]
+    name = "` to `".join((keys[0], keys[-1])) if len(keys) > 3 else "`, `".join(keys)
     summary = metric.summary.replace("|", "\\|")
     star = "" if metric.is_default else " *"
     return f"| `{name}`{star} | {_BETTER[metric.better_direction]} | {summary} | {metric.unit} |"

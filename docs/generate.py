@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from audit import audit, audit_results, audit_trainings
-from choosing import choosing, claims, evidence
+from choosing import choosing, claims
 from couplings import couplings
 from evaluating import evaluating
 from papers import papers
@@ -76,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         "audit-trainings": audit_trainings,
         "coupling-results": couplings,
         "choosing": choosing,
-        "evidence": evidence,
         "claims": claims,
         "papers": papers,
     }

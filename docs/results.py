@@ -82,6 +82,10 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 
 {training(load(MEASURED / "training.json"))}
 
+{loading(load(MEASURED / "data.json"))}
+
+{assignments(load(MEASURED / "assignment.json"))}
+
 ## Not measured
 
 - NCCL, several GPUs, several machines, and any GPU other than an H100.
@@ -356,6 +360,67 @@ Fashion-MNIST, batch {batch}, two views, the same small encoder and similar augm
 {table(["loop", "seconds a step", "images/s", "waiting for data", "objective"], rows)}
 
 lightly's loop takes {ratios[0]:.1f} times as long without workers and {ratios[1]:.1f} times with two."""
+
+
+def loading(measured: dict[str, Any]) -> str:
+    """Return the section of the cost of loading data."""
+    wait, speed, embedding = (measured[key] for key in ("data_wait", "images_per_second", "seconds_to_embed"))
+    said = paragraph(
+        f"{measured['images']:,} JPEG files of {measured['side']} x {measured['side']}, `{measured['encoder']}` "
+        f"(`python -m benchmarks.data`): a training waits {wait['decoded once']:.1%} of its time if images are decoded "
+        f"once, {wait['each epoch decodes']:.1%} if each epoch decodes them. It makes {speed['full']:,.0f} images per "
+        f"second; on the features of a frozen encoder {speed['frozen']:,.0f}, where a bare loop over the head alone "
+        f"would make {speed['the head alone']:,.0f}. `embed` takes "
+        f"{embedding['arrays'] / embedding['pass over arrays']:.2f} times the time of the encoder's own pass over "
+        f"arrays, and {embedding['files'] / embedding['pass over files']:.1f} times over files, where decoding takes "
+        "the time."
+    )
+    return f"## Loading data\n\n{said}"
+
+
+def assignments(measured: dict[str, Any]) -> str:
+    """Return the section of one-to-one assignments: a known answer, and the excess over the least cost."""
+    titles = {"Sinkhorn": "`transport`, 5 iterations", "assignment": "`approximate_assignment`, passes"}
+    known = sorted(
+        measured["known"], key=lambda row: (["nearest neighbors", *titles].index(row["method"]), row["items"])
+    )
+    answers = (
+        [
+            titles.get(row["method"], row["method"]),
+            f"{row['items']:,}",
+            *(f"{row[f'recovered, {side}']:.2%}" for side in ("images", "versions")),
+            f"{row['seconds']:,.1f}",
+        ]
+        for row in known
+    )
+    auctions = {(row["sets"], row["items"]): row for row in measured["auctions"]}
+
+    def excess(row: dict[str, Any]) -> list[str]:
+        auction = auctions.get((row["sets"], row["items"]))
+        bid = (
+            [f"{auction[key]:.{digits}f}" for key, digits in (("excess %", 3), ("bound %", 2), ("seconds", 1))]
+            if auction
+            else [""] * 3
+        )
+        passes = [
+            f"{row[key]:.{digits}f}" for key, digits in (("excess %, no pass", 2), ("all passes", 3), ("seconds", 1))
+        ]
+        return [row["sets"], f"{row['items']:,}", *passes, *bid]
+
+    first = paragraph(
+        "Images of Fashion-MNIST matched with blurred versions of themselves, by 64 components "
+        "(`python -m benchmarks.assignment`): the share whose partner is their own, and processor seconds. A matrix of "
+        f"the pairs of 60,000 images has {max(row['MiB of the matrix'] for row in known):,.0f} MiB."
+    )
+    second = paragraph(
+        "The excess over the least cost, by SciPy on the whole matrix, in percent: of the halved sets, after all "
+        "passes (at most 30), and of the auction, with the bound that it states."
+    )
+    heads = ["method", "images", "own version", "own image", "seconds"], [
+        "sets", "points", "no pass", "passes", "seconds", "auction", "bound", "seconds",
+    ]  # fmt: skip
+    tables = table(heads[0], answers), table(heads[1], map(excess, measured["excess"]))
+    return f"## Assignments\n\n{first}\n\n{tables[0]}\n\n{second}\n\n{tables[1]}"
 
 
 def unbalanced(measured: dict[str, Any]) -> str:

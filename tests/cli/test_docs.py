@@ -53,7 +53,8 @@ def test_accepts_links_as_pages(command: Command) -> None:
 
 
 def test_name_of_a_merged_page_leads_to_its_section(command: Command) -> None:
-    assert command("docs", "transport").out == command("docs", "calls", "transport-by-itself").out
+    assert command("docs", "comparing").out == command("docs", "evaluating", "comparing").out
+    assert command("docs", "text").out == command("docs", "texts").out
 
 
 def test_a_page_is_printed_without_comments(command: Command) -> None:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from PIL import Image
+from pyarrow import table
+from pyarrow.parquet import write_table
 
 import contraport
 
@@ -31,6 +33,16 @@ def world(tmp_path_factory):
     np.save(folder / "series.npy", rng.normal(size=(64, 2, 64)).astype(np.float32))
     likeness = np.exp(-np.square(x[:38, :1] - x[:38, 0]))  # of the 38 of 48 photos that are trained on
     np.save(folder / "likeness.npy", likeness.astype(np.float32))
+    sentences = [f"item {number} of the {kind}" for number in range(32) for kind in ("shop", "store")]
+    (folder / "sentences.txt").write_text("\n".join(sentences))
+    answers = [sentence.replace("item", "bag") for sentence in sentences]
+    write_table(table({"question": sentences, "answer": answers}), folder / "pairs.parquet")
+    scores = np.linspace(0, 1, len(sentences))
+    lines = [f"{one},{other},{score}" for one, other, score in zip(sentences, answers, scores, strict=True)]
+    (folder / "scored.csv").write_text("\n".join(["question,answer,score", *lines]))
+    pictures = [(kind, number) for kind in ("cats", "dogs") for number in range(24)]
+    lines = [f"photos/{kind}/{number}.png,{kind[:-1]} number {number},{kind[:-1]}" for kind, number in pictures]
+    (folder / "captions.csv").write_text("\n".join(["image,caption,label", *lines]))
     few = {"epochs": 1, "batch_size": 8, "encoder": "small-cnn", "progress": False}
     for name in ("photos", "a", "b", "teacher"):
         contraport.train(data=folder / "photos", out=folder / "runs" / name, **few)

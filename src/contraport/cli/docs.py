@@ -20,8 +20,16 @@ _HEADING_PATTERN = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _COMMENT_PATTERN = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _CODE_BLOCK_PATTERN = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LIST_ITEM_PATTERN = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
-_MOVED_PAGES = {"transport": ("calls", "transport-by-itself")}
-"""Current page and section of each page that was moved, by its old name."""
+_MOVED_PAGES = {
+    "comparing": ("evaluating", "comparing"),
+    "domains": ("targets", "domains"),
+    "evidence": ("choosing", ""),
+    "image-text": ("captions", ""),
+    "own-target": ("targets", ""),
+    "paired-tables": ("tables", ""),
+    "text": ("texts", ""),
+}
+"""Current page, and section or "", of each page that was moved, by its old name."""
 
 _UNWRAPPED_PREFIXES = ("#", "|", "<", "    ")
 """Prefixes of Markdown blocks that are not wrapped: headings, tables, directives and code."""

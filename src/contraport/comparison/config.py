@@ -178,5 +178,5 @@ COMPARE_COMMAND_SPEC = Command(
         "out",
         "dry_run",
     ),
-    docs_page="comparing",
+    docs_page="evaluating comparing",
 )

@@ -58,7 +58,7 @@ def list_custom_code_encoders(encoder: object) -> list[str]:
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
-@hint_on_error("contraport docs training trust-in-run-folders")
+@hint_on_error("contraport docs own-encoder trust-in-run-folders")
 def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
     """Raise `UsageError` if a saved configuration names Python code to import and the user does not trust it."""
     code = ", ".join(map(repr, list_custom_code_encoders(encoder)))

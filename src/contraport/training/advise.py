@@ -258,4 +258,4 @@ def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list
 def print_advice(advice: Advice) -> None:
     """Print the recommended command and the reasons."""
     print(advice)
-    print("\nMeasurements behind this advice: contraport docs evidence")
+    print("\nMeasurements behind this advice: contraport docs choosing")
