@@ -96,7 +96,8 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
     assert second.paired is not None
     assert second.paired.neighbor_candidates.tolist() == kept.tolist()
-    among = PairedFeatures(whole.features, whole.embeddings, torch.from_numpy(kept))
+    raw = dataset.store.fetch_views(items)
+    among = PairedFeatures((raw[0], raw[1]), None, torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
 
