@@ -94,7 +94,7 @@ class EpochMean(NamedTuple):
     interval: Interval | None
 
 
-_RECORD_KEYS = {
+_RECORD_KEY_BY_FIELD = {
     "row_name": "row",
     "column_name": "column",
     "metric_key": "measure",
@@ -108,14 +108,14 @@ _RECORD_KEYS = {
 def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
     """Convert a table entry or an epoch mean to its JSON record in `results.json`."""
     return {
-        _RECORD_KEYS.get(name, name): list(value) if isinstance(value, tuple) else value
+        _RECORD_KEY_BY_FIELD.get(name, name): list(value) if isinstance(value, tuple) else value
         for name, value in entry._asdict().items()
     }
 
 
 def from_json_record(kind: type[Record], record: Mapping[str, Any]) -> Record:
     """Convert a JSON record of `results.json` to a `TableEntry` or an `EpochMean`, whichever `kind` is."""
-    keys = {name: _RECORD_KEYS.get(name, name) for name in kind._fields}
+    keys = {name: _RECORD_KEY_BY_FIELD.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
         if fields.get(name) is not None:

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from contraport.metrics.intervals import (
     CONFIDENCE_LEVEL,
+    Array,
     Difference,
     Interval,
     MetricResult,
     bonferroni_confidence_level,
     bootstrap_interval,
 )
-
-Array = np.ndarray[Any, Any]
 
 _MAX_PRIOR_DOF = 1e4
 """Maximum degrees of freedom of a variance prior, reached if all variance estimates agree."""

@@ -39,8 +39,8 @@ from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import (
+    Array,
     Difference,
-    ItemValues,
     MetricResult,
     draw_bootstrap_values,
     paired_bootstrap_difference,
@@ -51,7 +51,7 @@ from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_is_run
 
-ValueAndDrawsByMetric = Mapping[str, tuple[float, ItemValues]]
+ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
@@ -94,7 +94,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             one.result["pairs_of_runs"] = pairs = math.comb(len(others) + 1, 2)
             for other in others:
                 differences = _compute_differences_by_metric(
-                    one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs
+                    one.values_and_draws, other.values_and_draws, comparisons=pairs
                 )
                 records = {key: difference._asdict() for key, difference in differences.items()}
                 one.result["differences"][str(other.run_folder.path)] = records
@@ -110,7 +110,7 @@ class EvaluatedRun(NamedTuple):
     Attributes:
         result: contents of `evaluation.json`.
         page_arrays: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
-        bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
+        values_and_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
 
@@ -118,7 +118,7 @@ class EvaluatedRun(NamedTuple):
     test_dataset: Dataset
     result: Evaluation
     page_arrays: ArraysByName
-    bootstrap_draws: ValueAndDrawsByMetric
+    values_and_draws: ValueAndDrawsByMetric
     item_values: ArraysByName
 
 
@@ -274,7 +274,7 @@ def _values_and_draws_by_encoder(
         for key, result in of.items()
         if isinstance(result, MetricResult)
     }
-    draws: dict[str, dict[str, tuple[float, ItemValues]]] = {name: {} for name in results}
+    draws: dict[str, dict[str, tuple[float, Array]]] = {name: {} for name in results}
     for (name, key), values in draw_bootstrap_values(by_place).items():
         draws[name][key] = by_place[name, key].value, values
     return draws

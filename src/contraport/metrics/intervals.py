@@ -26,10 +26,12 @@ NUM_RESAMPLES = 1_000
 _MAX_COUNTS_IN_MEMORY = 1 << 22
 """Maximum number of bootstrap counts (resamples times items) held at a time: 32 MiB."""
 
-ItemValues = np.ndarray[Any, Any]
-"""Values of a metric per test item."""
+Array = np.ndarray[Any, Any]
 
-BootstrapStatistic = Callable[[ItemValues, ItemValues], ItemValues]
+ItemValues = Array
+"""Values of a metric per test item, `(n,)` or `(n, k)`."""
+
+BootstrapStatistic = Callable[[ItemValues, Array], Array]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
 ResultKey = TypeVar("ResultKey", bound=Hashable)
@@ -45,7 +47,7 @@ def bonferroni_confidence_level(comparisons: int) -> float:
     return 1 - (1 - CONFIDENCE_LEVEL) / comparisons
 
 
-def bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means(items: ItemValues, counts: Array) -> Array:
     """Return the mean of item values `(n,)` or `(n, k)` on each of b bootstrap resamples, `(b,)`.
 
     Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
@@ -57,7 +59,7 @@ def bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bootstrap_means_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
     """Return the bootstrap means, `(b,)`, of a metric that is at most 1, transformed so that none exceeds 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
@@ -71,7 +73,7 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: ItemValues) -> ItemVa
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
-def bootstrap_means_from_zero_to_one(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
     """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_means_at_most_one`; at least 0.
 
     >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
@@ -80,7 +82,7 @@ def bootstrap_means_from_zero_to_one(items: ItemValues, counts: ItemValues) -> I
     return bootstrap_means_at_most_one(items, counts).clip(min=0)
 
 
-def root_bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
+def root_bootstrap_means(items: ItemValues, counts: Array) -> Array:
     """Return the square roots of the bootstrap means, `(b,)`, of item values `(n,)`; 0 where the mean is negative.
 
     >>> root_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
@@ -89,7 +91,7 @@ def root_bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
     return np.asarray(np.sqrt(bootstrap_means(items, counts).clip(min=0)))
 
 
-def bootstrap_medians(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_medians(items: ItemValues, counts: Array) -> Array:
     """Return the median of item values `(n,)` on each bootstrap resample; for `(n, k)`, the mean of the k medians.
 
     >>> bootstrap_medians(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
@@ -99,7 +101,7 @@ def bootstrap_medians(items: ItemValues, counts: ItemValues) -> ItemValues:
     return np.asarray(np.mean([_bootstrap_medians_of_column(column, counts) for column in columns], axis=0))
 
 
-def _bootstrap_medians_of_column(items: ItemValues, counts: ItemValues) -> ItemValues:
+def _bootstrap_medians_of_column(items: ItemValues, counts: Array) -> Array:
     """Return the median of item values `(n,)` on each bootstrap resample, `(b,)`."""
     order = items.argsort(kind="stable")
     values, cumulative = items[order], counts[:, order].cumsum(axis=1)
@@ -188,7 +190,7 @@ def draw_bootstrap_values(
     check(0 not in sizes, "results: must have at least one item, got none.", "empty")
     items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
     step = max(1, _MAX_COUNTS_IN_MEMORY // items)
-    chunks: dict[ResultKey, list[ItemValues]] = {key: [] for key in results}
+    chunks: dict[ResultKey, list[Array]] = {key: [] for key in results}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         # One bincount for all rows: row r uses the codes r * items to (r + 1) * items.
@@ -199,7 +201,7 @@ def draw_bootstrap_values(
     return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
-def percentile_interval(draws: ItemValues, level: float = CONFIDENCE_LEVEL) -> Interval:
+def percentile_interval(draws: Array, level: float = CONFIDENCE_LEVEL) -> Interval:
     """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite.
 
     Raises:
@@ -232,7 +234,7 @@ def bootstrap_interval(
 
 
 def paired_bootstrap_difference(
-    first: tuple[float, ItemValues], second: tuple[float, ItemValues], *, comparisons: int = 1
+    first: tuple[float, Array], second: tuple[float, Array], *, comparisons: int = 1
 ) -> Difference:
     """Return the paired difference of two values, with its bootstrap interval.
 

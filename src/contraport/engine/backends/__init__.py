@@ -62,14 +62,14 @@ class CudaRingPasses(RingPairPasses):
 RING_BACKENDS: dict[BackendName, type[PairPasses]] = {"streamed": StreamedRingPasses, "cuda": CudaRingPasses}
 """Backends of the ring exchange by name; none stores anything of size O(N M)."""
 
-MAX_DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
+MAX_DENSE_PAIRS_BY_DEVICE = {"cpu": 1 << 16, "cuda": 1 << 22}
 """Largest number of pairs for ``"dense"``, by device: up to it plain autograd on the whole matrix is fastest.
 
 It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer
 kernels beat fewer operations there.
 """
 
-MAX_DENSE_PAIR_STEPS = {"cpu": 1 << 21, "cuda": 1 << 26}
+MAX_DENSE_PAIR_STEPS_BY_DEVICE = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Largest number of pairs times half-steps for ``"dense"``, by device: autograd stores all pairs of each half-step."""
 
 T = TypeVar("T")
@@ -185,8 +185,8 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    device = like.device.type if like.device.type in MAX_DENSE_PAIRS else "cpu"
-    if n * m <= MAX_DENSE_PAIRS[device] and n * m * half_steps <= MAX_DENSE_PAIR_STEPS[device]:
+    device = like.device.type if like.device.type in MAX_DENSE_PAIRS_BY_DEVICE else "cpu"
+    if n * m <= MAX_DENSE_PAIRS_BY_DEVICE[device] and n * m * half_steps <= MAX_DENSE_PAIR_STEPS_BY_DEVICE[device]:
         return "dense"
     if like.is_cuda and HAS_TRITON and unsupported_reason(geometry) is None:
         return "cuda"
