@@ -398,7 +398,6 @@ def _build_and_save_comparison(
         notes=_compose_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
     )
-    out, commands = grid.output_folder, [job.shell_commands for _, job in jobs]
     cell_records = [
         {
             "row": cell.row.name,
@@ -409,17 +408,22 @@ def _build_and_save_comparison(
         for cell, job in jobs
         if job.run_folder.name in cell_results
     ]
+    record = {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": cell_records}
+    _save_comparison(comparison, record, [job.shell_commands for _, job in jobs])
+    return comparison
+
+
+def _save_comparison(comparison: Comparison, record: Mapping[str, Any], commands: list[str]) -> None:
+    """Write the tables, figure and HTML page of a comparison, the commands of its cells, and `results.json`."""
+    out = comparison.folder
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
-        write_json(
-            out / "results.json", {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": cell_records}
-        )
+        write_json(out / "results.json", record)
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
         save_figure(comparison, out / "plot.png")
         write_text(out / "page.html", render_comparison_page(comparison, commands))
-    return comparison
 
 
 def _failed_search_results_by_cell(

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
+from contraport.embedding import RawInputEncoder
+from contraport.encoders import Model
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE_COMMAND_SPEC, EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_epoch_models
@@ -159,10 +162,9 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     samples: ArraysByName = {}
     plan_notes: list[str] = []
     with loaded.loader_config.bars.track_steps(steps) as report_step:
-        for name, encoder in baselines.items():
-            results[name] = _compute_results_by_metric(loaded.build_context(name, encoder), possible, run, report_step)
-        results["trained"] = _compute_results_by_metric(trained, possible, run, report_step)
-        for context in truncated:
+        # Each baseline's context is built when its turn comes, so that the features of one are in memory at a time.
+        built = (loaded.build_context(name, encoder) for name, encoder in baselines.items())
+        for context in chain(built, [trained], truncated):
             results[context.name] = _compute_results_by_metric(context, possible, run, report_step)
         for epoch, model in iter_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
@@ -174,13 +176,34 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
             samples, plan_notes = _collect_page_arrays_and_notes(
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )
+    draws = _values_and_draws_by_encoder(results)
+    skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
+    evaluation = _build_evaluation(loaded, baselines, results, draws, skipped, plan_notes, started=started)
+    items = {
+        key: one.item_values
+        for key, one in results["trained"].items()
+        if isinstance(one, MetricResult) and one.is_mean_of_items
+    }
+    return EvaluatedRun(run, loaded.test, evaluation, samples, draws["trained"], items)
+
+
+def _build_evaluation(
+    loaded: LoadedRun,
+    baselines: Mapping[str, Model | RawInputEncoder],
+    results: Mapping[str, Mapping[str, MetricResult | float]],
+    draws: Mapping[str, ValueAndDrawsByMetric],
+    skipped: list[str],
+    plan_notes: list[str],
+    *,
+    started: float,
+) -> Evaluation:
+    """Build the contents of `evaluation.json` from the results of each encoder by metric key."""
+    options = loaded.evaluate_options
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
     }
-    draws = _values_and_draws_by_encoder(results)
     differences = {name: _compute_differences_by_metric(draws["trained"], draws[name]) for name in baselines}
-    skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
         *build_caveat_notes(loaded, baselines, results["trained"]),
@@ -189,35 +212,31 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         *plan_notes,
     ]
     class_names = loaded.train.class_names
-    result = {
-        "data": get_test_data_name(loaded.training_settings, loaded.test, options),
-        "epochs": loaded.trained_epochs,
-        "train_items": len(loaded.train),
-        "test_items": len(loaded.test),
-        "uniformity_items": min(len(loaded.test), MAX_PAIRWISE_METRIC_ITEMS),
-        "classes": None if class_names is None else len(class_names),
-        "neighbors": options.neighbors,
-        "seconds": round(time.perf_counter() - started, 3),
-        "verdict": find_verdict_text(rows["trained"], differences, test_items=len(loaded.test)),
-        "notes": notes,
-        "not_measured": skipped,
-        "rows": rows,
-        "intervals": {
-            name: {key: percentile_interval(values)._asdict() for key, (_, values) in of.items()}
-            for name, of in draws.items()
-        },
-        "differences": {
-            name: {key: difference._asdict() for key, difference in of.items()} for name, of in differences.items()
-        },
-        "pairs_of_runs": 0,
-        "directions": _retrieval_metrics_by_direction(results["trained"]),
-    }
-    items = {
-        key: one.item_values
-        for key, one in results["trained"].items()
-        if isinstance(one, MetricResult) and one.is_mean_of_items
-    }
-    return EvaluatedRun(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
+    return Evaluation(
+        {
+            "data": get_test_data_name(loaded.training_settings, loaded.test, options),
+            "epochs": loaded.trained_epochs,
+            "train_items": len(loaded.train),
+            "test_items": len(loaded.test),
+            "uniformity_items": min(len(loaded.test), MAX_PAIRWISE_METRIC_ITEMS),
+            "classes": None if class_names is None else len(class_names),
+            "neighbors": options.neighbors,
+            "seconds": round(time.perf_counter() - started, 3),
+            "verdict": find_verdict_text(rows["trained"], differences, test_items=len(loaded.test)),
+            "notes": notes,
+            "not_measured": skipped,
+            "rows": rows,
+            "intervals": {
+                name: {key: percentile_interval(values)._asdict() for key, (_, values) in of.items()}
+                for name, of in draws.items()
+            },
+            "differences": {
+                name: {key: difference._asdict() for key, difference in of.items()} for name, of in differences.items()
+            },
+            "pairs_of_runs": 0,
+            "directions": _retrieval_metrics_by_direction(results["trained"]),
+        }
+    )
 
 
 def _collect_page_arrays_and_notes(
