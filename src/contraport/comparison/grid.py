@@ -162,10 +162,11 @@ class Grid:
 
     @cached_property
     def encoder_options_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, by row whose untrained encoder and raw inputs are evaluated.
+        """Encoder options that differ from the baseline's, by name of each reference row.
 
-        These are the baseline and the first row of each other encoder or representation: metrics of another
-        representation do not show what training added.
+        Of a reference row, the untrained encoder and the raw inputs are evaluated too. References are the baseline and
+        the first row of each other encoder or representation: metrics of another representation do not show what
+        training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]

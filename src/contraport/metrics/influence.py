@@ -49,7 +49,7 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
 
 
 def recenter_influences(mean: float, influences: Tensor) -> ItemValues:
-    """Shift influences `(n,)` so that they have a mean; if one of them is not finite, all become this mean."""
+    """Shift influences `(n,)` so that their mean is `mean`; if one of them is not finite, all become this mean."""
     if not influences.isfinite().all():
         return np.full(len(influences), mean)
     return np.asarray((mean + influences - influences.mean()).cpu().numpy())
