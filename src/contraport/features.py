@@ -35,10 +35,7 @@ _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadat
 _TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Text fields of `Features`, each with its name in feature files."""
 
-_ITEM_ARRAY_NAMES = {
-    "source_rows": "rows",
-    **{name: name for name in ("splits", "keys", "descriptions", "labels")},
-}
+_ITEM_ARRAY_NAMES = {"source_rows": "rows", **{name: name for name in ("splits", "keys", "descriptions", "labels")}}
 """Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26

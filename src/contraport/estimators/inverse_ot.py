@@ -104,10 +104,8 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x, y = (
-            self._validate_row_features(features_rows, reset=True),
-            as_finite_tensor("features_columns", features_columns),
-        )
+        x = self._validate_row_features(features_rows, reset=True)
+        y = as_finite_tensor("features_columns", features_columns)
         observed = _as_unit_mass_coupling(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -166,10 +164,8 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x, y = (
-            self._validate_row_features(features_rows, reset=False),
-            as_finite_tensor("features_columns", features_columns),
-        )
+        x = self._validate_row_features(features_rows, reset=False)
+        y = as_finite_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 

@@ -129,12 +129,11 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     scale = LogScale.from_matrices(matrices.values())
     assert scale is not None
     without_self = excludes_self_pairs(mass, matrices.get("target", mass))
+    # Equal masses get the darkest color.
+    low = scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
     figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
         logs = clipped_log10(matrix, scale, without_self=without_self)
-        low = (
-            scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
-        )  # equal masses get the darkest color
         image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.log10_high)
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)

@@ -71,11 +71,8 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
                 sentences += _iter_baseline_sentences(metric, group)
-        if (
-            items is not None
-            and items < MIN_TEST_ITEMS_WITHOUT_NOTE
-            and any(metric.is_shown_in_percent for metric in headlines)
-        ):
+        in_percent = any(metric.is_shown_in_percent for metric in headlines)
+        if in_percent and items is not None and items < MIN_TEST_ITEMS_WITHOUT_NOTE:
             of_data = f" of {data}" if len(test_sets) > 1 else ""
             sentences.append(
                 f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."

@@ -304,9 +304,7 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
     if str(query) in keys:
         position = keys.index(str(query))
         if (count := keys.count(str(query))) > 1:
-            message = (
-                "query: %d items have the key %s; the first is taken, position %d. Others: query by their position."
-            )
+            message = "query: %d items have the key %s; the first is taken, position %d. Others: query by position."
             log.warning(message, count, query, position)
         return position
     if str(query).removeprefix("-").isdecimal() and not _is_existing_path(query):

@@ -45,14 +45,11 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     summaries = [
         _build_cosines_template_data(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
     ]
-    with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
-    spectrum = (
-        builder.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
-        if with_spectrum
-        else None
-    )
-    paths = [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]
-    sphere = builder.add_plot("sphere", *draw_alignment_uniformity_with_description(paths)) if paths else None
+    spectrum = sphere = None
+    if with_spectrum := [run for run in builder.runs if "spectrum" in run.figure_arrays]:
+        spectrum = builder.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
+    if paths := [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]:
+        sphere = builder.add_plot("sphere", *draw_alignment_uniformity_with_description(paths))
     if not summaries and spectrum is None and sphere is None:
         return None
     values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}

@@ -231,15 +231,10 @@ def draw_corruption_curves(
     points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in severity_metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
-    sources: list[tuple[ReportedRun, str, dict[str, Any]]] = [
-        (
-            runs[0],
-            row,
-            gray | {"name": BASELINE_TITLES[row], "line": {"color": MUTED_COLOR, "width": 1.2, "dash": dash}},
-        )
-        for row, dash in _BASELINE_DASHES.items()
-        if row in _list_shared_baseline_names(runs)
-    ]
+    sources: list[tuple[ReportedRun, str, dict[str, Any]]] = []
+    for row in _list_shared_baseline_names(runs):
+        line = {"color": MUTED_COLOR, "width": 1.2, "dash": _BASELINE_DASHES[row]}
+        sources.append((runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": line}))
     sources += [(run, "trained", {}) for run in runs]
     lines = []
     for run, row, settings in sources:

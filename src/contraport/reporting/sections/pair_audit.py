@@ -30,10 +30,7 @@ def build_pair_audit_section(builder: PageBuilder) -> Section | None:
 def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[str, Any]:
     """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
     assert run.online_audit_arrays
-    scores, mismatched = (
-        run.online_audit_arrays["scores"].astype(float),
-        run.online_audit_arrays["mismatched"].astype(float),
-    )
+    scores, mismatched = (run.online_audit_arrays[name].astype(float) for name in ("scores", "mismatched"))
     rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
     partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), NUM_HISTOGRAM_BINS)
@@ -95,6 +92,5 @@ def _add_pair_previews(builder: PageBuilder, run: ReportedRun, worst: np.ndarray
     arrays = run.figure_arrays
     if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []
-    return list(
-        zip(*(builder.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")), strict=True)
-    )
+    indices_by_view = [builder.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")]
+    return list(zip(*indices_by_view, strict=True))

@@ -94,15 +94,11 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     scale = LogScale.from_matrices(matrices)
     if scale is None:
         return None
-    plans = [
-        _build_plan_template_data(builder, run, snapshots[run.position], scale)
-        for run in builder.runs
-        if snapshots[run.position]
-    ]
-    several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
-    over_epochs = (
-        builder.add_plot("on-target", *draw_mass_on_target_curves_with_description(several)) if several else None
-    )
+    with_plans = [run for run in builder.runs if snapshots[run.position]]
+    plans = [_build_plan_template_data(builder, run, snapshots[run.position], scale) for run in with_plans]
+    over_epochs = None
+    if several := [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]:
+        over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves_with_description(several))
     values = {
         "plans": plans,
         "scale": scale,
@@ -134,12 +130,8 @@ def _build_plan_template_data(
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = compute_plan_to_target_mass_ratio(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
-    least = [
-        k
-        for k in np.argsort(kept, kind="stable")[:MAX_LISTED_DROPPED_ITEMS]
-        if drops_mass and kept[k] < 1 - MASS_TOLERANCE
-    ]
-    dropped = [(int(k), classes[k], float(kept[k])) for k in least]
+    least = np.argsort(kept, kind="stable")[:MAX_LISTED_DROPPED_ITEMS]
+    dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [

@@ -119,16 +119,11 @@ def _build_retrieval_metrics_and_cells(
     """Return the metrics of cross-view retrieval, and each run with its table cells by direction of retrieval."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
-    return metrics, [
-        (
-            run,
-            {
-                way: [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
-                for way, values in ways.items()
-            },
-        )
-        for run, ways in evaluated
-    ]
+
+    def build_cells(values: Mapping[str, Any]) -> list[MetricCell]:
+        return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
+
+    return metrics, [(run, {way: build_cells(values) for way, values in ways.items()}) for run, ways in evaluated]
 
 
 MISSING_VALUE_TEXT = "–"  # in a table cell without a value
