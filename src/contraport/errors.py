@@ -276,7 +276,7 @@ MAX_SINGLE_PRECISION = 3.4e38
 
 
 def is_finite_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a real number in the range of single precision; an integer must have 64 bits."""
+    """Return whether a value is a real number in the range of single precision, or an integer of at most 64 bits."""
     is_whole = isinstance(value, numbers.Integral)
     limit: Any = 2**63 if is_whole else MAX_SINGLE_PRECISION
     is_real = is_whole or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational))
@@ -331,13 +331,13 @@ def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None
 
 
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:
-    """Raise `UsageError` unless a value is an instance of a class, such as the example, and no class itself."""
+    """Raise `UsageError` unless a value is an instance of a class; the message has the example."""
     if not isinstance(value, expected) or isinstance(value, type):
         raise _usage_error_for_value(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
-    """Raise `UsageError` unless a value is a list, a tuple or an array of at least one element, as described."""
+    """Raise `UsageError` unless a value is a list, tuple or array with elements, which `expected` describes."""
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
     if not size:
@@ -369,7 +369,7 @@ def describe_value(value: Any) -> str:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is a tensor or an array, rather than such a class."""
+    """Return whether a value is a tensor or an array; their classes are not."""
     return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 

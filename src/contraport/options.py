@@ -103,7 +103,7 @@ class Option:
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
     def check_unchanged(self, value: Any, recorded: Any, file: Path) -> None:
-        """Raise `UsageError` if a resumed run changes a value, recorded in a file, that it must not change."""
+        """Raise `UsageError` if the value differs from the recorded one although a resumed run must keep it."""
         if self.may_increase_on_resume:
             self.validate(value)
             good = value >= recorded

@@ -36,7 +36,7 @@ _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf
 
 
 def find_unused_path(path: Path) -> Path:
-    """Return a path itself, or with the smallest number from 2 on after its stem at which nothing exists."""
+    """Return a path if nothing exists there, otherwise the first free one of `stem-2`, `stem-3` and so on."""
     number, unused = 1, path
     while unused.exists():
         number += 1

@@ -164,7 +164,7 @@ class _Lock:
 
 
 def _build_process_record() -> dict[str, Any]:
-    """Return what a lock file states about its process: host, pid, start, machine and a random token."""
+    """Build the record of this process for a lock file: host, pid, start, machine and a random token."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),

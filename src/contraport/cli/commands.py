@@ -156,7 +156,7 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
 
 
 def _is_quiet(options: Mapping[str, Any]) -> bool:
-    """Return whether only results and warnings are printed: without progress, or in a process other than the first."""
+    """Return whether to print results and warnings only: with `progress` off, and in all processes but the first."""
     return not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
 
 

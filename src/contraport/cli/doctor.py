@@ -155,7 +155,7 @@ def _list_backend_names(device: str) -> tuple[str, ...]:
 
 
 def _run_self_test(name: str, test: Callable[[], None]) -> CheckResult:
-    """Run a self-test; any exception is its failure."""
+    """Run a self-test and measure its time; an exception is a failure."""
     start, failure = time.perf_counter(), None
     try:
         test()
@@ -180,7 +180,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
 def _compute_loss_and_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
-    """Compute an objective of fixed random embeddings by a backend, and its gradient by those of the first view."""
+    """Compute the loss of fixed random embeddings by a backend, and its gradient with respect to the first view."""
     random = torch_generator("doctor.losses")
     shape = (2, SELF_TEST_ROWS, SELF_TEST_DIMENSIONS)
     z0, z1 = torch.randn(shape, dtype=torch.float64, generator=random).to(device, dtype)

@@ -68,7 +68,7 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
 
 
 def mean_effective_partners(plan: Array) -> float:
-    """Mean effective number of partners per row: the exponential of the mass-weighted mean entropy of the rows.
+    """Return the effective number of partners per row: the exponential of the mass-weighted mean entropy of the rows.
 
     >>> round(mean_effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
     1.414

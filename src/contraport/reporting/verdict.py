@@ -23,7 +23,7 @@ MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 
 
 def build_verdict_section(builder: PageBuilder) -> Section | None:
-    """Build the verdict section of the report, without the lede; None if there is nothing else to state."""
+    """Build the verdict section of the report, without the sentence that heads the page; None if no other is left."""
     sentences = compose_verdict_sentences(builder.runs)
     if compose_lede(builder.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page

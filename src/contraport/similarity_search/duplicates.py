@@ -314,7 +314,7 @@ def _label_groups_and_nearest_by_index(
 
 
 def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Replace the links of a tile by one for each of its rows and columns, which connect the same items.
+    """Reduce the links between items of a tile to one per row and column that connect the same items.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.
     """

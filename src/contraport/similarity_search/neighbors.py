@@ -180,7 +180,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 def _find_popularity_prior(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
-    """Return the prior of each item of a coupling by the number of its training pairs, ``(n,)``; None without one."""
+    """Return a bonus for each item by the number of its training pairs, ``(n,)``; None if `popularity` is 0."""
     if options.popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
@@ -449,7 +449,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 def _embed_items(
     run: RunFolder, options: ItemSearchOptions, view: str, function: Callable[..., Tensor] | None = None
 ) -> Features:
-    """Embed the run's own items by a view; with a function, its values take the place of features."""
+    """Embed the run's own items by one view; a given `function` computes other values instead of features."""
     trusts = options.trust_remote_code
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts
