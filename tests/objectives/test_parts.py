@@ -141,7 +141,7 @@ def assert_target(found, expected, tolerance=1e-12):
 def test_targets(name, layout, ids):
     target, kind = TARGETS[name]
     (block,) = LAYOUTS[layout](*views())
-    block = block if ids is None else Block(block.pattern.without_duplicates(ids), block.x, block.y)
+    block = block if ids is None else Block(block.pattern.mask_duplicates(ids), block.x, block.y)
     found = target(block, {"labels": LABELS, "domains": DOMAINS})
     expected = looped(kind, layout, ids)
     assert_target(found, expected, 1e-6 if name in SINGLE else 1e-12)
@@ -210,7 +210,7 @@ MATRIX = torch.rand(20, 20, dtype=torch.float64, generator=torch.Generator().man
 def test_similarity_matrix_gives_the_targets_of_all_views(layout, ids, sparse, items):
     (block,) = LAYOUTS[layout](*views())
     if ids is not None:
-        block = replace(block, pattern=block.pattern.without_duplicates(ids))
+        block = replace(block, pattern=block.pattern.mask_duplicates(ids))
     matrix = MATRIX.clone()
     matrix[items[4]] = 0  # a row that wants nothing
     target = SimilarityMatrix(matrix.to_sparse() if sparse else matrix, torch.tensor(items))
@@ -785,6 +785,7 @@ def test_the_temperature_can_be_changed(kernel):
         (lambda: Neighbors(FEATURES, 0), "neighbors.invalid"),
         (lambda: Joint("some"), "candidates.unknown"),
         (lambda: Objective(Joint(), Gibbs(), Tsallis(), Pairs(), KL()), "divergence.constraint"),
+        (lambda: Objective(Joint(), Gibbs(), Tsallis(), Pairs(), PlanUniformity()), "divergence.constraint"),
     ],
 )
 def test_rejects_settings(make, code):

@@ -210,7 +210,7 @@ def _run_auctions(u: Tensor, v: Tensor, tolerance: float, random: np.random.Gene
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the mean value that a row lacks in an assignment, by its prices.
+    """Return an upper bound on the mean value per row by which the best assignment exceeds that of an auction.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
@@ -245,7 +245,7 @@ def _iterate_part_indices(
 
 
 def _draw_direction(points: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random direction, (d,), in which the points differ as they do among themselves."""
+    """Draw a random combination of the centered points, (d,), along which to sort them."""
     weights = torch.randn(len(points), generator=generator, dtype=points.dtype)
     return (weights - weights.mean()) @ points
 
@@ -257,7 +257,7 @@ def _argsort_along_random_direction(sides: Sequence[Tensor], cut: int, generator
 
 
 def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return orders of two sets: the first `cut` points of both are one part, the rest another, of a rank-2 plan.
+    """Return orders of two sets such that their first `cut` points match each other, and the others too.
 
     Given the parts of one set, the best parts of the other are cut along the difference of the means of these parts:
     no plan has to be computed. The two sets take turns, which never raises the cost.

@@ -39,10 +39,11 @@ _MAX_ROWS_WITHOUT_AUCTION = 1000
 
 
 class Auction:
-    """Auction of n columns to n rows. Values are finite; a row's profit from a column is its value minus the price.
+    """Auction algorithm for assignments: n rows bid for n columns by their profit, the value minus the price.
 
-    Prices only rise, so that columns outside a row's list stay below the least profit of the list when it was made. The
-    list is made again only when all of its columns have fallen below that. Thus few bids compare all columns.
+    Values are finite. Prices only rise, so that columns outside a row's list stay below the least profit of the list
+    when it was made. The list is made again only when all of its columns have fallen below that. Thus few bids compare
+    all columns.
 
     Args:
         values: returns the values of some rows, (k,) indices, for all columns, (k, n).
@@ -163,7 +164,7 @@ def solve_assignment_and_potentials(solve: Any, costs: np.ndarray) -> tuple[np.n
 def _shortest_path_potentials(
     costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
 ) -> np.ndarray:
-    """Return column potentials, (n,), that are feasible with the partners `columns` of a best assignment.
+    """Return the dual potentials of the columns, (n,), given the partners `columns` of the rows in a best assignment.
 
     They are lengths of shortest paths between columns, by the algorithm of Bellman and Ford: a step from the partner of
     row i to column j costs C_ij minus the cost of i and its partner. No cycle is negative, as the assignment is the

@@ -109,7 +109,7 @@ class PairPattern:
             ),
         )
 
-    def scale_weight(self, factor: float) -> PairPattern:
+    def with_scaled_weight(self, factor: float) -> PairPattern:
         """Return the pattern with the block's weight in the objective multiplied by a factor."""
         if factor == 1:
             return self
@@ -165,8 +165,8 @@ class PairPattern:
         """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
-    def without_duplicates(self, ids: Tensor) -> PairPattern:
-        """Return the pattern with a mask of the pairs of different items with equal `ids`, (n,)."""
+    def mask_duplicates(self, ids: Tensor) -> PairPattern:
+        """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
         duplicates = LabelExclusion(self.expand_attribute_to_rows_and_columns(ids), exception_labels=self.items)

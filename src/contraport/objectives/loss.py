@@ -97,7 +97,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def components_by_question(self) -> dict[str, str]:
-        """Return the repr of layout, kernel, constraint, target and divergence, by the question that each answers."""
+        """Return layout, kernel, constraint, target and divergence as text, by the question that each answers."""
 
     def set_constraint(self, constraint: Constraint) -> None:
         """Set the constraint of the loss, in place of the present one.
@@ -297,7 +297,7 @@ class Loss(nn.Module, ABC):
 
 
 def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
-    """Return a total plus a value; the value alone if the total is None.
+    """Add a value to a total; None is a total of zero.
 
     Raises:
         UsageError: they are values of different numbers of rows.

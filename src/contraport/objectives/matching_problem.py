@@ -175,7 +175,7 @@ class MatchingProblem:
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
-            block = replace(block, pattern=block.pattern.without_duplicates(ids))
+            block = replace(block, pattern=block.pattern.mask_duplicates(ids))
         sides = [(block, target)]
         if block.pattern.bidirectional:
             sides.append((block.T, target.transpose()))

@@ -226,7 +226,7 @@ class NestedCoordinates(LayoutWrapper):
         """Return all blocks in one list, each with its weight multiplied by that of its number of coordinates."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
-            replace(block, pattern=block.pattern.scale_weight(weight))
+            replace(block, pattern=block.pattern.with_scaled_weight(weight))
             for blocks, weight in zip(blocks_by_size, weights, strict=True)
             for block in blocks
         ]
@@ -365,7 +365,7 @@ class CoordinatePairs(LayoutWrapper):
         blocks = self.layout(*(z.T for z in scaled))
         if not self.summed:
             return blocks
-        return [replace(block, pattern=block.pattern.scale_weight(d)) for block in blocks]
+        return [replace(block, pattern=block.pattern.with_scaled_weight(d)) for block in blocks]
 
 
 def _center_columns(z: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from contraport.engine import Indices, LabelExclusion, SimilarityExclusion
 from contraport.errors import UsageError
 
 
-def labels_to_groups(labels: Tensor) -> Tensor:
+def labels_to_group_indices(labels: Tensor) -> Tensor:
     """Return a group index of each label, (n,), in 0, ..., n - 1 with gaps; equal labels share an index.
 
-    >>> labels_to_groups(torch.tensor([7, 2, 7, 5])).tolist()
+    >>> labels_to_group_indices(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
     return torch.searchsorted(labels.sort().values, labels.contiguous())
@@ -65,24 +65,22 @@ class SignedLabelEquality:
 
     @property
     def row_and_column_groups_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices of rows and columns, equal where labels are equal, and their upper bound."""
-        if not self._cached_row_and_column_groups:
-            self._cached_row_and_column_groups.append(self._compute_row_and_column_groups())
-        return self._cached_row_and_column_groups[0]
-
-    def _compute_row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
-        """Compute `row_and_column_groups_and_bound`: rows and columns with the same k labels get the same index."""
+        """Group indices of rows and columns, equal where all k labels are equal, and their upper bound."""
+        if self._cached_row_and_column_groups:
+            return self._cached_row_and_column_groups[0]
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
-            indices = labels_to_groups(column)
-            groups = indices if groups is None else labels_to_groups(groups * size + indices)
+            indices = labels_to_group_indices(column)
+            groups = indices if groups is None else labels_to_group_indices(groups * size + indices)
         assert groups is not None
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1
-        return (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
+        result = (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
+        self._cached_row_and_column_groups.append(result)
+        return result
 
     def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
         same = self.rows is self.columns and other.rows is other.columns

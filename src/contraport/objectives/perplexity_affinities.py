@@ -50,7 +50,7 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
     count = n - 1 if exact else min(n - 1, math.ceil(NEIGHBORS_PER_PERPLEXITY * perplexity))
-    distances, neighbors = find_nearest_neighbors(x, count)
+    distances, neighbors = nearest_distances_and_indices(x, count)
     shares = row_softmax_of_perplexity(distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
@@ -62,14 +62,14 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
 
 
 @torch.no_grad()
-def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+def nearest_distances_and_indices(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the squared distances and indices of each item's nearest neighbors, each (n, neighbors).
 
     Args:
         x: the data, (n, d).
         neighbors: number of neighbors, below n.
 
-    >>> find_nearest_neighbors(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> nearest_distances_and_indices(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()

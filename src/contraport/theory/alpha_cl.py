@@ -115,7 +115,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     >>> round(energy(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [-1.0]])), 6)
     2.0
     """
-    _check_views_and_count_items(z0, z1, "z")
+    _check_views(z0, z1, "z")
     with torch.no_grad():
         return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
 
@@ -157,14 +157,14 @@ def pair_weights(
     >>> pair_weights(torch.eye(2), torch.eye(2), loss=pairwise("linear_pairs"))[0]
     tensor([0., 1., 0., 1.])
     """
-    _check_views_and_count_items(z0, z1, "z")
+    _check_views(z0, z1, "z")
     if loss is not None:
-        return _compute_weights_by_gradient(z0, z1, loss)
+        return _pair_weights_by_gradient(z0, z1, loss)
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Half the squared distance of unit embeddings, plus a zero shift per pair to differentiate by the pair's cost.
+    """Cost of unit embeddings, half their squared distance, plus a zero per pair by which to differentiate.
 
     Each embedding is followed by the one-hot vector of its row, which selects its shifts.
     """
@@ -178,7 +178,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
         return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.shift @ y[:, d:].T
 
 
-def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
+def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
     """Return pair weights of a loss, (2n, 2n): -2n times the derivative of the loss by each negative pair's cost."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
@@ -209,8 +209,8 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _check_views_and_count_items(x0: Tensor, x1: Tensor, letter: str = "x") -> int:
-    """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2.
+def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
+    """Raise `UsageError` unless two views are data of one shape, (n, d), n at least 2.
 
     Arguments of the caller are called `letter` and the number of the view.
     """
@@ -218,15 +218,14 @@ def _check_views_and_count_items(x0: Tensor, x1: Tensor, letter: str = "x") -> i
     check_points(f"{letter}1", x1, 2)
     expected = f"must have shape {tuple(x0.shape)}, as {letter}0"
     check(x0.shape == x1.shape, f"{letter}1: {expected}, got {tuple(x1.shape)}.", "shape")
-    return len(x0)
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     """Check pair weights, (2n, 2n), and return them in double precision; None is uniform weights."""
-    n = _check_views_and_count_items(x0, x1)
+    _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
-    size = (2 * n, 2 * n)
+    n, size = len(x0), (2 * len(x0), 2 * len(x0))
     good = is_real_tensor(alpha) and alpha.shape == size
     check(good, f"alpha: must be a tensor of shape {size}, got {describe_value(alpha)}.", "shape")
     alpha = alpha.double()
@@ -292,7 +291,7 @@ def train_linear_encoder(
     >>> train_linear_encoder(x0, x0, 2).principal_angles_by_iteration[-1].max().item() < 1e-3
     True
     """
-    _check_views_and_count_items(x0, x1)
+    _check_views(x0, x1)
     d = x0.shape[1]
     check_integer("dimensions", dimensions, most=d)
     x0, x1 = x0.detach().double(), x1.detach().double()
@@ -402,7 +401,7 @@ def train_deep_linear_encoder(
     >>> result.rank_one_shares[-1].min().item() > 0.999, result.layer_alignments[-1].min().item() > 0.999
     (True, True)
     """
-    _check_views_and_count_items(x0, x1)
+    _check_views(x0, x1)
     check_nonempty_sequence("widths", widths, "a list of positive integers")
     for width in widths:
         check_integer("widths", width)
@@ -433,10 +432,11 @@ def train_deep_linear_encoder(
     for value in iterate_lbfgs(free, loss, iterations):
         energies.append(-float(unit) * value)
         weights = [layer.detach() for layer in layers()]
-        lefts, rights, squares = zip(*map(_compute_leading_singular_vectors_and_share, weights), strict=True)
-        shares.append(torch.stack(squares))
+        decompositions = [torch.linalg.svd(weight, full_matrices=False) for weight in weights]
+        lefts, rights = [one.U[:, 0] for one in decompositions], [one.Vh[0] for one in decompositions]
+        shares.append(torch.stack([one.S[0].square() / one.S.square().sum() for one in decompositions]))
         cosines = [(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]
-        alignments.append(torch.stack(cosines) if cosines else squares[0].new_empty(0))
+        alignments.append(torch.stack(cosines) if cosines else shares[-1].new_empty(0))
     uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
     return DeepLinearResult(
         tuple(weights),
@@ -447,9 +447,3 @@ def train_deep_linear_encoder(
         float((rights[0] @ covariance.eigenvectors[:, 0]).abs()),
         max(uneven, default=0.0),
     )
-
-
-def _compute_leading_singular_vectors_and_share(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the leading left and right singular vectors of a layer, and their share of its squared norm."""
-    left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    return left[:, 0], right[0], values[0].square() / values.square().sum()

@@ -101,7 +101,10 @@ def compute_augmentation_targets(
     noise = [
         _compute_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)
     ]
-    mixup = [_compute_target_plan(data, Gibbs(_build_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
+    mixup = [
+        _compute_target_plan(data, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
+        for data in mixtures
+    ]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
     return AugmentationTargets(
         torch.tensor(dimensions),
@@ -114,8 +117,8 @@ def compute_augmentation_targets(
     )
 
 
-def _build_mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
-    """Return the cost function of mixup: minus the log density of a displacement, up to a constant.
+def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> CostFunction:
+    """Build the cost function of mixup: minus the log density of a displacement, up to a constant.
 
     The displacement of mixup is mix (x' - x'') for two points of the mixture.
     """

@@ -284,10 +284,12 @@ def compare_constraints(
     }
     z0, z1, kernel = z0.detach().double(), z1.detach().double(), Gibbs("cosine", temperature)
     plans = {name: transport(z0, z1, kernel, constraint).plan.dense() for name, constraint in constraints.items()}
-    return ConstraintComparison(partners, {name: _summarize_plan(plan, partners) for name, plan in plans.items()})
+    return ConstraintComparison(
+        partners, {name: _compute_plan_statistics(plan, partners) for name, plan in plans.items()}
+    )
 
 
-def _summarize_plan(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
+def _compute_plan_statistics(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
     """Compute the statistics of a plan, (N, M); `partners` is the mask of true pairs, (N, M)."""
     mass = plan.sum()
     columns = plan.sum(0) / mass

@@ -93,17 +93,10 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
     return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
-def log_marginals_of(geometry: Geometry, request: PlanRequest) -> LogMarginals:
+def target_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
     """Return the target marginals of a request, uniform ones by default."""
     like = geometry.log_kernel.inputs[0]
     return request.marginals or uniform_log_marginals(*geometry.shape, like.dtype, like.device)
-
-
-def list_geometries_and_marginals(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
-    """Return geometry and log marginals of each direction: rows to columns and, if requested, columns to rows."""
-    log_a, log_b = log_marginals_of(geometry, request)
-    forward = geometry, (log_a, log_b)
-    return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,9 +111,10 @@ class Free(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        plans = []
-        for pairs, (log_a, log_b) in list_geometries_and_marginals(geometry, request):
-            plans.append(Plan(pairs, log_a, request.log_column_weights, log_marginals=(log_a, log_b)))
+        log_a, log_b = target_log_marginals(geometry, request)
+        plans = [Plan(geometry, log_a, request.log_column_weights, log_marginals=(log_a, log_b))]
+        if request.bidirectional:
+            plans.append(Plan(geometry.T, log_b, None, log_marginals=(log_b, log_a)))
         return plans
 
 
@@ -183,7 +177,7 @@ class Exact(Constraint):
         cost = (-s).cpu().numpy()
         good = not np.isnan(cost).any() and np.isfinite(cost).any()
         check(good, "constraint: Exact requires finite costs, got NaN or infinity; see the embeddings.", "not_finite")
-        log_a, log_b = log_marginals_of(geometry, request)
+        log_a, log_b = target_log_marginals(geometry, request)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which is found faster.
             try:

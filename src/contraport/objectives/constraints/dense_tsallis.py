@@ -89,7 +89,7 @@ def solve_dense_tsallis(
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
     p = _q_exponential(f[:, None] + g + theta, order)
     residuals = [a - p.sum(1), b - p.sum(0)] if mass_constraint == "balanced" else [a - p.sum(1)]
-    steps = dual.newton_step(f, g, torch.cat(residuals))
+    steps = dual.newton_steps(f, g, torch.cat(residuals))
     f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
     masses = _q_exponential(f[:, None] + g + theta, order)
     if mass_constraint == "simplex":
@@ -129,7 +129,7 @@ class _TsallisDualProblem:
             return linear.new_tensor(-torch.inf)
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
-    def newton_step(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
@@ -187,7 +187,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
         ridge = min(1e-2, float(error / total))
-        step_f, step_g = dual.newton_step(f, g, residual, ridge=max(ridge, 1e-10))
+        step_f, step_g = dual.newton_steps(f, g, residual, ridge=max(ridge, 1e-10))
         slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
         for halving in range(_MAX_STEP_HALVINGS):
             size = 0.5**halving

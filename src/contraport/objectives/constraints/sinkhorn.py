@@ -57,8 +57,8 @@ NO_RELAXATION = MarginalRelaxation()
 """No relaxation: the half-step meets its marginal exactly."""
 
 
-class _ScalingProblem(NamedTuple):
-    """Plan to solve in one direction: geometry, marginals of the request (None if uniform), masses, reference."""
+class _SinkhornProblem(NamedTuple):
+    """Sinkhorn problem of one direction: pairs, requested marginals, log masses and reference measure."""
 
     geometry: Geometry
     marginals: LogMarginals | None
@@ -66,11 +66,11 @@ class _ScalingProblem(NamedTuple):
     reference: LogMarginals | None
 
     @property
-    def T(self) -> _ScalingProblem:
+    def T(self) -> _SinkhornProblem:
         """Problem of the other direction, from columns to rows."""
         marginals = None if self.marginals is None else self.marginals[::-1]
         reference = None if self.reference is None else self.reference[::-1]
-        return _ScalingProblem(self.geometry.T, marginals, self.log_masses[::-1], reference)
+        return _SinkhornProblem(self.geometry.T, marginals, self.log_masses[::-1], reference)
 
 
 def _check_reference_name(name: str | None) -> None:
@@ -137,7 +137,7 @@ class SinkhornConstraint(Constraint):
         like, temperature, axes = kernel.inputs[0], kernel.temperature, self.half_step_axes()
         log_masses = request.marginals or uniform_log_marginals(*kernel.shape, like.dtype, like.device)
         reference = self._log_reference_factors(log_masses, request.log_column_weights)
-        problem = _ScalingProblem(geometry, request.marginals, log_masses, reference)
+        problem = _SinkhornProblem(geometry, request.marginals, log_masses, reference)
         if self.tolerance is not None:
             plan = self._converged_plan(problem, self.tolerance)
             if not request.bidirectional:
@@ -160,7 +160,7 @@ class SinkhornConstraint(Constraint):
             plans.append(_build_plan(problem.T, axes, potentials[1::2], relaxations[-1]))
         return plans
 
-    def _converged_plan(self, problem: _ScalingProblem, tolerance: float) -> Plan:
+    def _converged_plan(self, problem: _SinkhornProblem, tolerance: float) -> Plan:
         """Return the plan at convergence, whose gradient depends on the final potentials alone."""
         axes, kernel = self.half_step_axes(), problem.geometry.log_kernel
         check(
@@ -214,7 +214,7 @@ def _stack_relaxations(
 
 
 def _build_plan(
-    problem: _ScalingProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
+    problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
     """Build the plan of one direction, rows to columns or the reverse, from the potentials of its half-steps.
 
@@ -247,7 +247,7 @@ def _build_plan(
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps, those of the directions in turn.
+    """Build the half-steps of one or two directions, which alternate.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """

@@ -23,8 +23,7 @@ from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
-    list_geometries_and_marginals,
-    log_marginals_of,
+    target_log_marginals,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
@@ -37,9 +36,9 @@ _MAX_NEWTON_STEPS = 200
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TsallisPlan(Plan):
-    """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)), theta the logits.
+    """Plan of a Tsallis regularizer, whose entries are powers of logits above a threshold.
 
-    Its ``geometry`` is that of the power function.
+    P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)); ``geometry`` is that of the power function.
 
     Attributes:
         logits: Logits theta of the compared pairs, which the power function maps to entries of the plan.
@@ -58,7 +57,7 @@ class TsallisPlan(Plan):
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
-        row_values = self.power_function.log_sums(self.logits, self.potential, exponent=2).exp() / 2
+        row_values = self.power_function.log_row_sums(self.logits, self.potential, 2).exp() / 2
         threshold = self.potential - self.power_function.potential_minus_threshold
         return row_values + threshold if self.has_row_potentials else row_values.sum() + threshold[0]
 
@@ -99,22 +98,16 @@ class TsallisPowerFunction:
         """Difference v - t of the stored potential v and the threshold t."""
         return self.exponent * self.factored_out_base
 
-    def log_factored_out_power(self, exponent: float | None = None) -> float:
-        """Return log(level^exponent), the constant that `build_geometry` leaves out; ``exponent=None`` means p."""
-        return (self.exponent if exponent is None else exponent) * math.log(self.factored_out_base)
-
-    def build_geometry(self, logits: Geometry, potential: Tensor, exponent: float | None = None) -> Geometry:
-        """Return the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent; ``exponent=None`` means p."""
-        exponent = self.exponent if exponent is None else exponent
+    def build_geometry(self, logits: Geometry, potential: Tensor, exponent: float) -> Geometry:
+        """Build the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent, without level^exponent."""
         link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
-    def log_sums(self, logits: Geometry, potential: Tensor, exponent: float | None = None) -> Tensor:
-        """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,); ``exponent=None`` means p."""
-        return log_sums(self.build_geometry(logits, potential, exponent), "rows") + self.log_factored_out_power(
-            exponent
-        )
+    def log_row_sums(self, logits: Geometry, potential: Tensor, exponent: float) -> Tensor:
+        """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,)."""
+        log_factor = exponent * math.log(self.factored_out_base)
+        return log_sums(self.build_geometry(logits, potential, exponent), "rows") + log_factor
 
 
 @accept_deprecated_keywords(mass_constraint="over")
@@ -180,10 +173,11 @@ class Tsallis(Constraint):
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         if self.mass_constraint == "balanced":
-            log_a, log_b = log_marginals_of(geometry, request)
+            log_a, log_b = target_log_marginals(geometry, request)
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
-        return [self._solve_directed_plan(pairs) for pairs, _ in list_geometries_and_marginals(geometry, request)]
+        directions = [geometry, geometry.T] if request.bidirectional else [geometry]
+        return [self._solve_directed_plan(direction) for direction in directions]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
@@ -205,9 +199,9 @@ class Tsallis(Constraint):
         for _ in range(1 if self.order == 2 else 2):
             step, log_total = self.newton_step_and_log_mass(logits, potential, power_function)
             potential = potential + (step - step.detach())
-        log_constant = math.log(share) + power_function.log_factored_out_power()
+        log_constant = math.log(share) + power_function.exponent * math.log(power_function.factored_out_base)
         return TsallisPlan(
-            geometry=power_function.build_geometry(logits, potential),
+            geometry=power_function.build_geometry(logits, potential, power_function.exponent),
             cost_geometry=geometry,
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
@@ -244,12 +238,10 @@ class Tsallis(Constraint):
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
         bound neither overshoots.
         """
-        slope = self.order - 1
-        log_total = self._log_sums_per_potential(power_function.log_sums(logits, potential))
+        slope, p = self.order - 1, power_function.exponent
+        log_total = self._log_sums_per_potential(power_function.log_row_sums(logits, potential, p))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_sums_per_potential(
-                power_function.log_sums(logits, potential, power_function.exponent - 1)
-            )
+            log_slopes = self._log_sums_per_potential(power_function.log_row_sums(logits, potential, p - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))

@@ -275,6 +275,9 @@ class PlanUniformity(Divergence):
 
     With the cosine cost it takes no pass over the pairs.
 
+    Raises:
+        UsageError: the plan of the constraint has exact zeros.
+
     Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20.
 
     >>> import torch, contraport as cp
@@ -282,6 +285,11 @@ class PlanUniformity(Divergence):
     >>> round(loss(torch.eye(3), torch.eye(3).flip(1)).item(), 4)
     0.0797
     """
+
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
+        if constraint.has_exact_zeros:
+            return f"PlanUniformity is infinite on the exact zeros of {constraint!r}."
+        return super().constraint_conflict_message(constraint)
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, negatives = result.plan, result.block.pattern.negative_pairs()

@@ -59,7 +59,7 @@ class Labels(Target):
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
             rows, columns = pattern.expand_attribute_to_rows_and_columns(labels.to(block.compute_dtype))
             return DenseTargetPlan(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
-        same_class = pattern.pairs_with_equal(_read_integer_attribute("labels", attributes))
+        same_class = pattern.pairs_with_equal(_get_integer_attribute("labels", attributes))
         return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
 
@@ -152,7 +152,7 @@ class Domains(Target):
     def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTargetPlan:
         pattern = block.pattern
         same_item = PairSet.from_equal_labels(pattern.items)
-        same_domain = pattern.pairs_with_equal(_read_integer_attribute("domains", attributes))
+        same_domain = pattern.pairs_with_equal(_get_integer_attribute("domains", attributes))
         others = pattern.compared_pairs().without(same_item)
         levels = (
             (1.0, pattern.compared_pairs() & same_item),
@@ -173,7 +173,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
     return PiecewiseConstantTargetPlan(levels, row_scale, cached_row_mass=nonempty / n)
 
 
-def _read_integer_attribute(name: str, attributes: Attributes) -> Tensor:
+def _get_integer_attribute(name: str, attributes: Attributes) -> Tensor:
     """Return an attribute of the items by name, (n,); raise `UsageError` if it is missing or not of integers."""
     if name not in attributes:
         raise UsageError(f"{name}: required, not given. Pass {name}= in the call, one per item.", kind="missing")

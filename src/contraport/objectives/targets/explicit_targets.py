@@ -245,7 +245,7 @@ class SimilarityMatrix(Target):
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
             within = (indices >= 0) & (indices < total)
             check_values("items", indices, within, f"from 0 to {total - 1}, indices into the matrix")
-        similarities = self._submatrix(*(side.to(self.matrix.device) for side in (rows, columns)))
+        similarities = self._dense_submatrix(*(side.to(self.matrix.device) for side in (rows, columns)))
         similarities = similarities.to(block.x.device, block.compute_dtype)
         good_values = (similarities >= 0) & similarities.isfinite()
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
@@ -253,7 +253,7 @@ class SimilarityMatrix(Target):
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
         return DenseTargetPlan(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
-    def _submatrix(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _dense_submatrix(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the dense submatrix of some rows and columns, on the device of the matrix."""
         if not _is_sparse(self.matrix):
             return self.matrix[rows][:, columns]

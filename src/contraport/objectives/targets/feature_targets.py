@@ -157,14 +157,14 @@ def _expand_features_to_rows_and_columns(views: tuple[Tensor, ...], block: Block
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
         x, y = block.pattern.expand_attribute_to_rows_and_columns(views[0])
-        return (x, x) if same else (x, y)
+        return x, x if same else y
     stacked, selection = torch.cat(views), block.pattern.selected_indices
     if same and selection is None and len(stacked) != block.shape[0]:
         message = f"features: must have {block.shape[0] // items} views, as the embeddings, got {len(views)}."
         raise UsageError(message, kind="views")
     x, y = (stacked, stacked) if same else (views[0], views[1])
     x, y = (x, y) if selection is None else (x[selection[0]], y[selection[1]])
-    return (x, x) if same else (x, y)
+    return x, x if same else y
 
 
 def _swap_views(features: Features) -> Features:
