@@ -98,7 +98,7 @@ def find_undecodable_images_by_position(
     described = [f"{name} ({error})" for name, error in failures.values()]
     checked = len(np.unique(np.concatenate([positions for _, positions in views])))
     message = f"data: none of {checked:,} {what} can be decoded, first {''.join(described[:1])}."
-    check(len(failures) < checked, message, "no_readable_image")
+    check(len(failures) < checked or not checked, message, "no_readable_image")
     if failures:
         shown = "; ".join(described[:_MAX_IMAGES_IN_MESSAGE]) + (
             "; ..." if len(described) > _MAX_IMAGES_IN_MESSAGE else ""
@@ -109,7 +109,7 @@ def find_undecodable_images_by_position(
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
     """Return the median shorter side of a sample of images in pixels, clipped to the bounds of the default size."""
-    step = -(-len(positions) // _MAX_MEASURED_IMAGES)
+    step = -(-len(positions) // _MAX_MEASURED_IMAGES) or 1
     sides = []
     for position in positions[::step]:
         if find_decoding_error_message(images, position) is None:

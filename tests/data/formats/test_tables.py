@@ -645,6 +645,16 @@ def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
     assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]
 
 
+def test_rejects_a_split_without_any_image_but_reads_the_other(tmp_path):
+    for name in ("a.png", "b.png"):
+        Image.new("L", (20, 20), 90).save(tmp_path / name)
+    rows = [["", "one", "train"], ["", "two", "train"], ["a.png", "three", "test"], ["b.png", "four", "test"]]
+    path = write(tmp_path, lines("image,caption,split", rows))
+    with raises_usage_error("data.view_without_item", "train", [0]):
+        load(path)
+    assert len(load(path, "test")) == 2
+
+
 @pytest.mark.parametrize(("cell", "told"), [("1,5", "'1,5'"), ("a.png ", "'a.png '")])
 def test_numbers_with_a_comma_and_names_with_a_space_are_no_texts(tmp_path, cell, told):
     (tmp_path / "data.csv").write_text("a,b\n" + f'"{cell}","{cell}"\n' * 8)
