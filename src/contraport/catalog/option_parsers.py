@@ -32,24 +32,14 @@ _WITHIN_CLASS_SUFFIX = "class"
 
 
 class AugmentSpec(NamedTuple):
-    """Parsed option `augment`: name of an augmentation, with an optional strength.
-
-    Attributes:
-        name: Name of the augmentation, one of `AUGMENTS`.
-        strength: Strength of the augmentation; None for the default.
-    """
+    """Parsed option `augment`: name of an augmentation, one of `AUGMENTS`, and its strength; None: the default."""
 
     name: str
     strength: float | None = None
 
 
 class MismatchSpec(NamedTuple):
-    """Parsed option `mismatch`: share of pairs mismatched on purpose, and whether their partners are of one class.
-
-    Attributes:
-        share: Share of all pairs that are mismatched on purpose.
-        within_class: Whether partners are exchanged within a class, which is harder to detect.
-    """
+    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether to exchange partners in a class."""
 
     share: float
     within_class: bool = False

@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 
 class ClaimReference(NamedTuple):
-    """Reference to a benchmark claim, by its suite and its index in the suite.
-
-    Attributes:
-        suite: Name of the suite in `benchmarks/suites`.
-        claim_index: Index of the claim in the suite, from 0.
-    """
+    """Reference to a benchmark claim: name of its suite in `benchmarks/suites`, and its index there, from 0."""
 
     suite: str
     claim_index: int
@@ -37,7 +32,6 @@ class UseCase(NamedTuple):
     """Use case (a kind of data or a goal), with the objectives recommended for it.
 
     Attributes:
-        name: Kind of data or goal.
         starting_point: Recommended starting point, in one or two sentences of Markdown.
         evidence: Benchmark claims that support the starting point; empty for the baseline, `nt-xent`.
         recommendations: Recommendations in order of importance.
