@@ -53,7 +53,10 @@ COLUMNS = ("tried", "done", "refused", "stopped", "wrong")
 def reliability() -> str:
     """Return the page on reliability."""
     told = load(MEASURED / "reliability.json")
-    parts = "\n\n".join(_part(kind, told["kinds"][kind]) for kind in KINDS if kind in told["kinds"])
+    found = {kind: told["kinds"][kind] for kind in KINDS if kind in told["kinds"]}
+    rows = "\n".join(_row(kind, one) for kind, one in found.items())
+    about = "\n".join(f"- **{KINDS[kind][0]}**: {KINDS[kind][1]}" for kind in found)
+    wrong = "".join(f"\n\n```\n{case}\n```" for one in found.values() for case in one["wrong"])
     return f"""# Reliability
 
 Measured by `python -m tests.fuzz`. On {", ".join(told["machine"].values())};
@@ -68,26 +71,18 @@ A command can end in four ways:
 - *wrong*: anything else, such as a traceback, a signal, too much time, a file that a refused command changed or lost, a
   half-written file, or a process left behind.
 
-{parts}
+| cases | {" | ".join(COLUMNS)} | longest, s | memory, MiB |
+|---|{"---:|" * (len(COLUMNS) + 2)}
+{rows}
+
+{about}
+
+The cases by command and file are in `benchmarks/results/reliability.json`.{wrong}
 """
 
 
-def _part(kind: str, told: dict[str, Any]) -> str:
-    title, about = KINDS[kind]
-    rows: dict[str, dict[str, int]] = told["rows"]
-    took = (
-        f"All cases took {told['seconds']:,} s, the longest {told['longest_seconds']} s; memory was at most "
-        f"{told['memory_mib']:,} MiB."
-    )
-    lines = [
-        f"## {title}",
-        "",
-        f"{about} {took}",
-        "",
-        f"| {kind} | {' | '.join(COLUMNS)} |",
-        "|---|" + "---|" * len(COLUMNS),
-    ]
-    every: dict[str, Any] = {column: sum(row.get(column, 0) for row in rows.values()) for column in COLUMNS}
-    for name, row in {**rows, "all": every}.items():
-        lines.append(f"| {name} | " + " | ".join(f"{row.get(column, 0):,}" for column in COLUMNS) + " |")
-    return "\n".join([*lines, *(f"\n```\n{wrong}\n```" for wrong in told["wrong"])])
+def _row(kind: str, told: dict[str, Any]) -> str:
+    """Return the table row of a kind of cases: how they ended, the longest, and the most memory."""
+    ends = (sum(row.get(column, 0) for row in told["rows"].values()) for column in COLUMNS)
+    cells = [KINDS[kind][0], *(f"{end:,}" for end in ends), f"{told['longest_seconds']}", f"{told['memory_mib']:,}"]
+    return f"| {' | '.join(cells)} |"
