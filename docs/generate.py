@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,9 +99,7 @@ def methods() -> str:
     lines = [
         "# Methods",
         "",
-        "Every method is a recipe that answers five questions:",
-        "which pairs are compared (layout), how similar two embeddings are (kernel), which plans are allowed",
-        "(constraint), which plan is wanted (target), and how far the plan is from the target (divergence).",
+        "Every method is a recipe that answers [five questions](idea.md#five-questions).",
         "",
         "| method | layout | kernel | constraint | target | divergence | difference, peer |",
         "|---|---|---|---|---|---|---|",
@@ -121,16 +118,16 @@ def methods() -> str:
         "method with.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
-        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below;",
-        'there `TemperatureLike` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
+        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. [Ours](calls.md#temperature) are below.",
         "",
     ]
     for name, recipe in OBJECTIVES.items():
         lines += [f"## {name}", "", recipe.summary, "", f"$${recipe.formula}$$", ""]
-        signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(recipe.build)).split(" -> ")[0])
+        parameters = inspect.signature(recipe.build).parameters.values()
+        signature = ", ".join(str(one.replace(annotation=one.empty)) for one in parameters)
         lines += [
             "```text",
-            f"contraport.{recipe.build.__name__}{signature}",
+            f"contraport.{recipe.build.__name__}({signature})",
             "```",
             "",
             f"Source: {recipe.citation}",

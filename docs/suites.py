@@ -180,17 +180,14 @@ def suites() -> str:
     for name, settings in MAIN.items():
         if name in found:
             parts += _main_table(next(run for run in found[name] if not run.table.search_trials), settings)
-    others = [
-        [f"`{name}`", runs[0].values["title"], f"[verdicts](claims.md#{anchor(name, 0)})"]
-        for name, runs in found.items()
-        if name not in MAIN
-    ]
-    parts += ["### Further suites", words_table(["suite", "about", "claims"], others)]
+    others = [f"[{name}](claims.md#{anchor(name, 0)})" for name in found if name not in MAIN]
+    parts += ["### Further suites", f"Their claims and verdicts: {', '.join(others)}."]
     lacking = [path.stem for path in sorted(get_suites_folder().glob("*.yaml")) if path.stem not in found]
-    rows = [
-        [f"`{name}`", load_suite(name)["title"], load_suite(name).get("not_run", "not run yet")] for name in lacking
-    ]
-    parts += ["### Suites that were not run", words_table(["suite", "about", "reason"], rows)]
+    reasons: dict[str, list[str]] = {}
+    for name in lacking:
+        reasons.setdefault(load_suite(name).get("not_run", "not run yet"), []).append(f"`{name}`")
+    not_run = [f"- {', '.join(names)}: {reason}." for reason, names in reasons.items()]
+    parts += ["### Suites that were not run", "\n".join(not_run)]
     return "\n\n".join(parts)
 
 
