@@ -67,8 +67,8 @@ def _one_view() -> str:
         for score in ("unbalanced mass, relaxation 0.2", "isolation forest, pixels")
     )
     return fill(
-        "Data with one view per item have no pairs to audit. As a score for outliers, the mass that unbalanced transport "
-        "leaves to an item was no better than an isolation forest (`python -m benchmarks.outliers`): AUROC "
+        "Data with one view per item have no pairs to audit. As a score for outliers, the mass that unbalanced "
+        "transport leaves to an item was no better than an isolation forest (`python -m benchmarks.outliers`): AUROC "
         f"{mass} against {forest} for digits, noise and shuffled pixels among Fashion-MNIST.",
         120,
         break_on_hyphens=False,
