@@ -54,6 +54,8 @@ class ClipLoss(nn.Module):
             logit_bias: of `sigmoid`, or None.
             output_dict: return the loss in a dictionary, under ``contrastive_loss``.
         """
+        check_type("image_features", image_features, Tensor, "model.encode_image(images)")
+        check_type("text_features", text_features, Tensor, "model.encode_text(texts)")
         if not isinstance(logit_scale, Tensor):
             check_positive("logit_scale", logit_scale)
         if logit_bias is not None:

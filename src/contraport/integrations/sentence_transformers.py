@@ -18,6 +18,7 @@ from contraport.errors import (
     check_nonempty_sequence,
     check_type,
     describe_value,
+    rename_argument,
 )
 from contraport.objectives.inputs import check_dense
 
@@ -112,7 +113,8 @@ class SentenceTransformerLoss(nn.Module):
             if negatives:
                 options["negatives"] = torch.cat(negatives)
             columns = [anchor, positive]
-        loss: Tensor = self.objective(*columns, **options)
+        with rename_argument("label", "weights"):
+            loss: Tensor = self.objective(*columns, **options)
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
@@ -163,4 +165,5 @@ def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)
-    return cp.PairList(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())
+    with rename_argument("label", "shares"):
+        return cp.PairList(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())

@@ -85,6 +85,8 @@ class TrainerLoss(nn.Module):
         (scale,) = self._logit_scale
         temperature = None if scale is None else torch.exp(-scale)
         views = [outputs[name] for name in self.outputs]
+        for view in views:
+            check_type("outputs", view, Tensor, "embeddings (n, d)")
         loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
         if self.arguments is None:
             return loss
