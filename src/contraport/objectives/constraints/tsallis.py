@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,51 +38,65 @@ _MAX_NEWTON_STEPS = 200
 class TsallisPlan(Plan):
     """Plan of a Tsallis regularizer, whose entries are powers of logits above a threshold.
 
-    P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)); ``geometry`` is that of the power function.
+    P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)); ``geometry`` is that of the power.
 
     Attributes:
-        logits: Logits theta of the compared pairs, which the power function maps to entries of the plan.
+        problem: Problem that the potentials solve, with the logits theta.
         potential: Potential of each row, (N,), from which the threshold t follows; differentiable.
-        power_function: Function that maps logits and potentials to entries of the plan.
-        has_row_potentials: Whether each row has its own potential; otherwise all rows share one.
     """
 
-    logits: Geometry
+    problem: TsallisProblem
     potential: Tensor
-    power_function: TsallisPowerFunction
-    has_row_potentials: bool
+
+    @property
+    def logits(self) -> Geometry:
+        """Logits theta of the compared pairs, as a geometry."""
+        return self.problem.logits
+
+    @property
+    def has_row_potentials(self) -> bool:
+        """True if each row has its own potential; otherwise all rows share one."""
+        return self.problem.has_row_potentials
 
     def regularizer_conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
-        row_values = self.power_function.log_row_sums(self.logits, self.potential, 2).exp() / 2
-        threshold = self.potential - self.power_function.potential_minus_threshold
+        row_values = self.problem.log_row_sums(self.potential, 2).exp() / 2
+        threshold = self.potential - self.problem.potential_minus_threshold
         return row_values + threshold if self.has_row_potentials else row_values.sum() + threshold[0]
 
 
-@dataclass(frozen=True)
-class TsallisPowerFunction:
-    """Tsallis q-exponential of logits theta with threshold t: [(order - 1) (theta - t)]_+^p, p = 1/(order - 1).
+@dataclass(frozen=True, eq=False)
+class TsallisProblem(HostLoop):
+    """Problem of the thresholds t at which powers of logits theta, [(order - 1) (theta - t)]_+^p, have mass 1.
 
-    It is computed as level^p [1 + (theta - v) / (p level)]_+^p.
-
+    The power is the Tsallis q-exponential, p = 1/(order - 1), computed as level^p [1 + (theta - v) / (p level)]_+^p.
     The potential v = t + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near
     order 1 the level is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is
-    near their base.
+    near their base. The loop is Newton's iteration, run eagerly until the potentials no longer change.
 
     Attributes:
+        logits: Logits theta of the compared pairs, (N, M).
         order: Order of the Tsallis entropy, at most 2 and not 1.
-        num_pairs: Number of pairs over which one unit of mass is normalized: those of a row, or all.
+        has_row_potentials: Whether each row has mass 1, with its own potential; otherwise all rows share one, and all
+            pairs have mass 1.
     """
 
+    logits: Geometry
     order: float
-    num_pairs: int
+    has_row_potentials: bool
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs that share a mass of 1."""
+        n, m = self.logits.shape
+        return m if self.has_row_potentials else n * m
 
     @property
     def exponent(self) -> float:
-        """Exponent p = 1/(order - 1) of the power function."""
+        """Exponent p = 1/(order - 1) of the power."""
         return 1 / (self.order - 1)
 
     @property
@@ -98,16 +112,75 @@ class TsallisPowerFunction:
         """Difference v - t of the stored potential v and the threshold t."""
         return self.exponent * self.factored_out_base
 
-    def build_geometry(self, logits: Geometry, potential: Tensor, exponent: float) -> Geometry:
+    def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
         """Build the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent, without level^exponent."""
         link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
-        return logits.with_link(link, scale=scale, row_bias=-potential * scale)
+        return self.logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
-    def log_row_sums(self, logits: Geometry, potential: Tensor, exponent: float) -> Tensor:
+    def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
         """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
-        return log_sums(self.build_geometry(logits, potential, exponent), "rows") + log_factor
+        return log_sums(self.build_geometry(potential, exponent), "rows") + log_factor
+
+    def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
+
+        The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
+        above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
+        bound neither overshoots.
+        """
+        slope = self.order - 1
+        log_total = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
+            log_slopes = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent - 1))
+        empty = log_slopes == -torch.inf
+        log_total = log_total.masked_fill(empty, 0)
+        step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
+        return step, log_total
+
+    def run(self) -> list[Tensor]:
+        """Return the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,)."""
+        potential = self._lower_bounds()
+        empty = potential == -torch.inf
+        potential = potential.masked_fill(empty, 0)
+        rounding = 64 * torch.finfo(potential.dtype).eps
+        scale = min(1, abs(self.potential_minus_threshold))
+        biases = sum(v.abs().amax() for v in self.logits.log_kernel.biases() or ())
+        for _ in range(_MAX_NEWTON_STEPS):
+            step, _ = self.newton_step_and_log_mass(potential)
+            potential = potential + step.clamp_min(0)  # negative steps are rounding errors
+            # NaN stays NaN and ends the loop. Within torch.func no value can be read: all steps are taken.
+            if is_in_torch_func() or (step > rounding * (potential.abs() + biases + scale)).any():
+                continue
+            break
+        else:
+            message = f"constraint: the potentials of Tsallis did not converge in {_MAX_NEWTON_STEPS} steps."
+            check(is_in_torch_func(), message, "not_converged")
+        return [potential, empty]
+
+    def allocate_outputs(self) -> list[Tensor]:
+        like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
+        return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
+
+    def _lower_bounds(self) -> Tensor:
+        """Return lower bounds of the potentials, (N,); minus infinity for rows without compared pairs.
+
+        Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
+        bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
+        to the threshold.
+        """
+        lift = self.potential_minus_threshold - self.exponent
+        if self.order < 1:
+            return self._log_sums_per_potential(log_sums(self.logits, "rows")) + lift
+        breadth = math.log(self.num_pairs)
+        sharpness = max(1.0, 2 * (self.order - 1) * breadth)
+        sharp = self._log_sums_per_potential(log_sums(self.logits.with_link(None, scale=sharpness), "rows"))
+        return sharp / sharpness + (lift - breadth / sharpness)
+
+    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
+        """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
+        return log_row_sums if self.has_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @accept_deprecated_keywords(mass_constraint="over")
@@ -185,107 +258,28 @@ class Tsallis(Constraint):
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
         """Solve the plan from rows to columns of a geometry, over ``"rows"`` or ``"simplex"``."""
-        n, m = geometry.shape
-        has_row_potentials = self.mass_constraint == "rows"
-        share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
-        power_function = TsallisPowerFunction(self.order, count)
+        n, has_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
+        share = 1 / n if has_row_potentials else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
-        like = logits.log_kernel.inputs[0]
-        _check_order_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_TsallisNewtonLoop(self, logits.with_pass_inputs_only(), power_function))
+        problem, like = TsallisProblem(logits, self.order, has_row_potentials), logits.log_kernel.inputs[0]
+        _check_order_range(self.order, problem.num_pairs, like.dtype)
+        potential, empty = run_host_loop(replace(problem, logits=logits.with_pass_inputs_only()))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
         for _ in range(1 if self.order == 2 else 2):
-            step, log_total = self.newton_step_and_log_mass(logits, potential, power_function)
+            step, log_total = problem.newton_step_and_log_mass(potential)
             potential = potential + (step - step.detach())
-        log_constant = math.log(share) + power_function.exponent * math.log(power_function.factored_out_base)
+        log_constant = math.log(share) + problem.exponent * math.log(problem.factored_out_base)
         return TsallisPlan(
-            geometry=power_function.build_geometry(logits, potential, power_function.exponent),
-            cost_geometry=geometry,
+            geometry=problem.build_geometry(potential, problem.exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_row_potentials else None,
-            logits=logits,
+            cost_geometry=geometry,
+            problem=problem,
             potential=potential,
-            power_function=power_function,
-            has_row_potentials=has_row_potentials,
         )
-
-    def initial_potential(self, logits: Geometry, power_function: TsallisPowerFunction) -> Tensor:
-        """Return lower bounds of the row potentials, (N,), from which Newton's iteration starts.
-
-        The bound is minus infinity for rows without compared pairs.
-
-        Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
-        bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
-        to the threshold.
-        """
-        lift = power_function.potential_minus_threshold - power_function.exponent
-        if self.order < 1:
-            return self._log_sums_per_potential(log_sums(logits, "rows")) + lift
-        breadth = math.log(power_function.num_pairs)
-        sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(log_sums(logits.with_link(None, scale=sharpness), "rows"))
-        return sharp / sharpness + (lift - breadth / sharpness)
-
-    def newton_step_and_log_mass(
-        self, logits: Geometry, potential: Tensor, power_function: TsallisPowerFunction
-    ) -> tuple[Tensor, Tensor]:
-        """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
-
-        The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
-        above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
-        bound neither overshoots.
-        """
-        slope, p = self.order - 1, power_function.exponent
-        log_total = self._log_sums_per_potential(power_function.log_row_sums(logits, potential, p))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_sums_per_potential(power_function.log_row_sums(logits, potential, p - 1))
-        empty = log_slopes == -torch.inf
-        log_total = log_total.masked_fill(empty, 0)
-        step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
-        return step, log_total
-
-    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
-        return log_row_sums if self.mass_constraint == "rows" else log_row_sums.logsumexp(0).expand_as(log_row_sums)
-
-
-@dataclass(frozen=True, eq=False)
-class _TsallisNewtonLoop(HostLoop):
-    """Newton iteration for the potentials of a Tsallis plan, run eagerly until they no longer change.
-
-    Its outputs are the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,).
-    """
-
-    constraint: Tsallis
-    logits: Geometry
-    power_function: TsallisPowerFunction
-
-    def run(self) -> list[Tensor]:
-        logits, power_function, like = self.logits, self.power_function, self.logits.log_kernel.inputs[0]
-        potential = self.constraint.initial_potential(logits, power_function)
-        empty = potential == -torch.inf
-        potential = potential.masked_fill(empty, 0)
-        rounding = 64 * torch.finfo(like.dtype).eps
-        scale = min(1, abs(power_function.potential_minus_threshold))
-        biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
-        for _ in range(_MAX_NEWTON_STEPS):
-            step, _ = self.constraint.newton_step_and_log_mass(logits, potential, power_function)
-            potential = potential + step.clamp_min(0)  # negative steps are rounding errors
-            # NaN stays NaN and ends the loop. Within torch.func no value can be read: all steps are taken.
-            if is_in_torch_func() or (step > rounding * (potential.abs() + biases + scale)).any():
-                continue
-            break
-        else:
-            message = f"constraint: the potentials of Tsallis did not converge in {_MAX_NEWTON_STEPS} steps."
-            check(is_in_torch_func(), message, "not_converged")
-        return [potential, empty]
-
-    def allocate_outputs(self) -> list[Tensor]:
-        like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
-        return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
 
 def _check_order_range(order: float, count: int, dtype: torch.dtype) -> None:
