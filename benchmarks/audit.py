@@ -52,7 +52,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run
-from contraport.training.components import build_views
+from contraport.training.components.data_builder import build_views
 
 UCI = ("fou", "fac", "kar", "pix", "zer", "mor")
 EPOCHS = 18

@@ -59,7 +59,8 @@ from contraport.objectives.inputs import Attributes
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import TargetPlan
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_batch_loader, build_objective, build_training_module
+from contraport.training.components.data_builder import build_batch_loader
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
 from contraport.training.run_setup import resolve_settings

@@ -30,7 +30,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, build_loader, from_arrays, load
 from contraport.encoders import Model
-from contraport.training.components import build_objective, build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import create_optimizer
 

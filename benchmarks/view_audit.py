@@ -38,7 +38,7 @@ from contraport.auditing.pairs.paired_features import encode_views
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run
-from contraport.training.components import build_views
+from contraport.training.components.data_builder import build_views
 
 EMOJI = Path("runs/suites/emoji.npz")
 SHUFFLED, SHARE = 2, 0.2

@@ -17,7 +17,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run, as_run_folder
-from contraport.training.components import build_untrained_copy
+from contraport.training.components.model_builder import build_untrained_copy
 from tests.errors import raises_usage_error
 
 VECTORS = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)

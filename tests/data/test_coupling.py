@@ -24,7 +24,7 @@ from contraport.objectives import Cross, Joint, SimilarityMatrix
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.verdict import compose_run_comparisons
 from contraport.runs import Run
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 
 rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.catalog import apply_recipe
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import Projector
-from contraport.training.components import build_objective, build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 
 ITEMS = {

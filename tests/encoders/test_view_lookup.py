@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.options import has_object_placeholder
-from contraport.training.components import build_objective, build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 
 SHAPES = [(1, 8, 8), (3,), (6, 20)]

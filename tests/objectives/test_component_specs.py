@@ -10,7 +10,7 @@ from contraport._utils.spec_parser import build_from_spec
 from contraport.catalog import apply_recipe
 from contraport.objectives.component_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_components
 from contraport.objectives.loss_schedules import CONSTRAINTS
-from contraport.training.components import build_objective
+from contraport.training.components.step_builder import build_objective
 from contraport.training.config import Settings
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contraport.catalog import apply_recipe
 from contraport.data import Batch, BatchOffset, Dataset, from_arrays
 from contraport.distributed import use_local_batch
-from contraport.training.components import build_objective, build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 from tests.processes import Report

@@ -14,7 +14,7 @@ import torch
 
 from contraport.data import Dataset, from_arrays
 from contraport.training import train
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from tests.compiling import requires_compiler
 from tests.errors import raises_usage_error

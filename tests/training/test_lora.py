@@ -17,7 +17,8 @@ from contraport.encoders.lora import with_merged_lora
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
 from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
+from contraport.training.components.assembly import build_components
+from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from tests.errors import raises_usage_error
 
 State = dict[str, torch.Tensor]

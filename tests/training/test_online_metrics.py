@@ -14,7 +14,7 @@ from contraport.metrics.intervals import wrap_if_item_values
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from contraport.training.online_metrics import build_eval_context_factory
 from tests.errors import raises_usage_error

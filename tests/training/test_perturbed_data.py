@@ -11,7 +11,7 @@ import pytest
 from contraport import evaluate, train
 from contraport.data import load
 from contraport.runs import as_run_folder
-from contraport.training.components import build_dataset
+from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 

@@ -11,7 +11,7 @@ import torch
 
 from contraport.runs import as_run_folder
 from contraport.training import train
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from contraport.training.preflight import are_views_identical
 

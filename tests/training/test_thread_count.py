@@ -13,7 +13,7 @@ import torch
 
 from contraport.data import Dataset
 from contraport.training import step_timing, train
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from contraport.training.step_timing import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
 

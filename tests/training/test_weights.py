@@ -16,7 +16,7 @@ from contraport.data import from_arrays
 from contraport.evaluation import evaluate
 from contraport.runs import Run
 from contraport.training import load_failed_step, train
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 

@@ -32,7 +32,7 @@ from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check, one_line_reason, report_write_errors
 from contraport.seeding import derive_torch_seed, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_objective, build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import build_loop
 

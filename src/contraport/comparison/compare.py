@@ -58,7 +58,8 @@ from contraport.metrics import Metric, Requirement, select_metrics, select_metri
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.registry import BASELINE_TITLES, choose_headline_metrics
 from contraport.options import to_config_value
-from contraport.training.components import TrainingComponents, build_components, build_dataset
+from contraport.training.components.assembly import TrainingComponents, build_components
+from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps

@@ -34,7 +34,8 @@ from contraport.errors import UsageError, check, rename_argument
 from contraport.options import warn_renamed
 from contraport.seeding import draw_seed
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_objective, build_training_module, check_component_settings
+from contraport.training.components.assembly import check_component_settings
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer

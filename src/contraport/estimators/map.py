@@ -38,7 +38,7 @@ from contraport.reporting.reported_run import ReportedRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.seeding import torch_generator
-from contraport.training.components import build_unaugmented_views
+from contraport.training.components.data_builder import build_unaugmented_views
 
 MAX_PAGE_ITEMS = 2_000
 """Maximum number of items on the HTML page, a fixed random subset: pictures of more make it too large."""

@@ -47,7 +47,7 @@ from contraport.features import (
     write_features,
 )
 from contraport.runs import as_run_folder
-from contraport.training.components import build_unaugmented_views
+from contraport.training.components.data_builder import build_unaugmented_views
 from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.evaluation")

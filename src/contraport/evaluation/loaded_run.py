@@ -23,8 +23,9 @@ from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_loss_schedules, build_objective, build_untrained_copy, build_views
-from contraport.training.components.model_builder import apply_lora
+from contraport.training.components.data_builder import build_views
+from contraport.training.components.model_builder import apply_lora, build_untrained_copy
+from contraport.training.components.step_builder import build_loss_schedules, build_objective
 from contraport.training.config import Settings
 from contraport.training.step.target_spec import find_item_independent_target
 

@@ -20,7 +20,7 @@ from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
 from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder
-from contraport.training.components import build_dataset
+from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import RECORDED_OPTIONS, Settings
 
 log = logging.getLogger("contraport.evaluation")

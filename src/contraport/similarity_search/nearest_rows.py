@@ -29,7 +29,7 @@ from contraport.errors import (
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder
-from contraport.training.components import build_objective
+from contraport.training.components.step_builder import build_objective
 
 BLOCK_ROWS = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""

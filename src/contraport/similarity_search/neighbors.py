@@ -49,7 +49,7 @@ from contraport.similarity_search.nearest_rows import (
     warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import CardSection, ItemCard, check_page_path, write_cards_page
-from contraport.training.components import build_unaugmented_views
+from contraport.training.components.data_builder import build_unaugmented_views
 
 log = logging.getLogger("contraport.similarity_search")
 

@@ -18,7 +18,7 @@ from contraport.errors import UsageError, check, check_new_file, check_regular_f
 from contraport.features import Features
 from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, render_page
 from contraport.runs import Run, RunFolder
-from contraport.training.components import build_dataset
+from contraport.training.components.data_builder import build_dataset
 
 PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
 

@@ -21,7 +21,8 @@ from contraport.options import (
 )
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
+from contraport.training.components.assembly import build_components
+from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.step.training_module import TrainingModule
 
 

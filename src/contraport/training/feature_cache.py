@@ -21,7 +21,8 @@ from contraport.data.image_cache import digest_dataset
 from contraport.data.stores import MappedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.encoders import Model
-from contraport.training.components import TrainingComponents, count_cached_draws
+from contraport.training.components.assembly import TrainingComponents
+from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.config import Settings
 from contraport.training.parallelism import select_training_device
 

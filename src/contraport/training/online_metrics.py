@@ -18,7 +18,8 @@ from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.meter import Meter
-from contraport.training.components import TrainingComponents, build_views
+from contraport.training.components.assembly import TrainingComponents
+from contraport.training.components.data_builder import build_views
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 

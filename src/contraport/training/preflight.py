@@ -34,7 +34,8 @@ from contraport.training.advise import (
     RGB_CHANNELS,
     make_objective_suggestion,
 )
-from contraport.training.components import TrainingComponents, feature_cache_unsupported_reason
+from contraport.training.components.assembly import TrainingComponents
+from contraport.training.components.data_builder import feature_cache_unsupported_reason
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 

@@ -28,7 +28,7 @@ from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFi
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
 from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
-from contraport.training.components import TrainingComponents
+from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position

@@ -24,7 +24,8 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import RunFolder
-from contraport.training.components import TrainingComponents, count_cached_draws
+from contraport.training.components.assembly import TrainingComponents
+from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import PROFILED_SECTION_NAMES, Callback, Loop

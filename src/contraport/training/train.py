@@ -29,20 +29,17 @@ from contraport.errors import check
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
 from contraport.training.callbacks.loggers import open_loggers
-from contraport.training.components import (
-    TrainingComponents,
+from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
+from contraport.training.components.data_builder import (
     build_batch_loader,
-    build_components,
     build_dataset,
-    build_objective,
-    check_component_settings,
     count_cached_draws,
     find_held_out_dataset,
-    load_initial_weights,
-    with_defaults_from_weights,
     with_epochs_from_steps,
     with_full_freeze_as_true,
 )
+from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
+from contraport.training.components.step_builder import build_objective
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position

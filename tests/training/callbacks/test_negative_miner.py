@@ -22,7 +22,7 @@ from contraport.embedding import LoaderConfig, embed_views
 from contraport.hard_negatives import mine_hard_negatives
 from contraport.runs import Run, as_run_folder
 from contraport.training import train
-from contraport.training.components import build_components
+from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 
 

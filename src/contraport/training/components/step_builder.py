@@ -256,7 +256,7 @@ def build_training_module(
     Torch's global random state does not change.
 
     >>> from contraport.data import load, build_loader
-    >>> from contraport.training.components import build_objective
+    >>> from contraport.training.components.step_builder import build_objective
     >>> digits, settings = load("digits"), Settings(encoder="mlp")
     >>> module = build_training_module(settings, digits, build_objective(settings), steps_per_epoch=42)
     >>> loss = module(next(iter(build_loader(digits, 32))), step=0)
