@@ -276,7 +276,8 @@ otherwise; one full batch is always trained on. It cannot be combined with `--ta
 - `--drop` writes the data without the flagged pairs; `--repair` with the second view of each flagged pair replaced by
   that of its better partner, or without the pair if there is none; `--weigh` with weights, 0 for flagged pairs and 1
   for the others. A table stays a table (`weighed.jsonl` has the column `audit_weight`, for `train --sample_weight
-  audit_weight`); all other data become an `.npz`, and weights a `weights.npy`.
+  audit_weight`), and a [coupling](guides/couplings.md) a folder of three tables; all other data become an `.npz`, and
+  weights a `weights.npy`.
 - **Better partners** are found by matching the suspected mismatches with one another in a transport plan with a
   slack, which stands for no partner. The mass of a proposal is its *confidence*, an estimate for data in which half
   of the right partners are missing; it is too low if all are present. No second view is proposed twice.

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import Audit
 from contraport.auditing.export_clean import write_clean_data
-from contraport.data import load
+from contraport.data import from_coupling, load
 from contraport.data.arrays import from_arrays
 
 ITEMS = 60
@@ -27,10 +28,10 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def found() -> Audit:
+def found(wrong: list[int] = WRONG) -> Audit:
     """Of 60 pairs 3, 10 and 4 seem wrong, the partner of 3 is that of 7, that of 4 is 3's, and 10 has none."""
     scores, partners = np.ones(ITEMS), np.full(ITEMS, -1)
-    scores[WRONG], partners[WRONG] = [-3, -2, -1], PARTNERS
+    scores[wrong], partners[wrong] = [-3, -2, -1], PARTNERS
     return Audit("x", "frozen", "neighbors", scores, np.zeros(5), 3 / ITEMS, (0, 1), partners, scores)
 
 
@@ -207,3 +208,95 @@ def test_dates_in_json_lines_stay_unchanged(tmp_path: Path) -> None:
     path = write_clean_data(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     kept = [row for number, row in enumerate(rows) if number not in WRONG]
     assert [json.loads(line) for line in path.read_text().splitlines()] == kept
+
+
+LINKS = np.array([(link % 20, (link + link // 20) % 10) for link in range(ITEMS)])
+
+
+def write_coupling(folder: Path, suffix: str) -> Path:
+    """A coupling of 20 numbers and 10 images by 60 links, the fourth repeated, and one link of the test split."""
+    folder.mkdir()
+    for column in range(10):
+        Image.new("L", (8, 8), 20 * column).save(folder / f"{column}.png")
+    pairs = np.concatenate([LINKS, LINKS[3:4], [[0, 9]]])
+    tables: dict[str, dict[str, Any]] = {
+        "rows": {"id": [f"r{row}" for row in range(20)], "size": np.arange(20.0)},
+        "columns": {"id": np.arange(10), "image": [f"{column}.png" for column in range(10)]},
+        "pairs": {"row": [f"r{row}" for row in pairs[:, 0]], "column": pairs[:, 1], "weight": np.arange(1, 63)},
+    }
+    tables["pairs"]["split"] = ["train"] * 61 + ["test"]
+    for name, columns in tables.items():
+        write = pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table
+        write(pyarrow.table(columns), folder / f"{name}{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("way", ["drop", "repair", "weigh"])
+def test_a_coupling_stays_a_coupling(tmp_path: Path, way: str, suffix: str) -> None:
+    data, out = write_coupling(tmp_path / "shop", suffix), tmp_path / "out" / "of"
+    dataset = load(data)
+    assert dataset.entity_ids is not None
+    assert dataset.entity_ids.tolist() == LINKS.tolist()
+    wrong = [3, ITEMS - 1, 4]
+    path = write_clean_data(found(wrong), way, out, data=data, dataset=dataset, second=1, columns=None)
+    links, weights = LINKS.copy(), np.arange(1.0, 61)
+    weights[3] += 61
+    if way == "repair":
+        links[[3, 4], 1] = LINKS[[7, 3], 1]
+    if way == "weigh":
+        weights[wrong] = 0
+    removed = {"drop": wrong, "repair": [ITEMS - 1], "weigh": []}[way]
+    cleaned = load(path)
+    assert cleaned.entity_ids is not None
+    assert cleaned.weights is not None
+    assert cleaned.entity_ids.tolist() == np.delete(links, removed, axis=0).tolist()
+    assert cleaned.weights.tolist() == np.delete(weights, removed).tolist()
+    first, second = cleaned.store.fetch_views(torch.arange(len(cleaned)))
+    assert first[:, 0].tolist() == cleaned.entity_ids[:, 0].tolist()
+    assert (second[:, 0, 0, 0] == 20 * cleaned.entity_ids[:, 1]).all()
+    held_out = load(path, "test").entity_ids
+    assert held_out is not None
+    assert held_out.tolist() == [[0, 9]]
+
+
+def test_a_repair_of_the_first_view_replaces_rows_of_a_coupling(tmp_path: Path) -> None:
+    data = write_coupling(tmp_path / "shop", ".csv")
+    path = write_clean_data(found(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
+    ids = load(path).entity_ids
+    assert ids is not None
+    assert ids[3:5].tolist() == [[7, LINKS[3, 1]], [3, LINKS[4, 1]]]
+
+
+def test_a_training_takes_the_coupling_that_an_audit_cleaned(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(300, 4))
+    columns = random.permutation(300)
+    columns[:60] = columns[:60][::-1]  # wrong links
+    right = np.argsort(columns)
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    for name, numbers in (("rows", values), ("columns", values[right] @ random.normal(size=(4, 6)))):
+        table = {"id": np.arange(300)} | {f"x{place}": column for place, column in enumerate(numbers.T)}
+        pyarrow.parquet.write_table(pyarrow.table(table), folder / f"{name}.parquet")
+    linked = columns.copy()
+    linked[:60] = linked[random.permutation(60)]
+    pyarrow.parquet.write_table(pyarrow.table({"row": np.arange(300), "column": linked}), folder / "pairs.parquet")
+    result = contraport.audit(data=folder, method="frozen", drop=True, out=tmp_path / "audit", progress=False)
+    (cleaned,) = result.clean_files
+    assert (cleaned.name, str(cleaned) in result.next_commands[0]) == ("dropped", True)
+    flagged = set(result.flagged().tolist())
+    assert len(flagged & set(range(60))) > 30
+    pairs = pyarrow.parquet.read_table(cleaned / "pairs.parquet")
+    assert pairs["row"].to_pylist() == [row for row in range(300) if row not in flagged]
+    run = contraport.train(data=cleaned, epochs=1, objective="info-nce", out=tmp_path / "run", progress=False)
+    trained = contraport.evaluate(run, metrics=["links"], progress=False)
+    assert trained["train_items"] + trained["test_items"] == len(pairs)
+
+
+def test_a_coupling_in_memory_cannot_be_dropped_from(tmp_path: Path) -> None:
+    data = from_coupling(np.random.default_rng(0).normal(size=(20, 3)), np.eye(10), LINKS, test_fraction=0)
+    for form in ("drop", "repair"):
+        with raises_usage_error(f"{form}.coupling"):
+            contraport.audit(data=data, out=tmp_path / "audit", **{form: True})
+    assert not (tmp_path / "audit").exists()

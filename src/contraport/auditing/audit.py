@@ -86,8 +86,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
     check_paired_dataset(dataset, data=options.data, columns=options.columns)
-    if len(views) > 2:
-        _check_view_exports(options, dataset)
+    _check_exports(options, dataset)
     try:
         with _open_output_folder(options, dataset) as folder:
             result = (_audit_two_views if len(views) == 2 else _audit_all_views)(options, dataset, folder)
@@ -128,8 +127,14 @@ def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
-    """Raise `UsageError` if a requested export of cleaned data is not available for three or more views."""
+def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
+    """Raise `UsageError` if a requested export of cleaned data is not available for the data."""
+    edited = [form for form in options.requested_exports if form != "weigh"]
+    if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
+        message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
+        raise UsageError(f"{message}Audit.flagged(), and build it again by from_coupling.", kind="coupling")
+    if len(dataset.shapes) == 2:
+        return
     unsupported = [form for form in options.requested_exports if form != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."

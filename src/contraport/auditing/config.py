@@ -137,8 +137,9 @@ class AuditOptions(BaseOptions):
     )
     drop: bool = option(
         False,
-        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`; "
-        "with three or more views, `dropped.npz` in which the flagged views are missing.",
+        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
+        "for a coupling, else `dropped.npz`; with three or more views, `dropped.npz` in which the flagged views are "
+        "missing.",
         lifetime="call",
     )
     repair: bool = option(

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from contraport._utils.files import atomic_write, write_npz
+from contraport._utils.files import atomic_write, atomic_write_folder, write_npz
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
-from contraport.data.formats import array_files, tables
+from contraport.data.coupling import COUPLING_VIEW_NAMES
+from contraport.data.formats import array_files, coupling_folder, tables
 
 FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """Name of the written file, without its suffix, for each export: the option that requests it."""
@@ -68,12 +70,16 @@ def write_clean_data(
 
     Data that are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an
     `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
+    The folder of a coupling becomes a folder, whose table of pairs is edited.
 
     `second` is the index of the view that a repair replaces.
     """
     rows = dataset.rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
-    if suffix in tables.TABLE_SUFFIXES:
+    if dataset.entity_ids is not None and coupling_folder.is_coupling_folder(str(data)):
+        path = folder / FILE_STEM_BY_EXPORT[export]
+        _write_coupling(result, export, path, data=str(data), dataset=dataset, second=second)
+    elif suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEM_BY_EXPORT[export]}{suffix}"
         _write_table(result, export, path, data=Path(data), rows=rows, second=second, columns=columns)
     elif export == "weigh" and suffix != ".npz":
@@ -114,6 +120,43 @@ def _write_table(
     if edits.sample_weights is not None:
         edited = tables.add_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
     tables.write_table(edited, path)
+
+
+def _write_coupling(result: Audit, export: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
+    """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
+    files = coupling_folder.find_table_files(data)
+    parsed = {part: tables.read_table(file) for part, file in files.items()}
+    sources = {
+        part: tables.read_csv_as_text(file) if file.suffix == ".csv" else parsed[part] for part, file in files.items()
+    }
+    assert dataset.entity_ids is not None
+    assert dataset.entity_keys is not None
+    rows, columns = dataset.entity_keys
+    audited = {(rows[row], columns[column]): pair for pair, (row, column) in enumerate(dataset.entity_ids.tolist())}
+    edits = RowEdits.from_audit(result, export, np.arange(len(audited)), len(audited))
+    # A pair that is repeated in the table was audited once; pairs of the test split were not.
+    cells = [map(str, parsed["pairs"].column(name).to_pylist()) for name in COUPLING_VIEW_NAMES]
+    positions = np.array([audited.get(pair, -1) for pair in zip(*cells, strict=True)])
+    is_audited, first_rows = positions >= 0, np.zeros(len(audited), dtype=np.int64)
+    first_rows[positions[is_audited][::-1]] = np.flatnonzero(is_audited)[::-1]
+    partner_rows = np.where(is_audited, first_rows[edits.partner_rows[positions]], np.arange(len(positions)))
+    pairs, name = sources["pairs"], COUPLING_VIEW_NAMES[second]
+    pairs = pairs.set_column(pairs.schema.get_field_index(name), name, pairs.column(name).take(pa.array(partner_rows)))
+    if edits.sample_weights is not None:
+        has_weights = "weight" in parsed["pairs"].column_names
+        weights = parsed["pairs"].column("weight").to_numpy() if has_weights else np.ones(len(positions))
+        factors = np.where(is_audited, edits.sample_weights[positions], 1)
+        pairs = tables.add_number_column(pairs, "weight", factors * weights)
+    sources["pairs"] = pairs.filter(pa.array(~is_audited | edits.is_kept[positions]))
+    with atomic_write_folder(path) as temporary:
+        for part, file in files.items():
+            if part != "pairs":  # names of files are relative to the folder
+                same = np.arange(len(parsed[part]))
+                sources[part] = tables.replace_view_columns(
+                    parsed[part], sources[part], None, str(file),
+                    view=0, partners=same, kept=same >= 0, old_path=file, new_path=path / file.name,
+                )  # fmt: skip
+            tables.write_table(sources[part], temporary / file.name)
 
 
 def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> dict[str, np.ndarray]:

@@ -81,7 +81,7 @@ def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], vie
         return {"sample_weight": str(path)}
     if path.suffix in TABLE_SUFFIXES:
         return {"data": str(path)} | ({"sample_weight": SAMPLE_WEIGHT_COLUMN} if path.stem == "weighed" else {})
-    if source.suffix == ".npz" and source.is_file():
+    if path.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
         return {"data": str(path)}
     # The arrays of other data have names of their own, and the size of images is that of the audit.
     views = view_numbers if "given_views" in data_options else None

@@ -9,6 +9,8 @@ import numpy as np
 from contraport.data.coupling import from_coupling, get_key_positions
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
+from contraport.data.formats.columns import read_categories
+from contraport.data.formats.table_rows import TableRows, resolve_roles
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.splits import get_test_and_unused_masks
 from contraport.errors import check
@@ -29,6 +31,30 @@ def is_coupling_folder(folder: str) -> bool:
     return any(_list_table_files(folder, part) for part in TABLE_NAMES[:2])
 
 
+def find_table_files(folder: str) -> dict[str, Path]:
+    """Find the file of each of the three tables of a coupling; raise `UsageError` unless there is one of each."""
+    files = {}
+    for part in TABLE_NAMES:
+        tables = _list_table_files(folder, part)
+        message = f"data: {folder} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
+        check(len(tables) > 0, message, "no_table")
+        names = ", ".join(file.name for file in tables)
+        check(len(tables) == 1, f"data: {folder} must have one table {part!r}, got {names}.", "tables")
+        files[part] = tables[0]
+    return files
+
+
+def _load_side(file: Path, image_size: int | None) -> Dataset:
+    """Load the rows or the columns; image files are named by the column of keys, not by their paths."""
+    side = load_table(str(file), "train", image_size=image_size, test_fraction=0)
+    if side.is_image:
+        table = read_table(file)
+        name = resolve_roles(TableRows(table), None, str(file)).column_by_role["keys"]
+        if name is not None:
+            side.keys = read_categories(table, name, str(file)).astype(np.str_)[side.rows].tolist()
+    return side
+
+
 @data_format("a coupling", recognizes=is_coupling_folder, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
@@ -36,17 +62,8 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     The tables of rows and columns have a column of keys (such as ``id``) and one view. The table of pairs has the
     columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
-    files = {}
-    for part in TABLE_NAMES:
-        tables = _list_table_files(path, part)
-        message = f"data: {path} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
-        check(len(tables) > 0, message, "no_table")
-        names = ", ".join(file.name for file in tables)
-        check(len(tables) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
-        files[part] = tables[0]
-    sides = {
-        part: load_table(str(files[part]), "train", image_size=image_size, test_fraction=0) for part in TABLE_NAMES[:2]
-    }
+    files = find_table_files(path)
+    sides = {part: _load_side(files[part], image_size) for part in TABLE_NAMES[:2]}
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):
