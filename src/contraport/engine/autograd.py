@@ -30,12 +30,7 @@ def is_in_torch_func() -> bool:
 
 
 def check_not_in_torch_func(limitation: str, alternative: str) -> None:
-    """Raise `UsageError` within a `torch.func` transform.
-
-    Args:
-        limitation: the name of the argument, and what is not possible.
-        alternative: what to use instead.
-    """
+    """Raise `UsageError` within a `torch.func` transform: what is not possible there, and what to use instead."""
     check(not is_in_torch_func(), f"{limitation} within torch.func; use {alternative}.", "torch_func")
 
 

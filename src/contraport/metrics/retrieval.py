@@ -199,11 +199,8 @@ def _ranks_both_ways(first: Tensor, second: Tensor, first_ids: Tensor, second_id
 def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
     """Return for each query the number of keys whose cosine in float64 is at least the query's threshold, ``(q,)``.
 
-    Args:
-        cosines: cosines in any precision, ``(q, k)``; minus infinity does not count.
-        queries: unit vectors in double precision, ``(q, d)``.
-        keys: unit vectors in double precision, ``(k, d)``.
-        thresholds: smallest cosine that counts for each query, ``(q,)``.
+    `queries`, ``(q, d)``, and `keys`, ``(k, d)``, are unit vectors in float64, and `cosines`, ``(q, k)``, their cosines
+    in any precision; minus infinity does not count.
     """
     bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
     least = _count_cosines_reaching(cosines, thresholds + bound)

@@ -246,12 +246,7 @@ def communication_dtype(like: Tensor) -> torch.dtype:
 
 
 def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
-    """Return the backend, processes and precision that an operation and its gradient use.
-
-    Args:
-        geometry: the pairs.
-        half_steps: number of half-steps of the operation.
-    """
+    """Return the backend, processes and precision that an operation of some half-steps and its gradient use."""
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
     if operands != torch.float32:
