@@ -62,7 +62,11 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         check_no_stream(train)
         check_no_stream(test)
         record = run.split_digests()
-        splits = Splits(train, test) if record is None else _report_trained_test_items(record, train, test, drop=True)
+        splits = (
+            Splits(train, test)
+            if record is None
+            else _build_splits_noting_trained_items(record, train, test, drop=True)
+        )
     else:
         splits = load_splits_of_source(run, loader, data)
     train, test, notes = splits
@@ -113,10 +117,10 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     )
     if recovered is not None:
         return Splits(recovered.train, recovered.test)
-    return _report_trained_test_items(record, train, test, drop=drop_trained_items)
+    return _build_splits_noting_trained_items(record, train, test, drop=drop_trained_items)
 
 
-def _report_trained_test_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
+def _build_splits_noting_trained_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
     """Log and note how many test items the run was trained on; with `drop`, remove them."""
     trained_on = record.trained_item_mask(test)
     number = int(trained_on.sum())
