@@ -20,7 +20,7 @@ with everything is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -326,7 +326,7 @@ class _SetBlock(NamedTuple):
     set_indices: Tensor
     vector_positions: Tensor
     units: Tensor
-    divisors: tuple[Tensor, Tensor]
+    divisors: Sequence[Tensor]
     masses: Tensor
     sizes: Tensor
 
@@ -336,7 +336,7 @@ class _SetBlock(NamedTuple):
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
-def _backward_normalization(gradient: Tensor, units: Tensor, divisors: tuple[Tensor, Tensor]) -> Tensor:
+def _backward_normalization(gradient: Tensor, units: Tensor, divisors: Sequence[Tensor]) -> Tensor:
     """Backpropagate a gradient from normalized vectors to the original ones, in place."""
     gradient.addcmul_(units, (units * gradient).sum(-1, keepdim=True), value=-1)
     return gradient.div_(divisors[1]).div_(divisors[0])
@@ -368,7 +368,7 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
         units, *divisors = (part.view(*rows.shape[:2], -1) for part in parts)
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
-        yield _SetBlock(sets, positions, units, (divisors[0], divisors[1]), masses, count)
+        yield _SetBlock(sets, positions, units, divisors, masses, count)
         start += len(sets)
 
 
@@ -487,10 +487,8 @@ def _add_max_sim_gradient(
         column_gradient = F.embedding_bag(
             sources, units, starts, mode="sum", per_sample_weights=weights.flatten()[order]
         )
-        d_y[block] = _backward_normalization(
-            column_gradient, column_units, (column_divisors[0], column_divisors[1])
-        ).view(c, s, d)
-    d_x.copy_(_backward_normalization(row_gradient, units, (divisors[0], divisors[1])).view_as(x))
+        d_y[block] = _backward_normalization(column_gradient, column_units, column_divisors).view(c, s, d)
+    d_x.copy_(_backward_normalization(row_gradient, units, divisors).view_as(x))
 
 
 def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:

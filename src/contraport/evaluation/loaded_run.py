@@ -30,7 +30,6 @@ from contraport.training.config import Settings
 from contraport.training.step.target_spec import find_item_independent_target
 
 _CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an intermediate checkpoint
-_MODEL_KEY_PREFIX = "model."  # of the weights of the model in the training module's state dict
 
 
 def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
@@ -51,16 +50,11 @@ def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -
     settings = run.settings()
 
     def load_model(path: Path) -> Model:
-        weights = read_checkpoint(path)["pipeline"]
+        state, prefix = read_checkpoint(path)["pipeline"], "model."  # the training module has other weights too
+        weights = {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
         intermediate = copy.deepcopy(model)
         apply_lora(intermediate, settings)
-        intermediate.load_state_dict(
-            {
-                name.removeprefix(_MODEL_KEY_PREFIX): weight
-                for name, weight in weights.items()
-                if name.startswith(_MODEL_KEY_PREFIX)
-            }
-        )
+        intermediate.load_state_dict(weights)
         return with_merged_lora(intermediate).eval()
 
     for epoch, file in files.items():

@@ -155,14 +155,10 @@ class EvalContext:
     @property
     def info_nce_temperature(self) -> float | None:
         """Temperature of the objective, if it is InfoNCE on cosines and the encoder has comparable projections."""
-        loss = self.objective
-        if (
-            isinstance(self.encoder, RawInputEncoder)
-            or not isinstance(loss, Objective)
-            or not self.has_comparable_views
-        ):
-            return None
-        return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
+        loss, is_trained = self.objective, not isinstance(self.encoder, RawInputEncoder)
+        if isinstance(loss, Objective) and loss.is_info_nce and loss.kernel.cost == "cosine":
+            return loss.temperature if is_trained and self.has_comparable_views else None
+        return None
 
     @cached_property
     def train_labels(self) -> Tensor:
