@@ -196,11 +196,9 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     (metric,) = select_metrics_keeping_order([verdict.metric_key])
     text = f"{largest}: {metric.format_difference(verdict.gains[largest], signed=True)}."
     if len(verdict.gains) > 1:
-        counts = [
-            _describe_significant_count(better, "better", largest),
-            _describe_significant_count(worse, "worse", largest),
-        ]
-        text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
+        directions = (better, "better"), (worse, "worse")
+        counts = " and ".join(_describe_significant_count(*one, largest) for one in directions)
+        text = f"Of {len(verdict.gains)} comparisons, {counts}. Largest difference, {text}"
     if verdict.num_seeds_to_decide is None:
         return text
     if verdict.num_seeds_to_decide == MAX_PREDICTED_SEEDS:
@@ -327,11 +325,8 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         reason = f"all {best.num_seeds} seeds agree exactly" if best.num_seeds > 1 else "there is one seed"
         value = f"{value} without an interval, as {reason}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    parts = [
-        f"{best.row_name} has {value} on {title}"
-        if len(comparison.rows) == 1
-        else f"{best.row_name} has the {superlative} {title}, {value}"
-    ]
+    has_others = len(comparison.rows) > 1
+    parts = [f"{best.row_name} has " + (f"the {superlative} {title}, {value}" if has_others else f"{value} on {title}")]
     parts += _describe_differences_from_baseline(comparison, metric, entries)
     parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, entries)]
     return f"{column}: {'; '.join(parts)}."

@@ -70,8 +70,7 @@ class GridOptions(BaseOptions):
         "in strong+mismatched:0.2; in a file also your own name with options of `contraport train`.",
     )
     over: Sequence[str] = option(
-        (),
-        "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value.",
+        (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."
     )
     seeds: int = option(3, "Number of seeds per cell of the table: the seeds 0, 1, 2 and so on.", check=int_in_range(1))
     baseline: str | None = option(None, "Row that the others are compared with; default: the first.")

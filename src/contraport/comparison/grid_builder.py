@@ -275,11 +275,8 @@ def check_train_options(argument: str, options: OptionMap) -> None:
     """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
     for key, value in options.items():
         check_name(argument, key, TRAIN_OPTIONS)
-        check(
-            key not in _RESERVED_TRAIN_OPTIONS,
-            f"{argument}: {key} is set by the comparison itself, got {value!r}.",
-            "reserved",
-        )
+        message = f"{argument}: {key} is set by the comparison itself, got {value!r}."
+        check(key not in _RESERVED_TRAIN_OPTIONS, message, "reserved")
         TRAIN_OPTIONS[key].validate(value)
 
 

@@ -60,11 +60,8 @@ def plot_first_metric(comparison: Comparison) -> Figure:
         panel.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-    label = f"{metric.title}{', %' if scale == 100 else ''}"
-    figure.supxlabel(
-        escape_dollars(f"{label}, mean over seeds and interval of 95%{_format_shared_data_name(comparison)}"),
-        fontsize=9,
-    )
+    label = f"{metric.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95%"
+    figure.supxlabel(escape_dollars(label + _format_shared_data_name(comparison)), fontsize=9)
     return figure
 
 
@@ -119,15 +116,9 @@ def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
             }
             for row, (entry, mean, interval) in entries.items()
         ]
-        panels.append(
-            {
-                "heading": heading,
-                "low": metric.format(low),
-                "high": metric.format(high),
-                "lines": lines,
-                "baseline": None if baseline is None else position(baseline[1]),
-            }
-        )
+        even = None if baseline is None else position(baseline[1])
+        ends = {"low": metric.format(low), "high": metric.format(high)}
+        panels.append({"heading": heading, **ends, "lines": lines, "baseline": even})
     return panels
 
 

@@ -300,11 +300,8 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
         }
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
-        judge = partial(
-            classify_claim_outcome,
-            requires_all=claim.requires_all,
-            negligible=NEGLIGIBLE_GAIN * metric.is_shown_in_percent,
-        )
+        negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
+        judge = partial(classify_claim_outcome, requires_all=claim.requires_all, negligible=negligible)
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
             seeds = predict_num_seeds_to_decide(

@@ -235,9 +235,6 @@ def _solve_by_conjugate_gradients(
         direction = residual + (square / previous) * direction
         steps += 1
     if square > tolerance:
-        warnings.warn(
-            f"the gradient of the converged plan is not exact after {MAX_CG_STEPS} steps of conjugate gradients; "
-            "raise the temperature.",
-            stacklevel=2,
-        )
+        message = f"the gradient of the converged plan is not exact after {MAX_CG_STEPS} conjugate gradient steps"
+        warnings.warn(f"{message}; raise the temperature.", stacklevel=2)
     return solution

@@ -117,15 +117,12 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
     validation = validation[torch.isin(y[validation], y[train]).cpu()]
     if len(validation) == 0 or len(y[train].unique()) < 2:
         return 1 / len(train_x)
-    accuracies = {
-        penalty: float(
-            probe_correctness(
-                fit_linear_probe(x[train], y[train], penalty=penalty), x[validation], y[validation]
-            ).mean()
-        )
-        for penalty in CANDIDATE_PENALTIES
-    }
-    return max(CANDIDATE_PENALTIES, key=accuracies.__getitem__)
+
+    def accuracy(penalty: float) -> float:
+        probe = fit_linear_probe(x[train], y[train], penalty=penalty)
+        return float(probe_correctness(probe, x[validation], y[validation]).mean())
+
+    return max(CANDIDATE_PENALTIES, key=accuracy)
 
 
 def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> ItemCorrectness:

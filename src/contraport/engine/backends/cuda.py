@@ -209,7 +209,7 @@ class _KernelInputs(NamedTuple):
         """Inputs of the same kernel with rows and columns exchanged, for sums over rows."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
-            row_labels=self.column_labels, column_labels=self.row_labels,
+            row_labels=self.column_labels, column_labels=self.row_labels
         )  # fmt: skip
 
     def take_rows(self, rows: slice) -> _KernelInputs:
@@ -265,9 +265,7 @@ class _WeightVariants(NamedTuple):
 
     def take_rows(self, rows: slice) -> _WeightVariants:
         return _WeightVariants(
-            self.with_own_exponentials.take_rows(rows),
-            self.with_shared_exponential.take_rows(rows),
-            self.can_share,
+            self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows), self.can_share
         )
 
     def iter_launch_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
@@ -413,7 +411,7 @@ def _launch_kernel(
         getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), column_programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
             D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_mask_bits,
-            PRECISION=_triton_input_precision(inputs.x), **constants, **blocks,
+            PRECISION=_triton_input_precision(inputs.x), **constants, **blocks
         )  # fmt: skip
 
 
