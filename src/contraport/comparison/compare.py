@@ -104,11 +104,8 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     metric = grid.metrics[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
-    missing = [
-        cell
-        for cell in _list_trial_and_table_cells(grid, trials, metric)
-        if build_cell_job(grid, cell).saved_result is None
-    ]
+    every = _list_trial_and_table_cells(grid, trials, metric)
+    missing = [cell for cell in every if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = (
         _check_metrics_and_estimate_seconds(grid, missing[0], estimate=needs_estimate) if missing else None
@@ -527,7 +524,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
     return notes
 
 
-_OPTIONS_WITHOUT_EFFECT_ON_RESULTS = (
+_UNRECORDED_OPTIONS = (
     "out",
     "root",
     "num_workers",
@@ -543,17 +540,12 @@ _OPTIONS_WITHOUT_EFFECT_ON_RESULTS = (
 
 def _build_provenance_record(grid: Grid) -> dict[str, Any]:
     """Build the record of options, command, machine and versions of a comparison for `results.json`."""
-    options = {
-        name: getattr(grid.compare_options, name)
-        for name in COMPARE_COMMAND_SPEC.options_by_name
-        if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
-    }
+    recorded = [name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in _UNRECORDED_OPTIONS]
+    options = {name: getattr(grid.compare_options, name) for name in recorded}
+    explicit = {name: value for name, value in grid.explicit_options.items() if name in recorded}
     suite, device = grid.compare_options.suite, grid.compare_options.device
     if device in ("auto", "cuda") and torch.cuda.is_available():
         device = torch.cuda.get_device_name()
-    explicit = {
-        name: value for name, value in grid.explicit_options.items() if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
-    }
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
         "command": f"contraport compare {format_flags(explicit)}",

@@ -25,7 +25,7 @@ from contraport._utils.formatting import format_flags
 from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
 from contraport.data.split_digests import SplitDigests
-from contraport.errors import FolderInUseError, UsageError, out_of_memory_message
+from contraport.errors import FolderInUseError, UsageError, check, out_of_memory_message
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import RunFolder
@@ -109,12 +109,8 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             settings = resolve_settings(job.data_options)
             record = SplitDigests.from_datasets(build_dataset(settings), find_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
-        if result["data"] != digests[key]:
-            raise UsageError(
-                f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
-                "Restore it, or use a new folder (--out).",
-                kind="changed",
-            )
+        message = f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
+        check(result["data"] == digests[key], f"{message}Restore it, or use a new folder (--out).", "changed")
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:

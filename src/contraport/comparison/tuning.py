@@ -104,10 +104,9 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
     trials += [
         {key: one.value_at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points
     ]
+    validation = grid.compare_options.validation
     return [
-        grid.build_cell(
-            row, column, 0, trial=number, validation=grid.compare_options.validation, **to_train_options(settings)
-        )
+        grid.build_cell(row, column, 0, trial=number, validation=validation, **to_train_options(settings))
         for number, settings in enumerate(trials)
     ]
 

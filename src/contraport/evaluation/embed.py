@@ -178,9 +178,8 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
             datasets = datasets[:1] if len(new) == 0 else [datasets[0], datasets[1].subset(new)]
         if not is_stream(options.data) and (count := sum(map(len, repeated)) - sum(map(len, datasets))) > 0:
             log.info("items left out, as an earlier one has the same %s: %d", view, count)
-    loader_config = LoaderConfig(
-        options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
-    )
+    device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
+    loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output is None else partial(output, model)
     with open_feature_buffer(path) as buffer:
         for dataset in _select_process_datasets(datasets, rank, processes):

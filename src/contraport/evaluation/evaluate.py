@@ -332,8 +332,5 @@ def _compute_differences_by_metric(
     draws: ValueAndDrawsByMetric, others: ValueAndDrawsByMetric, *, comparisons: int = 1
 ) -> dict[str, Difference]:
     """Compute the paired difference of each metric between two encoders, by metric key."""
-    return {
-        key: paired_bootstrap_difference(draws[key], others[key], comparisons=comparisons)
-        for key in draws
-        if key in others
-    }
+    shared = [key for key in draws if key in others]
+    return {key: paired_bootstrap_difference(draws[key], others[key], comparisons=comparisons) for key in shared}

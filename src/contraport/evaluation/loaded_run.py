@@ -132,12 +132,8 @@ class LoadedRun:
     @classmethod
     def from_run(cls, run: RunFolder, options: EvaluateOptions) -> LoadedRun:
         """Load the encoder, data and objective of a run."""
-        loader_config = LoaderConfig(
-            options.batch_size,
-            resolve_device(options.device),
-            options.num_workers,
-            ProgressBars(shown=options.progress),
-        )
+        device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
+        loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
         # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
         epochs = run.num_trained_epochs()
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)

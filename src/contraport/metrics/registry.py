@@ -366,8 +366,6 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
         interval = _INTERVAL_PATTERN.fullmatch(rest)
         message = f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}."
         check(interval is not None or not colon, message, "interval")
-        scheduled += [
-            ScheduledMetric(metric, int(interval[1]) if interval else 1)
-            for metric in select_metrics([name], argument="online_metrics")
-        ]
+        epochs = int(interval[1]) if interval else 1
+        scheduled += [ScheduledMetric(one, epochs) for one in select_metrics([name], argument="online_metrics")]
     return scheduled
