@@ -3,8 +3,6 @@
 The registry is readable without torch: metrics import what computes them on first use.
 """
 
-from typing import Any
-
 from contraport.metrics import builtin_metrics as _builtin_metrics  # noqa: F401  (registers the built-in metrics)
 from contraport.metrics.registry import (
     METRICS,
@@ -17,7 +15,7 @@ from contraport.metrics.registry import (
     select_metrics_keeping_order,
     titles_by_metric_name,
 )
-from contraport.options import warn_renamed
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "METRICS",
@@ -31,10 +29,4 @@ __all__ = [
     "titles_by_metric_name",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    renamed = {"metric": register_metric, "metric_by_key": find_metric}
-    if name in renamed:
-        warn_renamed(f"contraport.metrics.{name}", f"contraport.metrics.{renamed[name].__name__}", stacklevel=3)
-        return renamed[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = keep_deprecated_module_names(__name__, metric="register_metric", metric_by_key="find_metric")

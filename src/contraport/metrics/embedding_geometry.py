@@ -65,7 +65,7 @@ def uniformity(z: Tensor) -> float:
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 6)
     -8.0
     """
-    points = _limit_to_fixed_subset(unit_vectors("z", z, 2))
+    points = unit_vectors("z", z, 2)[fixed_subset_positions(len(z)).to(z.device)]
     return math.log(float(gaussian_potential_per_item(points).mean()))
 
 
@@ -180,8 +180,8 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     check_integer("neighbors", neighbors)
     check_points("z", z)
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
-    counts = nearest_indices(_limit_to_fixed_subset(z), neighbors).flatten()
-    counts = counts.bincount(minlength=min(len(z), MAX_PAIRWISE_METRIC_ITEMS)).double()
+    subset = fixed_subset_positions(len(z)).to(z.device)
+    counts = nearest_indices(z[subset], neighbors).flatten().bincount(minlength=len(subset)).double()
     return 0.0 if (counts == counts[0]).all() else float(weighted_skewness(counts, torch.ones_like(counts)))
 
 
@@ -241,8 +241,3 @@ def fixed_subset_positions(items: int) -> Tensor:
     if items <= MAX_PAIRWISE_METRIC_ITEMS:
         return torch.arange(items)
     return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_PAIRWISE_METRIC_ITEMS]
-
-
-def _limit_to_fixed_subset(z: Tensor) -> Tensor:
-    """Return the rows of `z` `(n, d)` in the fixed random subset: all of them up to `MAX_PAIRWISE_METRIC_ITEMS`."""
-    return z if len(z) <= MAX_PAIRWISE_METRIC_ITEMS else z[fixed_subset_positions(len(z)).to(z.device)]
