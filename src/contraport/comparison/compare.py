@@ -364,12 +364,8 @@ def _build_and_save_comparison(
     has_started: bool,
 ) -> Comparison:
     """Build the comparison from the results, and write its tables, figure, HTML page and `results.json`."""
-    jobs = [(cell, build_cell_job(grid, cell)) for cell in cells]
-    results = {
-        (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.run_folder.name])
-        for cell, job in jobs
-        if job.run_folder.name in cell_results
-    }
+    done = [(cell, cell_results[cell.folder_name]) for cell in cells if cell.folder_name in cell_results]
+    results = {(cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), one) for cell, one in done}
     every = {**trial_results, **cell_results}
     refused = [one["failed"] for one in every.values() if one.get("refused")]
     if refused and len(refused) == len(every):
@@ -401,13 +397,12 @@ def _build_and_save_comparison(
             "row": cell.row.name,
             "column": cell.column.name,
             "seed": cell.seed,
-            **{key: value for key, value in cell_results[job.run_folder.name].items() if key != "measures"},
+            **{key: value for key, value in one.items() if key != "measures"},
         }
-        for cell, job in jobs
-        if job.run_folder.name in cell_results
+        for cell, one in done
     ]
     record = {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": cell_records}
-    _save_comparison(comparison, record, [job.shell_commands for _, job in jobs])
+    _save_comparison(comparison, record, [build_cell_job(grid, cell).shell_commands for cell in cells])
     return comparison
 
 
