@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,7 @@ class CompareOptions(EvaluationOptions, DataPreparationSettings, GridOptions):
 DATA_OPTIONS = get_declared_options(DataPreparationSettings)
 """Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training."""
 
+_RARE_OPTIONS = ("validation", "progress")  # shown by `--help_all` only
 
 COMPARE_COMMAND_SPEC = Command(
     CompareOptions,
@@ -157,25 +158,9 @@ COMPARE_COMMAND_SPEC = Command(
     printer_path="contraport.cli.console:print_comparison",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
-    short_help_options=(
-        "suite",
-        "quick",
-        "data",
-        "objectives",
-        "settings",
-        "over",
-        "seeds",
-        "baseline",
-        "epochs",
-        "encoder",
-        "train",
-        "metrics",
-        "tune",
-        "budget",
-        "processes",
-        "device",
-        "out",
-        "dry_run",
+    # Options of data preparation are those of `train`.
+    short_help_options=tuple(
+        one.name for one in (*fields(GridOptions), *fields(EvaluationOptions)) if one.name not in _RARE_OPTIONS
     ),
     docs_page="evaluating comparing",
 )
