@@ -519,23 +519,10 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
     return notes
 
 
-_UNRECORDED_OPTIONS = (
-    "out",
-    "root",
-    "num_workers",
-    "decoded",
-    "progress",
-    "dry_run",
-    "budget",
-    "processes",
-    "device",
-)
-"""Options of `compare` that `results.json` does not record: they determine where it is computed, not its result."""
-
-
 def _build_provenance_record(grid: Grid) -> dict[str, Any]:
     """Build the record of options, command, machine and versions of a comparison for `results.json`."""
-    recorded = [name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in _UNRECORDED_OPTIONS]
+    # Options of a machine or a call determine where and when it is computed, not its result.
+    recorded = [name for name, one in COMPARE_COMMAND_SPEC.options_by_name.items() if one.lifetime == "run"]
     options = {name: getattr(grid.compare_options, name) for name in recorded}
     explicit = {name: value for name, value in grid.explicit_options.items() if name in recorded}
     suite, device = grid.compare_options.suite, grid.compare_options.device

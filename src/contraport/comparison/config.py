@@ -110,10 +110,14 @@ class EvaluationOptions(BaseOptions):
         "Maximum duration, such as 30m: a training that would end later is not started. Repeat the command to "
         "continue; default: none.",
         check=lambda _, value: parse_duration(value),
+        lifetime="call",
         group="computing",
     )
     processes: int = option(
-        1, "Number of trainings that run at once, distributed over the GPUs.", check=int_in_range(1)
+        1,
+        "Number of trainings that run at once, distributed over the GPUs.",
+        check=int_in_range(1),
+        lifetime="machine",
     )
     device: str = training_device_option()
     out: str | Path | None = option(
