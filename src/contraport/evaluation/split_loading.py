@@ -219,7 +219,7 @@ class SplitLoader:
         """
         settings = self._adapt_settings(data)
         if ignore_subset_settings:
-            settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
+            settings = settings.replace_unchecked(**dict.fromkeys(_SUBSET_SETTINGS))
         dataset = build_dataset(settings, split)
         if as_one_split and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
