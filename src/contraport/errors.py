@@ -228,6 +228,25 @@ def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
     return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
 
 
+@contextmanager
+def translate_read_errors(where: str, kind: str) -> Iterator[None]:
+    """Context manager: raise any error of a reader as a `UsageError` for a file that cannot be read.
+
+    Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
+
+    >>> with translate_read_errors("data: x.npy", "an .npy array"):
+    ...     raise ValueError("bad magic")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: data: x.npy cannot be read as an .npy array: bad magic
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise unreadable_error(where, kind, error) from error
+
+
 _PICKLE_PATTERN = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", re.I)
 """Pattern of messages about pickled objects, which advise to load them without protection."""
 

@@ -22,12 +22,11 @@ import numpy as np
 
 from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
 from contraport.errors import (
-    UsageError,
     check,
     check_regular_file,
     describe_value,
     report_write_errors,
-    unreadable_error,
+    translate_read_errors,
 )
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
@@ -286,12 +285,8 @@ def read_features(path: str | Path) -> Features:
         return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: file {str(path)!r} does not exist.", "not_found")
     check_regular_file("features", file)
-    try:
+    with translate_read_errors(f"features: {path}", file.suffix):
         return _READERS_AND_WRITERS[file.suffix][0](file)
-    except UsageError:
-        raise
-    except Exception as error:  # the readers raise many kinds of errors on corrupt bytes
-        raise unreadable_error(f"features: {path}", file.suffix, error) from error
 
 
 def items_table_path(path: Path) -> Path:

@@ -35,6 +35,20 @@ class StreamReadError(UsageError):
     """Error raised by the iterable of a stream; results up to the failed item remain valid."""
 
 
+def iterate_source(source: Iterable[Any], name: str, pass_number: int = 0) -> Iterator[Any]:
+    """Yield the items of one pass over the iterable of a stream; its errors are raised as `StreamReadError`."""
+    count = 0
+    try:
+        for item in source:
+            yield item
+            count += 1
+    except UsageError:
+        raise
+    except Exception as error:  # user code may raise anything
+        message = f"data: {name} failed at item {count} of pass {pass_number}: {one_line_reason(error)}"
+        raise StreamReadError(message, kind="stream") from error
+
+
 class Stream(Dataset):
     """Dataset of the items of an iterable, read in order; access by position covers only the first items.
 
@@ -75,26 +89,11 @@ class Stream(Dataset):
         """
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(pass_number)
-        try:
-            iterator = iter(self.source)
-        except Exception as error:  # user code may raise anything
-            raise StreamReadError(
-                f"data: {self.name} cannot begin pass {pass_number}: {one_line_reason(error)}", kind="stream"
-            ) from error
-        position = 0
-        for position in itertools.count():
-            try:
-                item = next(iterator)
-            except StopIteration:
-                break
-            except UsageError:
-                raise
-            except Exception as error:  # user code may raise anything
-                message = f"data: {self.name} failed at item {position} of pass {pass_number}: {one_line_reason(error)}"
-                raise StreamReadError(message, kind="stream") from error
+        position = -1
+        for position, item in enumerate(iterate_source(self.source, self.name, pass_number)):
             yield self._parse_item(item, position)
         message = f"data: {self.name} yielded no item in pass {pass_number}; each iteration must start anew."
-        check(position > 0, message, "empty")
+        check(position >= 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped_batches: int = 0, endless: bool = False) -> Iterator[Batch]:
         """Yield batches of successive items, from one pass over the iterable or from repeated passes.

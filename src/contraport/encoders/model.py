@@ -36,7 +36,7 @@ from contraport.encoders.tower import (
     resolve_view_index,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.errors import UsageError, check, one_line_reason, unreadable_error
+from contraport.errors import UsageError, check, one_line_reason, translate_read_errors
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CONFIG_FILE = "config.json"
@@ -502,9 +502,7 @@ def is_model_folder(folder: Path) -> bool:
 
 def read_config(file: Path, argument: str) -> dict[str, Any]:
     """Read the JSON object in a model's configuration file; errors name the argument."""
-    try:
+    with translate_read_errors(f"{argument}: {file}", "JSON"):
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable_error(f"{argument}: {file}", "JSON", error) from error
     check(isinstance(config, dict), f"{argument}: {file} must hold a JSON object.", "unreadable")
     return dict(config)

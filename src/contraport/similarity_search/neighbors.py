@@ -22,7 +22,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStor
 from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
-from contraport.errors import UsageError, check, check_regular_file, rename_argument, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, rename_argument, translate_read_errors
 from contraport.evaluation.config import EmbedOptions
 from contraport.evaluation.embed import embed_to_features
 from contraport.evaluation.split_loading import (
@@ -389,12 +389,8 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     """Load an item from an image file, or from a `.npy` file with an array."""
     check_regular_file("query", path)
     if path.suffix == ".npy":
-        try:
+        with translate_read_errors(f"query: {path}", "an array"):
             return from_arrays(read_npy_array(path)[None], name=str(path), argument="query")
-        except UsageError:
-            raise
-        except Exception as error:  # parsers raise errors of any class on damaged files
-            raise unreadable_error(f"query: {path}", "an array", error) from error
     size = find_model_image_size(model)
     if size is None:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."

@@ -17,7 +17,7 @@ from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats import data_format
 from contraport.data.splits import count_test_items, max_held_out_group_size, select_split_positions
 from contraport.data.stores import ArrayStore, Store
-from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
+from contraport.errors import UsageError, check, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
@@ -106,10 +106,8 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["c"] | None = None) ->
     """
     message = f"{argument}: {path} must be a single array, got an archive of several; name it .npz."
     check(not zipfile.is_zipfile(path), message, "archive")
-    try:
+    with translate_read_errors(f"{argument}: {path}", "an .npy array"):
         return read_npy_array(path, mmap_mode)
-    except Exception as error:  # parsers raise anything on hostile bytes
-        raise unreadable_error(f"{argument}: {path}", "an .npy array", error) from error
 
 
 def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
@@ -118,10 +116,8 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.
     """
-    try:
+    with translate_read_errors(f"{argument}: {path}", "an .npz of plain arrays"):
         return read_npz_arrays(path)
-    except Exception as error:  # parsers raise anything on hostile bytes
-        raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
 def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:

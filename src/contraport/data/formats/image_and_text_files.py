@@ -20,7 +20,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Masks
 from contraport.data.stores import PackedTextStore
-from contraport.errors import check, check_regular_file, unreadable_error
+from contraport.errors import check, check_regular_file, translate_read_errors
 
 TEXT_SUFFIXES = frozenset((".txt",))
 """Suffixes of text files."""
@@ -138,10 +138,8 @@ def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
 def read_text_file(file: str) -> str:
     """Read a regular file of UTF-8 text."""
     check_regular_file("data", file)
-    try:
+    with translate_read_errors(f"data: {file}", "a text of UTF-8"):
         return Path(file).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
 class _FolderListing(NamedTuple):

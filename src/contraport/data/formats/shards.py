@@ -28,7 +28,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
-from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+from contraport.errors import check, check_regular_file, translate_read_errors
 
 _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
 """Fields of samples: suffixes of archive members, and one name for all suffixes of images."""
@@ -198,12 +198,8 @@ class ArchiveTextStore(DecodingStore):
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         texts = []
         for position in positions.tolist():
-            try:
+            with translate_read_errors(f"data: {self.encoded.describe_item_location(position)}", "a text of UTF-8"):
                 texts.append(self.encoded[position].decode("utf-8-sig").strip())
-            except UnicodeDecodeError as error:
-                raise unreadable_error(
-                    f"data: {self.encoded.describe_item_location(position)}", "a text of UTF-8", error
-                ) from error
         return (texts_to_tensor(texts, "data"),)
 
 
@@ -303,12 +299,10 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
 
 def _parse_label_and_domain(field: str, content: bytes, where: str) -> dict[str, str]:
     """Return the label and the domain in a `.cls` or `.json` file."""
-    try:
+    with translate_read_errors(f"data: {where}", f".{field}"):
         if field == _CLASS_FIELD:
             return {"label": content.decode().strip()}
         values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise unreadable_error(f"data: {where}", f".{field}", error) from error
     check(isinstance(values, dict), f"data: {where} must be an object, got {type(values).__name__}.", "json")
     metadata = {}
     for role, names in (("label", LABEL_COLUMN_NAMES), ("domain", DOMAIN_COLUMN_NAMES)):
@@ -353,10 +347,8 @@ def _read_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
     arrays: list[np.ndarray] = []
     for position in positions:
         name = members.describe_item_location(position)
-        try:
+        with translate_read_errors(f"data: {name}", "an array"):
             arrays.append(np.load(io.BytesIO(members[position]), allow_pickle=False))
-        except Exception as error:  # the parser raises anything on hostile bytes
-            raise unreadable_error(f"data: {name}", "an array", error) from error
         check(isinstance(arrays[-1], np.ndarray), f"data: {name} must be an array, got an archive.", "archive")
         message = f"data: {name} must have shape {arrays[0].shape} like {members.describe_item_location(positions[0])}."
         check(arrays[-1].shape == arrays[0].shape, message, "shape")
@@ -379,7 +371,7 @@ def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iter
     Raises:
         UsageError: the archive is compressed, corrupt or truncated.
     """
-    try:
+    with translate_read_errors(f"data: {archive}", "an uncompressed tar archive"):
         with tarfile.open(archive, "r:") as tar:
             end = 0
             while (info := tar.next()) is not None:
@@ -397,7 +389,3 @@ def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iter
             block = file.read(tarfile.BLOCKSIZE)
         check(len(block) == tarfile.BLOCKSIZE, f"data: {archive} is truncated after {end} bytes.", "unreadable")
         check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {end}.", "unreadable")
-    except UsageError:
-        raise
-    except Exception as error:  # the parser raises anything on hostile bytes
-        raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error

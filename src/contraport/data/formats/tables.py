@@ -33,7 +33,7 @@ from contraport.data.formats.column_roles import (
 )
 from contraport.data.formats.columns import explode_text_lists_with_rows, holds_strings, holds_texts, is_number_text
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_column, resolve_roles
-from contraport.errors import UsageError, check, unreadable_error
+from contraport.errors import UsageError, check, translate_read_errors
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 """Suffixes of files of tables."""
@@ -85,16 +85,12 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
         UsageError: the file is corrupt, or has no header line.
     """
     file = Path(path)
-    try:
+    with translate_read_errors(f"data: {path}", file.suffix):
         if file.suffix == ".csv":
             table = _read_csv(file, columns or {})
         else:
             table = _read_json_lines(file) if file.suffix == ".jsonl" else _memory_map_parquet(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
-    except UsageError:
-        raise
-    except Exception as error:  # parsers raise anything on hostile bytes
-        raise unreadable_error(f"data: {path}", file.suffix, error) from error
     return table
 
 

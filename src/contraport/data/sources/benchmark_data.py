@@ -24,7 +24,7 @@ from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
-from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, translate_read_errors
 
 DIGITS_TEST_FRACTION = 0.25
 """Fraction of each class of the digits that is held out."""
@@ -209,10 +209,8 @@ def _read_uci_view(folder: Path, name: str) -> np.ndarray:
     path = plain if plain.is_file() else csv
     message = f"data: uci-multiple-features requires {plain.name} or {csv.name} in {folder}, found neither."
     check(path.is_file(), message, "not_found")
-    try:
+    with translate_read_errors(f"data: {path}", "a table of numbers"):
         table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
-    except ValueError as error:
-        raise unreadable_error(f"data: {path}", "a table of numbers", error) from error
     check(len(table) == NUM_UCI_OBJECTS, f"data: {path} must have {NUM_UCI_OBJECTS} rows, got {len(table)}.", "rows")
     return table
 
@@ -275,11 +273,9 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     Raises:
         UsageError: the file is missing or has another format, or a value is missing.
     """
-    try:
+    with translate_read_errors(f"data: {path}", "text"):
         check_regular_file("data", path)
         lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable_error(f"data: {path}", "text", error) from error
     header = [line.strip().lower() for line in lines]
     check("@data" in header, f"data: {path}: must have a line @data before the series.", "ts_format")
     first = header.index("@data") + 1

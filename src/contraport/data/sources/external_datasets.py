@@ -24,7 +24,7 @@ from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_col
 from contraport.data.formats.shards import derive_field_view_names
 from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
+from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, iterate_source
 from contraport.errors import UsageError, check, one_line_reason
 
 _WEBDATASET_KEY_FIELD = "__key__"
@@ -207,14 +207,7 @@ def from_stream(
     name = type(source).__name__ if name is None else name
     message = f"data: {name} can be iterated only once; pass an iterable whose __iter__ starts anew each time."
     check(not hasattr(source, "__next__"), message, "single_use")
-    try:
-        raw = list(itertools.islice(source, MAX_HEAD_ITEMS))
-    except UsageError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise StreamReadError(
-            f"data: {name} failed in its first items: {one_line_reason(error)}", kind="stream"
-        ) from error
+    raw = list(itertools.islice(iterate_source(source, name), MAX_HEAD_ITEMS))
     check(len(raw) > 0, f"data: {name} yielded no item.", "empty")
 
     def read(item: Any, position: int) -> ParsedItem:

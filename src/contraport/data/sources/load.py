@@ -31,7 +31,14 @@ from contraport.data.sources.external_datasets import from_stream, from_torch, i
 from contraport.data.sources.remote import download, is_remote
 from contraport.data.splits import check_split_name, check_test_fraction
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
-from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
+from contraport.errors import (
+    UsageError,
+    check,
+    hint_on_error,
+    translate_read_errors,
+    unknown_name_error,
+    unreadable_error,
+)
 
 _MAX_IMAGE_SIDE_PIXELS = 2**14
 """Maximum side of images in pixels that can be requested."""
@@ -237,12 +244,10 @@ def _find_table_library(data: Any) -> str | None:
 
 def _to_arrow(frame: Any, library: str) -> pa.Table:
     """Convert a data frame or table of another library to an Arrow table."""
-    try:
-        if library == "pyarrow":
-            return frame
+    if library == "pyarrow":
+        return frame
+    with translate_read_errors("data: the data frame", "a table of numbers, lists, texts or bytes"):
         return frame.to_arrow() if library == "polars" else pa.Table.from_pandas(frame, preserve_index=False)
-    except Exception as error:  # columns of Python objects raise whatever their conversion raises
-        raise unreadable_error("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
 
 
 def _build_dataset_from_list(
