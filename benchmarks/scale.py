@@ -200,6 +200,19 @@ def measure_evaluation(*metrics: str) -> Callable[[Path, int, int], Callable[[],
     )
 
 
+def measure_comparison(folder: Path, items: int, width: int) -> Callable[[], Any]:
+    """Prepare a comparison of two objectives, each trained for two epochs with one seed, by linear probe and kNN."""
+    write_pairs(folder / "pairs.npz", items, width)
+    options: dict[str, Any] = {"seeds": 1, "epochs": 2, "metrics": ["linear_probe", "knn"], "device": "cpu"}
+    return lambda: contraport.compare(
+        data=[folder / "pairs.npz"],
+        objectives=["info-nce", "gca-ince"],
+        out=folder / "compare",
+        progress=False,
+        **options,
+    )
+
+
 CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "audit": measure_audit,
     "audit, exact neighbors": measure_exact_audit,
@@ -222,6 +235,7 @@ CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "evaluate, kNN": measure_evaluation("knn"),
     "evaluate, retrieval": measure_evaluation("recall@1"),
     "evaluate, clusters": measure_evaluation("nmi"),
+    "compare, 2 trainings": measure_comparison,
 }
 
 

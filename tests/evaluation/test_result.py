@@ -17,6 +17,7 @@ from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.evaluation.result_tables import Evaluation
+from contraport.metrics import eval_context, probes
 from contraport.runs import Run, as_run_folder
 
 DATA = (vectors(60, 3), vectors(40, 3))
@@ -35,6 +36,28 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     assert len(as_run_folder(run).page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
         "those of most are left out"
     )
+
+
+def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    options = {"data": DATA, "metrics": ["linear_probe", "knn", "retrieval"], "neighbors": 5, "progress": False}
+    evaluate(run, **options)
+    every = as_run_folder(run).item_metric_values()
+    monkeypatch.setattr(eval_context, "MAX_COMPARED_PAIRS", 1_000)
+    monkeypatch.setattr(eval_context, "MAX_RANKED_TEST_ITEMS", 10)
+    monkeypatch.setattr(probes, "MAX_KNN_TEST_ITEMS", 20)
+    result = evaluate(run, **options)
+    items = as_run_folder(run).item_metric_values()
+    for key, size in (("knn", 20), ("recall@5", 10)):
+        positions = items[f"{key}/positions"]
+        assert len(set(positions)) == size
+        assert np.array_equal(items[key], every[key][positions])
+        assert result["rows"]["trained"][key] == pytest.approx(items[key].mean())
+        assert result["intervals"]["trained"][key]["low"] < result["rows"]["trained"][key]
+    assert np.array_equal(items["linear_probe"], every["linear_probe"])
+    assert set(items["recall@1/positions"]) <= set(items["knn/positions"])
+    expected = "of the 40 test items: kNN on 20; Recall@1, 5 and 10, Median rank on 10."
+    assert [note for note in result["notes"] if note.endswith(expected)]
 
 
 def test_result_has_counts_and_options(tmp_path: Path) -> None:

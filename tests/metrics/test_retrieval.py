@@ -62,6 +62,20 @@ def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> 
         assert found[item, 1] == 1 + sum(cosines[i, column] >= best for i in range(12) if i not in own)
 
 
+@pytest.mark.parametrize("tile", [1_024, 5])
+def test_ranks_of_some_items_are_those_of_all(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
+    z0, z1 = paired_views()
+    ids = torch.stack([torch.arange(60) % 41, torch.arange(60) % 50], dim=1)
+    views = [z[ids[:, view]] for view, z in enumerate((z0, z1))]
+    at = torch.tensor([50, 3, 44, 9, 59, 0])
+    for content_ids in (None, ids):
+        every = retrieval_ranks(*views, content_ids=content_ids)
+        assert np.array_equal(retrieval_ranks(*views, content_ids=content_ids, positions=at), every[at])
+    every = log_match_probability_per_item(*views, 0.2)
+    np.testing.assert_allclose(log_match_probability_per_item(*views, 0.2, positions=at), every[at])
+
+
 def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
     z0, z1 = paired_views()
     found = retrieval_ranks(z0, z1, -z0)

@@ -25,6 +25,7 @@ from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoc
 from contraport.evaluation.notes import (
     build_alignment_uniformity_notes,
     build_caveat_notes,
+    build_sample_notes,
     build_skipped_metric_notes,
     build_zero_width_notes,
     find_verdict_text,
@@ -114,7 +115,8 @@ class EvaluatedRun(NamedTuple):
         result: contents of `evaluation.json`.
         page_arrays: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
         values_and_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
-        item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
+        item_values: contents of `items.npz`: values per test item, for metrics that are means over items; for a sample
+            of the items also their positions, as ``KEY/positions``.
     """
 
     run_folder: RunFolder
@@ -179,11 +181,12 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     draws = _values_and_draws_by_encoder(results)
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     evaluation = _build_evaluation(loaded, baselines, results, draws, skipped, plan_notes, started=started)
-    items = {
-        key: one.item_values
-        for key, one in results["trained"].items()
-        if isinstance(one, MetricResult) and one.is_mean_of_items
-    }
+    items: ArraysByName = {}
+    for key, one in results["trained"].items():
+        if isinstance(one, MetricResult) and one.is_mean_of_items:
+            items[key] = one.item_values
+            if one.positions is not None:
+                items[f"{key}/positions"] = one.positions
     return EvaluatedRun(run, loaded.test, evaluation, samples, draws["trained"], items)
 
 
@@ -207,6 +210,7 @@ def _build_evaluation(
     notes = [
         *skipped,
         *build_caveat_notes(loaded, baselines, results["trained"]),
+        *build_sample_notes(results["trained"], test_items=len(loaded.test)),
         *build_zero_width_notes(results["trained"]),
         *build_alignment_uniformity_notes(rows, differences),
         *plan_notes,

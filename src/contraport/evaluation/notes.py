@@ -101,6 +101,21 @@ def build_caveat_notes(
     return notes
 
 
+def build_sample_notes(results: ResultsByMetric, *, test_items: int) -> list[str]:
+    """Return a note with the metrics that were computed on a random sample of the test items.
+
+    >>> build_sample_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, test_items=6)
+    ['On a random sample of the 6 test items: kNN on 2.']
+    """
+    sampled: dict[int, list[Metric]] = {}
+    for metric in collect_metrics_from_rows([results]):
+        result = results[metric.key]
+        if isinstance(result, MetricResult) and result.positions is not None:
+            sampled.setdefault(len(result.positions), []).append(metric)
+    parts = [f"{', '.join(titles_by_metric_name(metrics).values())} on {size:,}" for size, metrics in sampled.items()]
+    return [f"On a random sample of the {test_items:,} test items: {'; '.join(parts)}."] if parts else []
+
+
 def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
@@ -120,7 +135,7 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
                 unanimous[key] = result
     if not unanimous:
         return []
-    items = len(next(iter(unanimous.values())).item_values)
+    items = min(len(result.item_values) for result in unanimous.values())
     unseen = 1 - (1 - CONFIDENCE_LEVEL) ** (1 / items)
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [

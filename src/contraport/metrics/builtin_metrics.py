@@ -138,10 +138,17 @@ def linear_probe_correctness(context: EvalContext) -> ItemValues:
 
 
 @register_accuracy_metric("kNN")
-def knn_correctness(context: EvalContext) -> ItemValues:
+def knn_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
-    train, test = context.train_features.to(context.device), context.test_features.to(context.device)
-    return probes.knn_correctness(train, context.train_labels, test, context.test_labels, neighbors=context.neighbors)
+    positions = context.sample_test_positions(probes.MAX_KNN_TEST_ITEMS, len(context.train))
+    at = slice(None) if positions is None else positions
+    train_features, test_features = (
+        features.to(context.device) for features in (context.train_features, context.test_features[at])
+    )
+    hits = probes.knn_correctness(
+        train_features, context.train_labels, test_features, context.test_labels[at], neighbors=context.neighbors
+    )
+    return intervals.MetricResult(hits, positions=None if positions is None else positions.numpy())
 
 
 @register_metric(
@@ -290,7 +297,11 @@ def new_row_recall(context: EvalContext, number: int) -> float:
 @register_retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
-    return intervals.MetricResult(context.retrieval_ranks <= number, column_names=context.retrieval_directions)
+    return intervals.MetricResult(
+        context.retrieval_ranks <= number,
+        column_names=context.retrieval_directions,
+        positions=context.ranked_test_positions,
+    )
 
 
 @register_metric(
@@ -304,7 +315,10 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
 def median_rank_result(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
-        context.retrieval_ranks, intervals.bootstrap_medians, column_names=context.retrieval_directions
+        context.retrieval_ranks,
+        intervals.bootstrap_medians,
+        column_names=context.retrieval_directions,
+        positions=context.ranked_test_positions,
     )
 
 
@@ -325,12 +339,15 @@ def zero_shot_correctness(context: EvalContext) -> ItemValues:
     requires=(REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION, REQUIRES_INFO_NCE_OBJECTIVE),
     headline=False,
 )
-def mutual_information_bound_per_item(context: EvalContext) -> ItemValues:
+def mutual_information_bound(context: EvalContext) -> MetricResult:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
-    return math.log(len(context.test)) + retrieval.log_match_probability_per_item(
-        *context.random_view_projections, context.info_nce_temperature
+    positions = context.sample_test_positions(retrieval.MAX_RANKED_TEST_ITEMS, len(context.test))
+    values = retrieval.log_match_probability_per_item(
+        *context.random_view_projections, context.info_nce_temperature, positions=positions
     )
+    sampled = None if positions is None else positions.numpy()
+    return intervals.MetricResult(math.log(len(context.test)) + values, positions=sampled)
 
 
 @register_geometry_metric(

@@ -20,6 +20,8 @@ from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
+    MAX_COMPARED_PAIRS,
+    MAX_RANKED_TEST_ITEMS,
     LinkRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
@@ -30,6 +32,7 @@ from contraport.metrics.retrieval import (
 )
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
+from contraport.seeding import torch_generator
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -232,10 +235,32 @@ class EvalContext:
 
     @cached_property
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
-        """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest."""
+        """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest.
+
+        Of a sample of many items, those of `ranked_test_positions`.
+        """
         return retrieval_ranks(
-            *self.retrieval_view_embeddings, content_ids=self.test.content_ids if self.retrieval_directions else None
+            *self.retrieval_view_embeddings,
+            content_ids=self.test.content_ids if self.retrieval_directions else None,
+            positions=self.sample_test_positions(MAX_RANKED_TEST_ITEMS, len(self.test)),
         )
+
+    @property
+    def ranked_test_positions(self) -> np.ndarray[Any, Any] | None:
+        """Positions of the test items that `retrieval_ranks` has, `(q,)`; None if it has all."""
+        positions = self.sample_test_positions(MAX_RANKED_TEST_ITEMS, len(self.test))
+        return None if positions is None else positions.numpy()
+
+    def sample_test_positions(self, most: int, candidates: int) -> Tensor | None:
+        """Return the positions of a random sample of `most` test items, `(most,)`; None if all are to be used.
+
+        All are used if there are no more, or if these and the `candidates` that each is compared with are at most
+        `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
+        """
+        items = len(self.test)
+        if items <= most or items * candidates <= MAX_COMPARED_PAIRS:
+            return None
+        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:most]
 
     @property
     def has_link_data(self) -> bool:

@@ -118,11 +118,13 @@ class MetricResult:
         item_values: metric values per test item, (n,) or (n, k).
         statistic: function of item values and of bootstrap counts of the items, such as their mean.
         column_names: names of the k columns, if each is a result by itself, such as a retrieval direction; else empty.
+        positions: positions of the test items that the values are of, (n,), if they are a sample; else None.
     """
 
     item_values: ItemValues
     statistic: BootstrapStatistic = bootstrap_means
     column_names: tuple[str, ...] = ()
+    positions: ItemValues | None = None
 
     @cached_property
     def value(self) -> float:
@@ -139,7 +141,7 @@ class MetricResult:
         if not self.column_names:
             return {}
         return {
-            part: MetricResult(column, self.statistic)
+            part: MetricResult(column, self.statistic, positions=self.positions)
             for part, column in zip(self.column_names, self.item_values.T, strict=True)
         }
 
@@ -177,12 +179,22 @@ def draw_bootstrap_values(
 ) -> dict[ResultKey, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
 
-    Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
+    Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples. Metrics on a
+    sample of the items share the resamples with those on as many of them.
 
     Raises:
         UsageError: the results have no items or different numbers of them, or there are no resamples.
     """
     check_integer("resamples", resamples)
+    by_sample: dict[int | None, dict[ResultKey, MetricResult]] = {}
+    for key, result in results.items():
+        sampled = None if result.positions is None else len(result.positions)
+        by_sample.setdefault(sampled, {})[key] = result
+    if len(by_sample) > 1:
+        drawn: dict[ResultKey, Any] = {}
+        for part in by_sample.values():
+            drawn |= draw_bootstrap_values(part, resamples=resamples, seed=seed)
+        return {key: drawn[key] for key in results}
     sizes = {len(result.item_values) for result in results.values()}
     check(len(sizes) <= 1, f"results: all must have the same number of items, got {sorted(sizes)}.", "shape")
     if not sizes:

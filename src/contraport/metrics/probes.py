@@ -42,6 +42,9 @@ MAX_EXACT_KNN_PAIRS = 10**9
 MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
+MAX_KNN_TEST_ITEMS = 50_000
+"""Number of test items that kNN classifies in an evaluation, if these and the training items are too many pairs."""
+
 KNN_RECALL_ITEMS = 1_000
 """Number of test items on which the recall of approximate neighbors is measured."""
 

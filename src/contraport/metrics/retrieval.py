@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -28,6 +28,12 @@ MAX_COSINES_IN_MEMORY = 1 << 24
 
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
+
+MAX_RANKED_TEST_ITEMS = 20_000
+"""Number of test items whose retrieval ranks are computed, among all, if `MAX_COMPARED_PAIRS` is exceeded."""
+
+MAX_COMPARED_PAIRS = 10**9
+"""Maximum number of test items times candidates for which a metric of pairs is computed on all test items."""
 
 TIE_DISTANCE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
@@ -75,7 +81,9 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
     return F.normalize(points / largest.where(largest > 0, 1.0), dim=1)
 
 
-def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.ndarray[Any, Any]:
+def retrieval_ranks(
+    *views: Tensor, content_ids: Tensor | None = None, positions: Tensor | None = None
+) -> np.ndarray[Any, Any]:
     """Return the rank of each item's other view by cosine, `(n, k)` for k ordered pairs of views; 1 is the nearest.
 
     The columns follow `itertools.permutations` of the views, `(n, d)` each: the first view of a pair queries the
@@ -87,12 +95,16 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
         content_ids: identity of the content of each view, `(n, views)` integers, equal where two items share a view,
             such as one image with several captions. A shared view then counts once, as a query and as a candidate, and
             the best of its matches counts.
+        positions: positions of the items to rank, `(q,)`, among all items; the result has a row for each of them.
+            Default: all items.
 
     Raises:
         UsageError: the shapes differ, or an embedding is not finite.
 
     >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
     [[1, 1], [3, 3], [3, 3]]
+    >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]], positions=torch.tensor([2, 0])).tolist()
+    [[3, 3], [1, 1]]
     >>> ids = torch.tensor([[0, 0], [0, 1], [1, 2]])
     >>> retrieval_ranks(torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 2, 1]], content_ids=ids).tolist()
     [[1, 1], [1, 2], [1, 1]]
@@ -107,7 +119,12 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
     ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
-        ranks[v, w], ranks[w, v] = _ranks_both_ways(points[v], points[w], ids[v], ids[w])
+        matched = _MatchedViews.from_points(points[v], points[w], ids[v], ids[w])
+        if positions is None:
+            ranks[v, w], ranks[w, v] = _ranks_both_ways(matched)
+        else:
+            at = positions.to(points[v].device)
+            ranks[v, w], ranks[w, v] = _ranks_at(matched, at), _ranks_at(matched.swap(), at)
     return torch.stack([ranks[pair] for pair in ordered_view_pairs(len(points))], dim=1).numpy()
 
 
@@ -120,11 +137,13 @@ def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
     return list(permutations(range(views), 2))
 
 
-def log_match_probability_per_item(z0: Tensor, z1: Tensor, temperature: float) -> np.ndarray[Any, Any]:
+def log_match_probability_per_item(
+    z0: Tensor, z1: Tensor, temperature: float, *, positions: Tensor | None = None
+) -> np.ndarray[Any, Any]:
     """Return the log probability of each item's other view in the softmax over all items, `(n,)`.
 
     Logits are cosines over the temperature; the mean of both directions is returned. Minus its mean is the InfoNCE loss
-    with all items in one batch.
+    with all items in one batch. With `positions`, `(q,)`, only those of the items there are computed, `(q,)`.
 
     Raises:
         UsageError: the shapes differ, an embedding is not finite, or the temperature is not positive.
@@ -134,9 +153,10 @@ def log_match_probability_per_item(z0: Tensor, z1: Tensor, temperature: float) -
     """
     check_positive("temperature", temperature)
     a, b = _normalize_views(z0, z1)
+    at = slice(None) if positions is None else positions.to(a.device)
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
-        positives = (queries * keys).sum(dim=1) / temperature
+        queries, positives = queries[at], (queries[at] * keys[at]).sum(dim=1) / temperature
         sums = [
             (chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_queries_in_memory(keys))
         ]
@@ -167,33 +187,88 @@ def _normalize_views(*views: Tensor) -> list[Tensor]:
     return points
 
 
-def _ranks_both_ways(first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> tuple[Tensor, Tensor]:
+class _MatchedViews(NamedTuple):
+    """Distinct first and second views of items, and which of them match.
+
+    Attributes:
+        x: first views, unit vectors in double precision, ``(n, d)``.
+        y: second views, ``(m, d)``.
+        rows: position of each item's first view in `x`, ``(items,)``.
+        columns: position of each item's second view in `y`, ``(items,)``.
+        row_thresholds: smallest cosine with a row of `x` that counts as nearer than its match, ``(n,)``.
+        column_thresholds: the same for `y`, ``(m,)``.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+    columns: Tensor
+    row_thresholds: Tensor
+    column_thresholds: Tensor
+
+    @classmethod
+    def from_points(cls, first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> _MatchedViews:
+        (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, (first_ids, second_ids))
+        x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
+        rows, columns = rows.to(x.device), columns.to(x.device)
+        matched = x.new_empty(len(rows))
+        for part in torch.arange(len(rows), device=x.device).split(TILE_SIZE):
+            matched[part] = torch.linalg.vecdot(x[rows[part]], y[columns[part]])
+        thresholds = (_compute_tie_thresholds(matched, at, len(z)) for at, z in ((rows, x), (columns, y)))
+        return cls(x, y, rows, columns, *thresholds)
+
+    def swap(self) -> _MatchedViews:
+        """Return the same matches with the second views as the first."""
+        return _MatchedViews(self.y, self.x, self.columns, self.rows, self.column_thresholds, self.row_thresholds)
+
+    def select_rows(self, chosen: Tensor) -> _MatchedViews:
+        """Return the matches of the first views at `chosen`, ``(q,)`` without repetition."""
+        position = self.rows.new_full((len(self.x),), -1)
+        position[chosen] = torch.arange(len(chosen), device=chosen.device)
+        rows = position[self.rows]
+        kept = rows >= 0
+        return self._replace(
+            x=self.x[chosen], rows=rows[kept], columns=self.columns[kept], row_thresholds=self.row_thresholds[chosen]
+        )
+
+    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Iterate over tiles of the cosines: its rows, its columns and the cosines, minus infinity for matches."""
+        # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
+        fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
+        x, y = self.x.to(fast), self.y.to(fast)
+        for row in range(0, len(x), TILE_SIZE):
+            across, here = slice(row, row + TILE_SIZE), (self.rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
+            for column in range(0, len(y), TILE_SIZE):
+                down = slice(column, column + TILE_SIZE)
+                inside = here[self.columns[here] // TILE_SIZE == column // TILE_SIZE]
+                cosines = x[across] @ y[down].T
+                # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
+                cosines[self.rows[inside] - row, self.columns[inside] - column] = -torch.inf
+                yield across, down, cosines
+
+
+def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
     """Return the rank of the best match of each item's first view among the distinct second views, and vice versa.
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
-    (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, (first_ids, second_ids))
-    x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
-    rows, columns = rows.to(x.device), columns.to(x.device)
-    matched = x.new_empty(len(rows))
-    for part in torch.arange(len(rows), device=x.device).split(TILE_SIZE):
-        matched[part] = torch.linalg.vecdot(x[rows[part]], y[columns[part]])
-    row_thresholds = _compute_tie_thresholds(matched, rows, len(x))
-    column_thresholds = _compute_tie_thresholds(matched, columns, len(y))
-    row_ranks, column_ranks = torch.ones_like(x[:, 0]), torch.ones_like(y[:, 0])
-    # Single precision decides most comparisons; where it is reduced further, its rounding errors have no known bound.
-    fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
-    fast_x, fast_y = x.to(fast), y.to(fast)
-    for row in range(0, len(x), TILE_SIZE):
-        across, here = slice(row, row + TILE_SIZE), (rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
-        for column in range(0, len(y), TILE_SIZE):
-            down, inside = slice(column, column + TILE_SIZE), here[columns[here] // TILE_SIZE == column // TILE_SIZE]
-            cosines = fast_x[across] @ fast_y[down].T
-            # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
-            cosines[rows[inside] - row, columns[inside] - column] = -torch.inf
-            row_ranks[across] += _count_keys_reaching(cosines, x[across], y[down], row_thresholds[across])
-            column_ranks[down] += _count_keys_reaching(cosines.T, y[down], x[across], column_thresholds[down])
-    return row_ranks[rows].long().cpu(), column_ranks[columns].long().cpu()
+    row_ranks, column_ranks = torch.ones_like(views.row_thresholds), torch.ones_like(views.column_thresholds)
+    for across, down, cosines in views.iter_tiles():
+        x, y = views.x[across], views.y[down]
+        row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_thresholds[across])
+        column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_thresholds[down])
+    return row_ranks[views.rows].long().cpu(), column_ranks[views.columns].long().cpu()
+
+
+def _ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
+    """Return the rank of the best match of the first view of the items at `positions`, among all second views."""
+    chosen, at = views.rows[positions].unique(return_inverse=True)
+    selected = views.select_rows(chosen)
+    ranks = torch.ones_like(selected.row_thresholds)
+    for across, down, cosines in selected.iter_tiles():
+        thresholds = selected.row_thresholds[across]
+        ranks[across] += _count_keys_reaching(cosines, selected.x[across], selected.y[down], thresholds)
+    return ranks[at].long().cpu()
 
 
 def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
