@@ -107,12 +107,16 @@ def build_sample_notes(results: ResultsByMetric, *, test_items: int) -> list[str
     >>> build_sample_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
     """
-    sampled: dict[int, list[Metric]] = {}
-    for metric in collect_metrics_from_rows([results]):
-        result = results[metric.key]
-        if isinstance(result, MetricResult) and result.positions is not None:
-            sampled.setdefault(len(result.positions), []).append(metric)
-    parts = [f"{', '.join(titles_by_metric_name(metrics).values())} on {size:,}" for size, metrics in sampled.items()]
+    sizes = {
+        key: len(result.positions)
+        for key, result in results.items()
+        if isinstance(result, MetricResult) and result.positions is not None
+    }
+    parts = [
+        f"{', '.join(titles_by_metric_name(collect_metrics_from_rows([keys])).values())} on {size:,}"
+        for size in sorted(set(sizes.values()), reverse=True)
+        if (keys := [key for key in sizes if sizes[key] == size])
+    ]
     return [f"On a random sample of the {test_items:,} test items: {'; '.join(parts)}."] if parts else []
 
 

@@ -140,7 +140,7 @@ def linear_probe_correctness(context: EvalContext) -> ItemValues:
 @register_accuracy_metric("kNN")
 def knn_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
-    positions = context.sample_test_positions(probes.MAX_KNN_TEST_ITEMS, len(context.train))
+    positions = context.sample_test_positions(probes.MAX_KNN_TEST_ITEMS, context.train)
     at = slice(None) if positions is None else positions
     train_features, test_features = (
         features.to(context.device) for features in (context.train_features, context.test_features[at])
@@ -148,7 +148,7 @@ def knn_result(context: EvalContext) -> MetricResult:
     hits = probes.knn_correctness(
         train_features, context.train_labels, test_features, context.test_labels[at], neighbors=context.neighbors
     )
-    return intervals.MetricResult(hits, positions=None if positions is None else positions.numpy())
+    return intervals.MetricResult(hits, positions=positions)
 
 
 @register_metric(
@@ -342,12 +342,11 @@ def zero_shot_correctness(context: EvalContext) -> ItemValues:
 def mutual_information_bound(context: EvalContext) -> MetricResult:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
-    positions = context.sample_test_positions(retrieval.MAX_RANKED_TEST_ITEMS, len(context.test))
+    positions = context.ranked_test_positions
     values = retrieval.log_match_probability_per_item(
         *context.random_view_projections, context.info_nce_temperature, positions=positions
     )
-    sampled = None if positions is None else positions.numpy()
-    return intervals.MetricResult(math.log(len(context.test)) + values, positions=sampled)
+    return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 
 
 @register_geometry_metric(

@@ -242,25 +242,24 @@ class EvalContext:
         return retrieval_ranks(
             *self.retrieval_view_embeddings,
             content_ids=self.test.content_ids if self.retrieval_directions else None,
-            positions=self.sample_test_positions(MAX_RANKED_TEST_ITEMS, len(self.test)),
+            positions=self.ranked_test_positions,
         )
 
-    @property
+    @cached_property
     def ranked_test_positions(self) -> np.ndarray[Any, Any] | None:
-        """Positions of the test items that `retrieval_ranks` has, `(q,)`; None if it has all."""
-        positions = self.sample_test_positions(MAX_RANKED_TEST_ITEMS, len(self.test))
-        return None if positions is None else positions.numpy()
+        """Positions of the test items that retrieval ranks, `(q,)`; None if it ranks all."""
+        return self.sample_test_positions(MAX_RANKED_TEST_ITEMS, self.test)
 
-    def sample_test_positions(self, most: int, candidates: int) -> Tensor | None:
+    def sample_test_positions(self, most: int, candidates: Dataset) -> np.ndarray[Any, Any] | None:
         """Return the positions of a random sample of `most` test items, `(most,)`; None if all are to be used.
 
         All are used if there are no more, or if these and the `candidates` that each is compared with are at most
         `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
         """
         items = len(self.test)
-        if items <= most or items * candidates <= MAX_COMPARED_PAIRS:
+        if items <= most or items * len(candidates) <= MAX_COMPARED_PAIRS:
             return None
-        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:most]
+        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:most].numpy()
 
     @property
     def has_link_data(self) -> bool:

@@ -82,7 +82,7 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 
 
 def retrieval_ranks(
-    *views: Tensor, content_ids: Tensor | None = None, positions: Tensor | None = None
+    *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Return the rank of each item's other view by cosine, `(n, k)` for k ordered pairs of views; 1 is the nearest.
 
@@ -103,7 +103,7 @@ def retrieval_ranks(
 
     >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
     [[1, 1], [3, 3], [3, 3]]
-    >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]], positions=torch.tensor([2, 0])).tolist()
+    >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]], positions=np.array([2, 0])).tolist()
     [[3, 3], [1, 1]]
     >>> ids = torch.tensor([[0, 0], [0, 1], [1, 2]])
     >>> retrieval_ranks(torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 2, 1]], content_ids=ids).tolist()
@@ -123,7 +123,7 @@ def retrieval_ranks(
         if positions is None:
             ranks[v, w], ranks[w, v] = _ranks_both_ways(matched)
         else:
-            at = positions.to(points[v].device)
+            at = torch.from_numpy(positions).to(points[v].device)
             ranks[v, w], ranks[w, v] = _ranks_at(matched, at), _ranks_at(matched.swap(), at)
     return torch.stack([ranks[pair] for pair in ordered_view_pairs(len(points))], dim=1).numpy()
 
@@ -138,7 +138,7 @@ def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
 
 
 def log_match_probability_per_item(
-    z0: Tensor, z1: Tensor, temperature: float, *, positions: Tensor | None = None
+    z0: Tensor, z1: Tensor, temperature: float, *, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Return the log probability of each item's other view in the softmax over all items, `(n,)`.
 
@@ -153,7 +153,7 @@ def log_match_probability_per_item(
     """
     check_positive("temperature", temperature)
     a, b = _normalize_views(z0, z1)
-    at = slice(None) if positions is None else positions.to(a.device)
+    at = slice(None) if positions is None else torch.from_numpy(positions).to(a.device)
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
         queries, positives = queries[at], (queries[at] * keys[at]).sum(dim=1) / temperature
