@@ -103,3 +103,15 @@ def test_refuses_an_order_whose_thresholds_overflow():
     with raises_usage_error("order.range", "-29"):
         loss(z0, z1)
     assert loss(z0.double(), z1.double()).isfinite()
+
+
+@pytest.mark.parametrize("order", [2, 0.5])
+def test_a_transposed_plan_keeps_its_costs(order):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(size, 3, dtype=torch.float64, generator=generator) for size in (5, 7))
+    geometry = Geometry(Gibbs("sqeuclidean", 2.0)(x, y))
+    (plan,) = cp.Tsallis(order)(geometry)
+    costs = torch.cdist(x, y).square()
+    torch.testing.assert_close(plan.row_cost(detach_plan=False), (plan.dense() * costs).sum(1))
+    torch.testing.assert_close(plan.T.row_cost(detach_plan=False), (plan.dense() * costs).sum(0))
+    torch.testing.assert_close(plan.T.kernel_log_row_sums(), (-costs / 2).logsumexp(0))
