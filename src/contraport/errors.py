@@ -113,12 +113,12 @@ _OUT_OF_MEMORY_PATTERN = re.compile("can't allocate memory|out of memory|Storage
 """Pattern of torch's messages on CPU and GPU; only the GPU has an exception class of its own."""
 
 
-def out_of_memory_message(error: BaseException) -> str | None:
+def message_if_out_of_memory(error: BaseException) -> str | None:
     """Return a message for an out-of-memory error; None for other errors.
 
-    >>> out_of_memory_message(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
+    >>> message_if_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
     'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
-    >>> out_of_memory_message(RuntimeError("shapes do not fit")) is None
+    >>> message_if_out_of_memory(RuntimeError("shapes do not fit")) is None
     True
     """
     if not (
@@ -311,13 +311,10 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is positive and finite (or infinite, if allowed), and so is its reciprocal."""
-    valid = (is_finite_number(value) and value > 1 / MAX_SINGLE_PRECISION) or (
-        allow_infinity and is_number(value) and value == math.inf
-    )
-    if not valid:
-        raise _usage_error_for_value(
-            argument, "a positive number" if allow_infinity else "a positive finite number", value
-        )
+    is_infinite = allow_infinity and is_number(value) and value == math.inf
+    if not is_infinite and not (is_finite_number(value) and value > 1 / MAX_SINGLE_PRECISION):
+        expected = "a positive number" if allow_infinity else "a positive finite number"
+        raise _usage_error_for_value(argument, expected, value)
 
 
 def check_nonnegative(argument: str, value: object) -> None:

@@ -217,10 +217,8 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 def _escape_formula(value: object) -> object:
     """Put an apostrophe before a text that a spreadsheet would run as a formula; return other values as they are."""
-    is_formula = (
-        isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) and not _SIGNED_NUMBER_PATTERN.fullmatch(value)
-    )
-    return f"'{value}" if is_formula else value
+    may_be_formula = isinstance(value, str) and value.startswith(_FORMULA_PREFIXES)
+    return f"'{value}" if may_be_formula and not _SIGNED_NUMBER_PATTERN.fullmatch(str(value)) else value
 
 
 def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:

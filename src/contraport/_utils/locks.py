@@ -134,7 +134,7 @@ class _Lock:
         if text is None:
             return
         owner = _parse_process_record(text)
-        running = _is_running(owner)
+        running = _running_if_known(owner)
         if running or (running is None and self._seconds_since_heartbeat() < STALE_SECONDS):
             process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
             work = f"contraport {owner.get('work', 'train')}"
@@ -175,7 +175,7 @@ def _build_process_record() -> dict[str, Any]:
     }
 
 
-def _is_running(owner: dict[str, Any]) -> bool | None:
+def _running_if_known(owner: dict[str, Any]) -> bool | None:
     """Return whether the process that holds a lock is running; None if this machine cannot determine it."""
     pid, machine = owner.get("pid"), owner.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _machine_id():

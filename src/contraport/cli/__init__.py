@@ -14,7 +14,7 @@ from contraport._utils.formatting import format_flags, use_flag_style
 from contraport._utils.lazy_imports import import_object
 from contraport._version import __version__
 from contraport.cli.commands import run_command, summaries_by_group
-from contraport.errors import SelfTestError, UsageError, out_of_memory_message
+from contraport.errors import SelfTestError, UsageError, message_if_out_of_memory
 
 __all__ = ["entry_point", "main"]
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _print_error_and_return_status(error, 130, "interrupted", as_json=as_json)
     except (MemoryError, RuntimeError) as error:
-        message = out_of_memory_message(error)
+        message = message_if_out_of_memory(error)
         if message is None:
             raise
         hinted = MemoryError(message)

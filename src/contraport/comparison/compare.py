@@ -50,7 +50,7 @@ from contraport.comparison.tuning import (
     fixed_settings_by_row,
 )
 from contraport.embedding import LoaderConfig
-from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
+from contraport.errors import UsageError, check_new_folder, message_if_out_of_memory, report_write_errors
 from contraport.evaluation.loaded_run import build_objective_or_reason
 from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
@@ -186,7 +186,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
         try:
             unmet = _unmet_requirements_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
-            if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
+            if not isinstance(error, UsageError) and message_if_out_of_memory(error) is None:
                 raise
             refusals.append(error)
             continue
@@ -262,7 +262,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
             steps = components.steps_per_epoch * settings.epochs
             seconds = measure_training_steps(settings, components).median_step_seconds * steps
     except (UsageError, MemoryError, RuntimeError) as error:
-        if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
+        if not isinstance(error, UsageError) and message_if_out_of_memory(error) is None:
             raise
         return None  # the training itself reports it
     if all(unmet.values()):

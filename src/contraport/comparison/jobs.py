@@ -25,7 +25,7 @@ from contraport._utils.formatting import format_flags
 from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
 from contraport.data.split_digests import SplitDigests
-from contraport.errors import FolderInUseError, UsageError, check, out_of_memory_message
+from contraport.errors import FolderInUseError, UsageError, check, message_if_out_of_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import RunFolder
@@ -165,7 +165,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
     except FolderInUseError:
         raise
     except (UsageError, MemoryError, RuntimeError) as error:
-        message = f"{error}" if isinstance(error, UsageError) else out_of_memory_message(error)
+        message = f"{error}" if isinstance(error, UsageError) else message_if_out_of_memory(error)
         if message is None:
             raise
         return {**result, "failed": message, "refused": True, "took": round(time.perf_counter() - started, 2)}

@@ -163,7 +163,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
         others = [name for name in model.view_names if name != query_view]
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
         if kernel is not None:
-            return _search_sets(options, run, model, kernel, query_view, view)
+            return _nearest_items_by_sets(options, run, model, kernel, query_view, view)
         features = _embed_items(run, options, view)
     else:
         warn_of_pooled_sets(run.path)
@@ -204,7 +204,7 @@ def _find_popularity_prior(
     return prior
 
 
-def _search_sets(
+def _nearest_items_by_sets(
     options: ItemSearchOptions, run: RunFolder, model: Model, kernel: LateInteraction, query_view: str, view: str
 ) -> NearestItems:
     """Find the items whose sets of vectors are most similar to that of the query, in one pass over all items.
