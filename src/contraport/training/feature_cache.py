@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
-from contraport.data import Views, build_loader
+from contraport.data import build_loader
 from contraport.data.image_cache import digest_dataset
 from contraport.data.stores import MappedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
@@ -39,17 +39,15 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
     The seed of the training determines the random views. Without augmentation there is one view per item.
     """
-    views = components.module.views
-    draws = 1 if views.augment == "none" else count_cached_draws(settings)
-    cache_key = _build_cache_key(components, settings, views, draws)
-    arrays = load_or_build_arrays(
-        folder,
-        cache_key,
-        lambda files: _fill_feature_files(files, components, settings, views, folder, cache_key),
-        description="the features of the frozen encoder",
-        argument="features",
-        log=log,
-    )
+    cache_key = _build_cache_key(components, settings)
+
+    def fill(files: Sequence[np.ndarray]) -> None:
+        number, megabytes = cache_key["draws"] * len(cache_key["shapes"]), cache_bytes_needed(cache_key) / 1e6
+        log.info("caching features of %d random views per item in %s: %.1f MB", number, folder, megabytes)
+        _fill_feature_files(files, components, settings, cache_key)
+
+    description = "the features of the frozen encoder"
+    arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
     dataset = components.dataset.with_store(MappedArrayStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
@@ -59,21 +57,10 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
 
 def _fill_feature_files(
-    files: Sequence[np.ndarray],
-    components: TrainingComponents,
-    settings: Settings,
-    views: Views,
-    folder: Path,
-    cache_key: Mapping[str, Any],
+    files: Sequence[np.ndarray], components: TrainingComponents, settings: Settings, cache_key: Mapping[str, Any]
 ) -> None:
     """Encode the random views of all items and write their features into memory-mapped files."""
-    model, shapes = components.module.model, cache_key["shapes"]
-    log.info(
-        "caching features of %d random views per item in %s: %.1f MB",
-        cache_key["draws"] * len(shapes),
-        folder,
-        cache_bytes_needed(cache_key) / 1e6,
-    )
+    model, views, shapes = components.module.model, components.module.views, cache_key["shapes"]
     loader_config = LoaderConfig(
         256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
     )
@@ -94,9 +81,10 @@ def _fill_feature_files(
                 first += len(part)
 
 
-def _build_cache_key(components: TrainingComponents, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict[str, Any]:
     """Return the cache key, as JSON values: everything that determines the cached features."""
-    model, items = components.module.model, len(components.dataset)
+    model, views, items = components.module.model, components.module.views, len(components.dataset)
+    draws = 1 if views.augment == "none" else count_cached_draws(settings)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
