@@ -100,8 +100,19 @@ def photos() -> None:
 
 def photos_pages() -> None:
     """Picture the pages of the photos again."""
-    photograph("photos-neighbors", Path("near.html"), 1000, 670, 40)
-    photograph("photos-duplicates", Path("same.html"), 1000, 680, 40)
+    photograph("photos-neighbors", Path("near.html"), 760, 690, 28)
+    photograph("photos-duplicates", Path("same.html"), 760, 690, 28)
+
+
+def demo() -> None:
+    """Picture the report of the two encoders of the demonstration."""
+    run("demo", "--out", "runs/demo")
+    demo_pages()
+
+
+def demo_pages() -> None:
+    """Picture the report of the demonstration again."""
+    photograph("report", Path("runs/demo/report.html"), 800, 900)
 
 
 def tables() -> None:
@@ -121,7 +132,7 @@ def tables() -> None:
 
 def tables_pages() -> None:
     """Picture the report of the table again."""
-    photograph("tables-report", Path("halves.html"), 1000, 560)
+    photograph("tables-report", Path("halves.html"), 760, 560)
 
 
 def texts() -> None:
@@ -316,7 +327,7 @@ def couplings() -> None:
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (
-        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, tables, texts, series, photos,
+        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, demo, tables, texts, series, photos,
     )
 }  # fmt: skip
 
