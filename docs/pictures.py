@@ -112,7 +112,7 @@ def demo() -> None:
 
 def demo_pages() -> None:
     """Picture the report of the demonstration again."""
-    photograph("report", Path("runs/demo/report.html"), 800, 900)
+    photograph("report", Path("runs/demo/report.html"), 800, 865)
 
 
 def tables() -> None:
