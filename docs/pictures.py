@@ -327,7 +327,8 @@ def couplings() -> None:
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (
-        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, demo, tables, texts, series, photos,
+        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, demo, tables, texts, series,
+        photos,
     )
 }  # fmt: skip
 

@@ -288,51 +288,6 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "90 and 90" in str(find_projection_message(noisy.features))
 
 
-@pytest.mark.parametrize(("rows", "columns", "rank"), [(30, 50, 30), (50, 30, 30), (40, 40, 7), (60, 20, 0)])
-def test_decomposition_agrees_with_singular_values(rows: int, columns: int, rank: int) -> None:
-    """By NumPy's in double precision, of matrices of full and lower rank; only directions that count are compared."""
-    random = np.random.default_rng(rows)
-    u, v = (np.linalg.qr(random.normal(size=(size, max(rank, 1))))[0] for size in (rows, columns))
-    values = np.linspace(0.99, 0.01, rank) if rank else np.zeros(1)
-    matrix = torch.from_numpy((u * values @ v.T).astype(np.float32))
-    found_u, found, found_v = decompose_cross_covariance(matrix)
-    left, singular, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
-    kept = len(found)
-    assert singular[kept:].max(initial=0) < 0.3
-    np.testing.assert_allclose(found, singular[:kept], atol=3e-6)
-    expected = left[:, :kept] * singular[:kept] ** 3 @ right[:kept]
-    np.testing.assert_allclose((found_u * found**3) @ found_v.T, expected, atol=3e-6)
-
-
-def make_wide(rank: int, noise: float) -> PairedFeatures:
-    """Return features of 90 numbers that vary in few directions, with noise in all; the first 30 pairs are wrong."""
-    generator = torch.Generator().manual_seed(3)
-    hidden, views = torch.randn(400, rank, generator=generator), []
-    for _ in range(2):
-        own = hidden + 0.3 * torch.randn(400, rank, generator=generator)
-        values = own @ torch.randn(rank, 90, generator=generator)
-        views.append(values + noise * torch.randn(400, 90, generator=generator))
-    views[1][:WRONG] = views[1][:WRONG].roll(7, 0)
-    return PairedFeatures((views[0], views[1]))
-
-
-def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It loses nothing of features that vary in few directions, and little where the rest is noise."""
-    exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
-    expected, whole = (score_pairs(paired, statistic="canonical") for paired in (exact, noisy))
-    assert describe_projection(noisy.features) is None
-    monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_WIDTH", 20)
-    exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
-    assert [linear.shape[0] for linear in noisy.canonical_maps.fold_maps[0]] == [90, 90]
-    np.testing.assert_allclose(score_pairs(exact, statistic="canonical"), expected, atol=1e-4)
-    projected = score_pairs(noisy, statistic="canonical")
-    assert not torch.equal(projected, whole)
-    aurocs = [roc_auc_score(np.arange(400) >= WRONG, scores) for scores in (whole, projected)]
-    assert min(aurocs) > 0.9
-    assert aurocs[1] > aurocs[0] - 0.01
-    assert "90 and 90" in str(describe_projection(noisy.features))
-
-
 def csls(x: np.ndarray, y: np.ndarray, number: int) -> np.ndarray:
     s = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (y / np.linalg.norm(y, axis=1, keepdims=True)).T
     near = [np.sort(matrix, axis=1)[:, -number:].mean(1) for matrix in (s, s.T)]
