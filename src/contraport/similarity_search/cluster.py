@@ -26,10 +26,10 @@ from contraport.similarity_search.nearest_rows import (
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
+    PAGE_SUFFIXES,
     CardSection,
     ItemCard,
-    check_page_path,
-    check_table_path,
+    check_output_path,
     write_cards_page,
     write_items,
 )
@@ -115,8 +115,8 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
     warn_of_pooled_sets(features.run)
-    check_table_path(options.out, overwrite=options.overwrite)
-    check_page_path(options.page, overwrite=options.overwrite)
+    check_output_path("out", options.out, (".csv",), overwrite=options.overwrite)
+    check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     labels, centers = _fit_labels_and_centers(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")

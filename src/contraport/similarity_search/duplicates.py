@@ -27,10 +27,10 @@ from contraport.similarity_search.nearest_rows import (
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
+    PAGE_SUFFIXES,
     CardSection,
     ItemCard,
-    check_page_path,
-    check_table_path,
+    check_output_path,
     write_cards_page,
     write_items,
 )
@@ -140,8 +140,8 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
     warn_of_pooled_sets(features.run)
-    check_table_path(options.out, overwrite=options.overwrite)
-    check_page_path(options.page, overwrite=options.overwrite)
+    check_output_path("out", options.out, (".csv",), overwrite=options.overwrite)
+    check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
         labels, nearest = _label_groups_and_nearest_by_all_pairs(

@@ -48,7 +48,7 @@ from contraport.similarity_search.nearest_rows import (
     top_scores_and_indices,
     warn_of_pooled_sets,
 )
-from contraport.similarity_search.page import CardSection, ItemCard, check_page_path, write_cards_page
+from contraport.similarity_search.page import PAGE_SUFFIXES, CardSection, ItemCard, check_output_path, write_cards_page
 from contraport.training.components.data_builder import build_unaugmented_views
 
 log = logging.getLogger("contraport.similarity_search")
@@ -122,7 +122,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     options = NeighborSearchOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
     warn_of_pooled_sets(features.run)
-    check_page_path(options.page, overwrite=options.overwrite)
+    check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
     if position is not None:
         card = ItemCard(position, features.item_title(position))
@@ -148,7 +148,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
     """
     options = ItemSearchOptions(**arguments)
-    check_page_path(options.page, overwrite=options.overwrite)
+    check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     message = "index: cannot be combined with popularity, which an index of features does not contain."
     check(options.index is None or options.popularity == 0, message, "conflict")
     run, features = _load_run_and_features(options)

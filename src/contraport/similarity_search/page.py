@@ -22,6 +22,7 @@ from contraport.training.components.data_builder import build_dataset
 
 PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
 
+PAGE_SUFFIXES = (".html", ".htm")
 MAX_SECTION_CARDS = 12  # maximum number of items of a group or cluster on a page
 NO_PICTURES_NOTE = "There are no pictures: the items are neither image files nor images of the training data."
 
@@ -57,20 +58,12 @@ class CardSection(NamedTuple):
     num_hidden: int = 0
 
 
-def check_page_path(path: str | Path | None, *, overwrite: bool) -> None:
-    """Raise `UsageError` if the page cannot be written to `path`; None requests no page and always passes."""
+def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raise `UsageError` unless an output file has one of the suffixes and can be written; None, no file, passes."""
     if path is not None:
         path = Path(path)
-        check(path.suffix.lower() in (".html", ".htm"), f"page: must end in .html, got {path.name!r}.", "suffix")
-        check_new_file("page", path, overwrite=overwrite)
-
-
-def check_table_path(path: str | Path | None, *, overwrite: bool) -> None:
-    """Raise `UsageError` if the table of items cannot be written to `path`; None requests no table, always passes."""
-    if path is not None:
-        path = Path(path)
-        check(path.suffix == ".csv", f"out: must end in .csv, got {path.name!r}.", "suffix")
-        check_new_file("out", path, overwrite=overwrite)
+        check(path.suffix.lower() in suffixes, f"{argument}: must end in {suffixes[0]}, got {path.name!r}.", "suffix")
+        check_new_file(argument, path, overwrite=overwrite)
 
 
 def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
