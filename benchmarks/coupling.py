@@ -303,7 +303,7 @@ def list_methods() -> dict[str, tuple[Callable[..., np.ndarray], list[dict[str, 
 def measure_packages(ranking: LinkRanking) -> dict[str, float]:
     return {
         "recall@10": recall(ranking, 10),
-        "NDCG@10": float(ranking.pair_ndcg_at(10).mean()),
+        "NDCG@10": float(ranking.row_ndcg_at(10).mean()),
         "new rows": float(ranking.pair_hits_at(10)[ranking.pair_has_unseen_row].mean()),
         "coverage@10": ranking.column_coverage(10),
         "hubness@10": ranking.column_hubness(10),
@@ -485,7 +485,8 @@ def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int =
     drawn = random.integers(links, size=(draws, links))
     results = {}
     for k in (1, 10):
-        gains = np.mean([one.recall(k) for one in rankings], axis=0) - np.mean([one.recall(k) for one in base], axis=0)
+        gains = np.mean([one.pair_hits_at(k) for one in rankings], axis=0)
+        gains -= np.mean([one.pair_hits_at(k) for one in base], axis=0)
         interval = np.quantile(gains[drawn].mean(axis=1), [0.025, 0.975])
         results[f"recall@{k}"] = [float(gains.mean()), *map(float, interval)]
     return results

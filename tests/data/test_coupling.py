@@ -23,7 +23,7 @@ from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.verdict import compose_run_comparisons
-from contraport.runs import Run
+from contraport.runs import Run, as_run_folder
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 
@@ -206,11 +206,18 @@ def test_all_verdicts_rest_on_held_out_links(preferences: tuple[Dataset, Dataset
     gains = evaluation["differences"]["untrained"]
     assert gains["link_recall@10"]["low"] > 0
     assert "mutual_information" in gains
+    values = as_run_folder(run).item_metric_values()
+    test = load(folder, "test").entity_ids
+    assert test is not None
+    for key in ("link_recall@10", "link_ndcg@10"):  # rows are resampled, not their pairs
+        assert len(values[key]) == len(test[:, 0].unique()) < len(test)
+        assert values[key].mean() == pytest.approx(evaluation["rows"]["trained"][key])
+    assert len(values["mutual_information"]) == len(test)
     (written,) = load_runs([run.path])
     page = contraport.report([run.path], out=tmp_path / "page.html").read_text()
     for sentences in ([evaluation["verdict"]], compose_run_comparisons([written])):
         text = " ".join(sentences)
-        assert "link recall@10" in text
+        assert re.search("link (recall|NDCG)@10", text)
         assert "mutual information" not in text
     text = html.unescape(re.sub("<[^>]*>", "", page))  # each word of the heading has a tag
     assert evaluation["verdict"] in " ".join(text.split())

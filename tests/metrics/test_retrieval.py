@@ -9,6 +9,7 @@ from tests.errors import raises_usage_error
 from contraport import info_nce
 from contraport._utils import vector_search
 from contraport.metrics import retrieval
+from contraport.metrics.intervals import MetricResult, bootstrap_interval
 from contraport.metrics.retrieval import (
     LinkRanking,
     build_class_prompts,
@@ -192,7 +193,41 @@ def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
     truth = np.zeros((20, 30))
     truth[TEST[:, 0], TEST[:, 1]] = 1
     expected = ndcg_score(truth[chosen], scores_without_training_columns()[chosen], k=10)
-    assert ranking.pair_ndcg_at(10).mean() == pytest.approx(expected)
+    assert ranking.row_ndcg_at(10).mean() == pytest.approx(expected)
+
+
+def test_recall_per_row_has_the_mean_of_all_pairs(ranking: LinkRanking) -> None:
+    values = ranking.row_recall_values_at(7)
+    assert len(values) == len(TEST[:, 0].unique())
+    assert values.mean() == pytest.approx(ranking.pair_hits_at(7).mean())
+
+
+def ranked(pairs_per_row: np.ndarray, ranks: np.ndarray) -> LinkRanking:
+    rows, nothing = np.repeat(np.arange(len(pairs_per_row)), pairs_per_row), np.zeros((len(pairs_per_row), 1))
+    return LinkRanking(rows, ranks, nothing, np.zeros(1), np.zeros(len(rows), dtype=bool))
+
+
+def test_intervals_do_not_shrink_by_copies_of_the_pairs_of_a_row() -> None:
+    ranks = np.random.default_rng(0).integers(1, 20, size=50).astype(float)
+    once, copies = ranked(np.ones(50, dtype=int), ranks), ranked(np.full(50, 9), ranks.repeat(9))
+    for k in (5, 10):
+        expected, found = (bootstrap_interval(MetricResult(one.row_recall_values_at(k))) for one in (once, copies))
+        assert found == pytest.approx(expected)
+        of_pairs = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
+        assert of_pairs.high - of_pairs.low < 0.5 * (found.high - found.low)
+
+
+def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pairs() -> None:
+    random = np.random.default_rng(0)
+    pairs_per_row = random.integers(1, 12, size=300)
+    # Rows with many pairs have a lower recall, so that the number of pairs matters.
+    ranks = random.geometric(0.3 / pairs_per_row.repeat(pairs_per_row)).astype(float)
+    ranking = ranked(pairs_per_row, ranks)
+    hits = np.bincount(ranking.pair_row_positions, weights=ranking.pair_hits_at(10))
+    drawn = random.integers(300, size=(4_000, 300))
+    low, high = np.quantile(hits[drawn].sum(1) / pairs_per_row[drawn].sum(1), [0.025, 0.975])
+    found = bootstrap_interval(MetricResult(ranking.row_recall_values_at(10)), resamples=4_000)
+    assert found == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
 def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:

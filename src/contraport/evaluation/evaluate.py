@@ -289,7 +289,8 @@ def _values_and_draws_by_encoder(
 ) -> Mapping[str, ValueAndDrawsByMetric]:
     """Draw bootstrap values of all metrics; return value and draws by encoder and metric key.
 
-    Only metrics with values per item are included. All encoders share the resamples.
+    Only metrics with values per item are included. All encoders share the resamples. The items of link metrics are the
+    rows of a coupling, with resamples of their own.
     """
     by_place = {
         (name, key): result
@@ -298,8 +299,10 @@ def _values_and_draws_by_encoder(
         if isinstance(result, MetricResult)
     }
     draws: dict[str, dict[str, tuple[float, Array]]] = {name: {} for name in results}
-    for (name, key), values in draw_bootstrap_values(by_place).items():
-        draws[name][key] = by_place[name, key].value, values
+    for size in {len(result.item_values) for result in by_place.values()}:
+        of_size = {place: result for place, result in by_place.items() if len(result.item_values) == size}
+        for (name, key), values in draw_bootstrap_values(of_size).items():
+            draws[name][key] = by_place[name, key].value, values
     return draws
 
 

@@ -15,7 +15,13 @@ from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
-from contraport.metrics.intervals import CONFIDENCE_LEVEL, Difference, MetricResult, bootstrap_means
+from contraport.metrics.intervals import (
+    CONFIDENCE_LEVEL,
+    Difference,
+    MetricResult,
+    bootstrap_means,
+    bootstrap_means_from_zero_to_one,
+)
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -133,7 +139,7 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
-        if isinstance(result, MetricResult) and result.statistic is bootstrap_means:
+        if isinstance(result, MetricResult) and result.statistic in (bootstrap_means, bootstrap_means_from_zero_to_one):
             values = result.item_values
             if np.isin(values, (0, 1)).all() and (values == values[:1]).all():
                 unanimous[key] = result

@@ -243,15 +243,16 @@ def unseen_domain_correctness(context: EvalContext) -> ItemValues:
     numbers=(1, 10, 50),
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
-def link_hits(context: EvalContext, number: int) -> ItemValues:
+def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
-    return context.link_ranking.pair_hits_at(number)
+    values = context.link_ranking.row_recall_values_at(number)
+    return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
 def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
-    return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_means_at_most_one)
+    return intervals.MetricResult(context.link_ranking.row_ndcg_at(number))
 
 
 @register_link_metric(

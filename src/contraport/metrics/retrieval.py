@@ -391,15 +391,25 @@ class LinkRanking:
         """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
         return np.asarray(self.pair_ranks <= k)
 
-    def pair_ndcg_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return values per test pair, (m,), whose mean is the NDCG@k averaged over rows.
+    def row_recall_values_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return values per row, (rows,), whose mean is the recall@k over all test pairs.
+
+        The recall is a ratio of sums over rows, hits by pairs. Each row has its effect on it to first order, so that a
+        bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.
+        """
+        hits, pairs_per_row = self.pair_hits_at(k), np.bincount(self.pair_row_positions)
+        hits_per_row = np.bincount(self.pair_row_positions, weights=hits)
+        return np.asarray(hits.mean() + (hits_per_row - hits.mean() * pairs_per_row) / pairs_per_row.mean())
+
+    def row_ndcg_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return the NDCG@k of each row, (rows,).
 
         Source: Järvelin and Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques, with binary gains.
         """
         partners = np.bincount(self.pair_row_positions)
         ideal = np.concatenate([[0.0], (1 / np.log2(np.arange(2, k + 2))).cumsum()])[np.minimum(partners, k)]
         gains = np.where(self.pair_ranks <= k, 1 / np.log2(self.pair_ranks + 1), 0.0)
-        return np.asarray(gains / ideal[self.pair_row_positions] * len(gains) / len(partners))
+        return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
     def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
