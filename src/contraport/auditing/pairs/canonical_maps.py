@@ -68,18 +68,22 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     folds = items % NUM_FOLDS
     folds[pool] = items[: len(pool)] % NUM_FOLDS  # every fold has equally many of the pairs that maps are fitted to
     centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
-    rows, bases = zip(
-        *(
-            project_wide_rows_with_directions(values[pool] - center)
-            for values, center in zip(features, centers, strict=True)
-        ),
-        strict=True,
-    )
     widths = [values.shape[1] for values in features]
+    # Directions need all rows at a time. Of narrow rows only those of a fold are copied: all may fill the memory.
+    projected = [
+        project_wide_rows_with_directions(values[pool] - center) if width > MAX_DIRECTIONS else None
+        for values, center, width in zip(features, centers, widths, strict=True)
+    ]
+    bases = [None if one is None else one[1] for one in projected]
     parts = []
     for fold in range(NUM_FOLDS):
-        x, y = (values[folds[pool] == fold] for values in rows)
+        members = folds[pool] == fold
+        x, y = (
+            values[pool[members]] - center if one is None else one[0][members]
+            for values, center, one in zip(features, centers, projected, strict=True)
+        )
         parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
+        del x, y
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
     fitted = [

@@ -77,6 +77,7 @@ class PairedFeatures:
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
         neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
         neighbors: number of neighbors.
+        are_normalized: whether the rows of features and embeddings have unit length already, in single precision.
 
     Raises:
         UsageError: too small a pool.
@@ -91,6 +92,7 @@ class PairedFeatures:
     embeddings: tuple[Tensor, Tensor] | None = None
     neighbor_pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
+    are_normalized: bool = False
     _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
     """Features that `with_neighbor_pool` was called on; which cache values that do not depend on it; None: these do."""
 
@@ -98,7 +100,7 @@ class PairedFeatures:
         normalized: dict[int, Tensor] = {}
         for name in ("features", "embeddings"):
             views = getattr(self, name)
-            if views is not None:
+            if views is not None and not self.are_normalized:
                 for values in views:
                     if id(values) not in normalized:  # the same vectors may be features and embeddings
                         normalized[id(values)] = normalize(values.float())
@@ -344,8 +346,13 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     """Load vector views as paired features; views of equal width are treated as one embedding space."""
-    first, second = dataset.store.fetch_views(torch.arange(len(dataset)))
-    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None)
+    # Block by block, as the vectors of the data and a second copy of them may fill the memory.
+    first, second = (torch.empty(len(dataset), *shape) for shape in dataset.shapes)
+    for rows in split_into_row_blocks(torch.arange(len(dataset)), max(first.shape[1], second.shape[1])):
+        for values, fetched in zip((first, second), dataset.store.fetch_views(rows), strict=True):
+            values[rows] = normalize(fetched.float())
+    embeddings = (first, second) if first.shape == second.shape else None
+    return PairedFeatures((first, second), embeddings, are_normalized=True)
 
 
 def encode_pairs(
