@@ -200,27 +200,15 @@ class RingLogKernel(LogKernel):
         own: Tensor = _WeightedLogKernelRowSums.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
-    def take_rows(self, rows: slice) -> NoReturn:
-        self._raise_unsupported()
-
-    def dense(self) -> NoReturn:
-        self._raise_unsupported()
-
-    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
-        self._raise_unsupported()
-
-    def add_tile_gradients(
-        self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]
-    ) -> NoReturn:
-        self._raise_unsupported()
-
-    def _raise_unsupported(self) -> NoReturn:
+    def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `UsageError`: the ring does not hold whole rows of the matrix of pairs."""
         raise UsageError(
             "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
             "an inspected plan requires them. Use contraport.engine.exchange('gather').",
             kind="exchange",
         )
+
+    take_rows = dense = tile_with_link_argument = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
         """Start the exchange of the columns around the whole ring, or the half that a symmetric problem needs."""
