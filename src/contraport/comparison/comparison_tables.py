@@ -319,7 +319,8 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
     failure = [f"{_join_first_few(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
-    best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
+    sign = -1 if metric.better_direction == "lower" else 1
+    best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
     value = f"{format_mean_with_interval(metric, best)}{'%' if metric.is_shown_in_percent else ''}"
     if best.interval is None:
         reason = f"all {best.num_seeds} seeds agree exactly" if best.num_seeds > 1 else "there is one seed"
@@ -327,8 +328,8 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
     superlative = "highest" if metric.better_direction == "neither" else "best"
     has_others = len(comparison.rows) > 1
     parts = [f"{best.row_name} has " + (f"the {superlative} {title}, {value}" if has_others else f"{value} on {title}")]
-    parts += _describe_differences_from_baseline(comparison, metric, entries)
-    parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, entries)]
+    parts += _describe_differences_from_baseline(comparison, metric, entries, best.row_name)
+    parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, best)]
     return f"{column}: {'; '.join(parts)}."
 
 
@@ -361,29 +362,23 @@ def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
 
 
 def _describe_references_as_good_as_best(
-    comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]
+    comparison: Comparison, column: str, metric: Metric, best: TableEntry
 ) -> list[str]:
     """Return clauses that name references (untrained encoder, raw inputs) at least as good as the best row."""
     if metric.better_direction == "neither":
         return []
-    best, sign = _find_best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
+    sign = -1 if metric.better_direction == "lower" else 1
     unit = "%" if metric.is_shown_in_percent else ""
     names = []
     for name, by_column in comparison.reference_metrics.items():
         value = by_column.get(column, {}).get(metric.key)
-        if value is not None and sign * value >= sign * best:
+        if value is not None and sign * value >= sign * (best.mean or 0.0):
             names.append(f"{name} {comparison.format_reference(name, column, metric)}{unit}")
     return [f"as good or better without training: {join_names(names)}"] if names else []
 
 
-def _find_best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntry:
-    """Return the entry with the best mean, or with the highest mean if the metric has no better direction."""
-    sign = -1 if metric.better_direction == "lower" else 1
-    return max(entries, key=lambda one: sign * (one.mean or 0.0))
-
-
 def _describe_differences_from_baseline(
-    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]
+    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str
 ) -> list[str]:
     """Return clauses that name the rows significantly better, worse or not different, relative to the baseline."""
     baseline = comparison.baseline
@@ -395,8 +390,7 @@ def _describe_differences_from_baseline(
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
-        best = _find_best_entry(metric, entries).row_name
-        names = _join_first_few(sorted(above, key=lambda name: name != best))
+        names = _join_first_few(sorted(above, key=lambda name: name != best_row))
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
         parts.append(f"{_join_first_few(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
