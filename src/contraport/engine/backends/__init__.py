@@ -249,7 +249,7 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
     """Return the backend, processes and precision that an operation of some half-steps and its gradient use."""
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
-    if operands != torch.float32:
+    if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph
         like = geometry.log_kernel.inputs[0]
         gains_nothing = like.device.type == "cpu" and not uses_bfloat16(like, operands)
         if gains_nothing or name == "dense":
