@@ -134,15 +134,7 @@ def approximate_assignment(
     good = is_number(tolerance) and 0 < tolerance <= 1
     check(good, f"tolerance: must be a number above 0 and at most 1, got {tolerance!r}.")
     generator = torch_generator("assignment.directions", seed)
-    for name, points in (("x", x), ("y", y)):
-        good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
-        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
-        check_dense(name, points, torch.device("cpu"))
-        check_values(name, points, points.abs() < 1e150, "finite and below 1e150 in size")  # squares are in range
-    message = f"y: must have the shape of x, {tuple(x.shape)}, got {tuple(y.shape)}."
-    check(x.shape == y.shape, f"{message} For sets of different sizes use transport.", "shape")
-    check(x.device == y.device, f"y: is on {y.device}, but x is on {x.device}.", "device")
-    solve = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
+    _check_points(x, y)
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     device, (x, y) = x.device, (points.detach().to("cpu", dtype) for points in (x, y))
     with autocast_disabled(x):
@@ -159,32 +151,61 @@ def approximate_assignment(
             row_cost = _paired_costs(cost, x, y[partners])
             gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
-        leaves = list(_iterate_part_indices((u, v), block_size, generator, _argsort_into_matched_parts))
-        blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
-        row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
-        for rows, columns in leaves:
-            partners[rows], row_cost[rows] = columns, _paired_costs(cost, x[rows], y[columns])
-        for number in range(passes + 1):
-            if number:
-                # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
-                # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
-                parts = _iterate_part_indices(
-                    (u + v[partners],), block_size, generator, _argsort_along_random_direction
-                )
-                blocks = [rows for (rows,) in parts]
-            gain = 0.0
-            for rows in blocks:
-                columns = partners[rows]
-                columns = columns[_best_partners(solve, u[rows], v[columns])]
-                new_cost = _paired_costs(cost, x[rows], y[columns])
-                # Compared in double precision: the products of the block may be rounded to single precision.
-                gained = float((row_cost[rows] - new_cost).sum())
-                if gained > _MIN_GAIN_SHARE * float(new_cost.abs().sum()):
-                    partners[rows], row_cost[rows], gain = columns, new_cost, gain + gained
-            pass_costs.append(float(row_cost.mean()))
-            if len(blocks) == 1 or (number and gain == 0):
-                break
+        partners, row_cost, pass_costs = _refine_hierarchically((x, y), (u, v), cost, block_size, passes, generator)
     return Assignment(partners.to(device), row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
+
+
+def _check_points(x: Tensor, y: Tensor) -> None:
+    """Raise `UsageError` unless two sets of points are floating-point tensors, (n, d), of one shape and device."""
+    for name, points in (("x", x), ("y", y)):
+        good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
+        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
+        check_dense(name, points, torch.device("cpu"))
+        check_values(name, points, points.abs() < 1e150, "finite and below 1e150 in size")  # squares are in range
+    message = f"y: must have the shape of x, {tuple(x.shape)}, got {tuple(y.shape)}."
+    check(x.shape == y.shape, f"{message} For sets of different sizes use transport.", "shape")
+    check(x.device == y.device, f"y: is on {y.device}, but x is on {x.device}.", "device")
+
+
+def _refine_hierarchically(
+    points: tuple[Tensor, Tensor],
+    scaled: tuple[Tensor, Tensor],
+    cost: str,
+    block_size: int,
+    passes: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, list[float]]:
+    """Assign points by parts, and improve the assignment in passes over blocks of near pairs.
+
+    Returns:
+        The partners, (n,), the cost of each pair, (n,), and the mean cost before and after each pass.
+    """
+    solve = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
+    (x, y), (u, v) = points, scaled
+    leaves = list(_iterate_part_indices((u, v), block_size, generator, _argsort_into_matched_parts))
+    blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
+    row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
+    for rows, columns in leaves:
+        partners[rows], row_cost[rows] = columns, _paired_costs(cost, x[rows], y[columns])
+    for number in range(passes + 1):
+        if number:
+            # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
+            # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
+            parts = _iterate_part_indices((u + v[partners],), block_size, generator, _argsort_along_random_direction)
+            blocks = [rows for (rows,) in parts]
+        gain = 0.0
+        for rows in blocks:
+            columns = partners[rows]
+            columns = columns[_best_partners(solve, u[rows], v[columns])]
+            new_cost = _paired_costs(cost, x[rows], y[columns])
+            # Compared in double precision: the products of the block may be rounded to single precision.
+            gained = float((row_cost[rows] - new_cost).sum())
+            if gained > _MIN_GAIN_SHARE * float(new_cost.abs().sum()):
+                partners[rows], row_cost[rows], gain = columns, new_cost, gain + gained
+        pass_costs.append(float(row_cost.mean()))
+        if len(blocks) == 1 or (number and gain == 0):
+            break
+    return partners, row_cost, pass_costs
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
