@@ -13,12 +13,7 @@ T = TypeVar("T")
 
 
 class NameWithSettings(NamedTuple):
-    """Parsed option value: a name with settings.
-
-    Attributes:
-        name: Name before the colon.
-        settings: Value of each setting after the colon, a number if possible, else a text.
-    """
+    """Parsed option value: the name before the colon, and the settings after it, numbers if possible, else texts."""
 
     name: str
     settings: dict[str, int | float | str]

@@ -36,11 +36,7 @@ MAX_RELATIVE_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of one self-test.
-
-    Attributes:
-        failure: Error message of the self-test; None if it passed.
-    """
+    """Result of one self-test; `failure` is its error message, None if it passed."""
 
     name: str
     failure: str | None

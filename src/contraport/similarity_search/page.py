@@ -45,12 +45,7 @@ class ItemCard(NamedTuple):
 
 
 class CardSection(NamedTuple):
-    """Section of the page: cards of items under one heading.
-
-    Attributes:
-        notes: short texts beside the heading.
-        num_hidden: number of items that are not shown.
-    """
+    """Section of the page: cards of items under a heading with short notes; `num_hidden` more items are not shown."""
 
     title: str
     cards: Sequence[ItemCard]

@@ -44,13 +44,7 @@ MAX_LISTED_DROPPED_ITEMS = 6  # per plan, those with the least mass
 
 
 class PlanSnapshot(NamedTuple):
-    """Transport plan of a batch of test items after an epoch, with the target plan.
-
-    Attributes:
-        epoch: number of the epoch; None if unknown.
-        plan: masses of the plan, (N, M).
-        target: masses of the target plan, (N, M).
-    """
+    """Transport plan of a batch of test items after an epoch (None: unknown), with the target plan; (N, M) each."""
 
     epoch: int | None
     plan: Array
