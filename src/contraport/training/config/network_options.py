@@ -34,24 +34,16 @@ def _serialize_encoder(encoder: Any) -> Any:
     return serialize_encoder(encoder)
 
 
-def _list_view_keys(*values: Any) -> list[str]:
-    """Return the views, each once, that are keys of option values given by view."""
-    return list(dict.fromkeys(view for value in values if isinstance(value, Mapping) for view in value))
-
-
-def _find_value_for_view(value: Any, view: str | None) -> Any:
-    """Return the value for a view from a mapping by view, None if it lacks the view; else the value itself."""
-    return value.get(view) if isinstance(value, Mapping) else value
+def _list_values_by_view(*options: Any) -> list[tuple[Any, ...]]:
+    """Return tuples of the values of options for a view, one for each view that is a key of an option by view."""
+    views = dict.fromkeys(view for option in options if isinstance(option, Mapping) for view in option) or [None]
+    return [tuple(one.get(view) if isinstance(one, Mapping) else one for one in options) for view in views]
 
 
 def _is_custom_encoder(encoder: Any) -> bool:
     """Return whether an encoder is a module or code of the user, which may have trained weights."""
-    several = encoder.values() if isinstance(encoder, Mapping) else encoder
-    names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
-    return any(
-        name is not None and (not isinstance(name, str) or ":" in name or has_object_placeholder(name))
-        for name in names
-    )
+    is_text = isinstance(encoder, str)
+    return encoder is not None and (not is_text or ":" in encoder or has_object_placeholder(encoder))
 
 
 def _is_pretrained_by_default(encoder: Any) -> bool:
@@ -207,11 +199,16 @@ class NetworkSettings(BaseOptions):
     @property
     def _untrainable_encoder_mask(self) -> list[bool]:
         """Mask of the encoders that have no trainable weights."""
-        named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
-        names = named if isinstance(named, list | tuple | ValuesView) else [named]
         return [
-            isinstance(name, str) and name in ENCODERS and ENCODERS[name].has_no_trainable_weights for name in names
+            isinstance(name, str) and name in ENCODERS and ENCODERS[name].has_no_trainable_weights
+            for name in self._listed_encoders
         ]
+
+    @property
+    def _listed_encoders(self) -> list[Any]:
+        """Value of `encoder` as a list: the encoders of all views, or the only one."""
+        several = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
+        return list(several) if isinstance(several, list | tuple | ValuesView) else [several]
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
@@ -234,14 +231,13 @@ class NetworkSettings(BaseOptions):
         """True if at least one encoder starts, or may start, from trained weights."""
         pretrained = self.effective_pretrained
         pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
-        return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
+        return pretrained or self.init is not None or any(map(_is_custom_encoder, self._listed_encoders))
 
     def _check_freezing(self) -> None:
         """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
-        for view in _list_view_keys(self.pretrained, self.init) or (None,):
-            init = _find_value_for_view(self.init, view)
+        for pretrained, init in _list_values_by_view(self.pretrained, self.init):
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
-            check(not (_find_value_for_view(self.pretrained, view) and init), message, "conflict")
+            check(not (pretrained and init), message, "conflict")
         self._check_lora()
         if not self.freezes_some_encoder:
             # With `freeze` by view it is checked again once the views are known, with the data.
@@ -265,10 +261,7 @@ class NetworkSettings(BaseOptions):
         """Raise `UsageError` if `lora` is set and conflicts with freezing or has no trained weights to adapt."""
         if self.lora is None:
             return
-        is_frozen = any(
-            _find_value_for_view(self.freeze, view) and _find_value_for_view(self.lora, view)
-            for view in _list_view_keys(self.freeze, self.lora) or (None,)
-        )
+        is_frozen = any(freeze and lora for freeze, lora in _list_values_by_view(self.freeze, self.lora))
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
         message = f"lora: requires an encoder with weights, got {self.encoder!r}."
