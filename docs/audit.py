@@ -256,7 +256,7 @@ Details: [pairs found](audit-results.md); [trainings, repairs, and what did not 
 | you want | use |
 |---|---|
 | an encoder from pairs of which some may be wrong | `train --audit`; without wrong pairs it flagged at most 2 in 100 |
-| the pairs repaired | `contraport audit` and its page |
+| repaired pairs | `contraport audit` and its page |
 | an audit of vectors from a good encoder | `--method frozen`, which takes a second |
 | a second opinion | `--method crossfit`, tens of trainings; it found no more wrong pairs (one seed) |
 

@@ -38,7 +38,7 @@ def papers() -> str:
 
 
 def _row(entry: dict[str, Any], runs: dict[str, list[Measured]]) -> list[str]:
-    redo = [f"`{command}`" for command in entry.get("run", [])]
+    redo = [f"`{command.partition(' --out ')[0]}`" for command in entry.get("run", [])]
     redo += [f"`{entry['python']}`"] if "python" in entry else []
     answer, result = entry.get("answer", ""), entry.get("found", "")
     if "claims" in entry:

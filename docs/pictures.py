@@ -115,6 +115,19 @@ def demo_pages() -> None:
     photograph("report", Path("runs/demo/report.html"), 800, 865)
 
 
+def audit() -> None:
+    """Picture the audit of halves of pictures, a fifth of them exchanged."""
+    example = Path(__file__).parents[1] / "examples" / "garment_halves.py"
+    subprocess.run([sys.executable, str(example), "--out", "halves.npz", "--wrong", "0.2"], check=True)
+    run("audit", "--data", "halves.npz", "--out", "audits/halves")
+    audit_pages()
+
+
+def audit_pages() -> None:
+    """Picture the audit again."""
+    photograph("audit", Path("audits/halves/audit.html"), 800, 860)
+
+
 def tables() -> None:
     """Picture what is measured on a table: the upper and lower halves of digits as two views."""
     digits = load_digits().data
@@ -327,8 +340,8 @@ def couplings() -> None:
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (
-        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, demo, tables, texts, series,
-        photos,
+        matryoshka, teacher, many_views, couplings, own_loop, own_constraint, curves, demo, audit, tables, texts,
+        series, photos,
     )
 }  # fmt: skip
 
