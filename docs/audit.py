@@ -222,7 +222,7 @@ pandas.DataFrame(audit.to_columns())
 
 ## What you see
 
-![The page of an audit: the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)
+![The page of an audit: the share of wrong pairs, and the worst pair, with a better partner](images/audit.png)
 
 `audit.html` shows the two hundred worst pairs, each with its better partner. You can filter them, mark them wrong or
 right, and download the list with your marks.

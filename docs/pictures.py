@@ -125,7 +125,7 @@ def audit() -> None:
 
 def audit_pages() -> None:
     """Picture the audit again."""
-    photograph("audit", Path("audits/halves/audit.html"), 800, 860)
+    photograph("audit", Path("audits/halves/audit.html"), 800, 945)
 
 
 def tables() -> None:
