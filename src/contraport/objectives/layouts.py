@@ -457,7 +457,6 @@ class Cross(Layout):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Traits: whether columns are shared or detached, positives are compared, and the first view is a core."""
         return LayoutTraits(
             shared_columns=self.shared_columns,
             stop_gradient=self.stop_gradient,

@@ -103,7 +103,7 @@ class Loss(nn.Module, ABC):
         """Set the constraint of the loss, in place of the present one.
 
         Raises:
-            UsageError: there is no single constraint, or the divergence does not support this one.
+            UsageError: there is no single constraint, or the divergence or the layout does not support this one.
         """
         raise UsageError(f"constraint: can only be replaced in a single objective, got {self!r}.", kind="sum")
 

@@ -102,11 +102,6 @@ class Objective(Loss):
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
     def set_constraint(self, constraint: Constraint) -> None:
-        """Set the constraint, in place of the present one.
-
-        Raises:
-            UsageError: the divergence or the layout does not support the constraint.
-        """
         check_type("constraint", constraint, Constraint, "Rows()")
         terms = (self.divergence, *self.penalties)
         # A constraint without a gradient is for inspection only: no divergence is computed from its plan.

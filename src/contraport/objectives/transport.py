@@ -83,7 +83,14 @@ class Transport:
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Dual potentials, (N,) and (M,), in units of the cost: P = a b exp((f + g - C) / temperature)."""
+        """Dual potentials, (N,) and (M,), in units of the cost.
+
+        P = a b exp((f + g - C) / temperature); for `Tsallis`, P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1)). For
+        `Exact`, f_i + g_j <= C_ij, with equality where P has mass: they prove that the plan is optimal, as its cost is
+        sum a f + sum b g.
+        """
+        if isinstance(self.plan, DensePlan):
+            return self.plan.dual_potentials
         log_a, log_b = self.marginals
         return self._temperature * (self.plan.f - log_a), self._temperature * (self.plan.g - log_b)
 
@@ -127,14 +134,6 @@ class ExactTransport(Transport):
     def value(self) -> Tensor:
         return self.cost
 
-    @property
-    def potentials(self) -> tuple[Tensor, Tensor]:
-        """Dual potentials, (N,) and (M,), in units of the cost: f_i + g_j <= C_ij, with equality where P has mass.
-
-        They prove that the plan is optimal: its cost is sum a f + sum b g.
-        """
-        return self.plan.dual_potentials
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TsallisTransport(Transport):
@@ -153,11 +152,6 @@ class TsallisTransport(Transport):
         present = masses > 0
         powers = torch.where(present, torch.where(present, masses, 1) ** order, 0).sum() / (order * (order - 1))
         return self.cost + (self._temperature * powers).to(self.cost)
-
-    @property
-    def potentials(self) -> tuple[Tensor, Tensor]:
-        """Dual potentials, (N,) and (M,), in units of the cost: P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1))."""
-        return self.plan.dual_potentials
 
 
 def transport(
