@@ -20,8 +20,8 @@ from contraport.reporting.page import render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.confusion_matrix import (
     build_confusion_section,
-    describe_frequent_confusions,
     draw_confusion_matrix,
+    frequent_confusion_sentences,
 )
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
@@ -385,7 +385,7 @@ def test_lists_the_most_frequent_confusions(make_run) -> None:
     ((_, plot, worst, *_),) = build_confusion_section(builder_of(make_run())).template_variables["entries"]
     assert worst == ["20% of zero predicted as one (2 of 10)", "10% of two predicted as zero (1 of 10)"]
     assert worst[0] in plot.label
-    assert describe_frequent_confusions(np.eye(2, dtype=int), ["a", "b"]) == []
+    assert frequent_confusion_sentences(np.eye(2, dtype=int), ["a", "b"]) == []
     assert build_confusion_section(builder_of(make_run("unlabelled", labels=False))) is None
 
 
@@ -472,7 +472,7 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
     counts = np.array([[0, 1, 0], [0, 2, 0], [0, 7, 0]])
-    assert describe_frequent_confusions(counts, ["a", "b", "c"]) == [
+    assert frequent_confusion_sentences(counts, ["a", "b", "c"]) == [
         "100% of c predicted as b (7 of 7)",
         "100% of a predicted as b (1 of 1)",
     ]

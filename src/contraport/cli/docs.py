@@ -107,7 +107,7 @@ def get_docs_folder() -> Path:
 
 def page_paths_by_name() -> Mapping[str, Path]:
     """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
-    return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
+    return {name: path for names in _page_paths_by_part().values() for name, path in names.items()}
 
 
 def extract_section(text: str, name: str) -> str:
@@ -132,17 +132,17 @@ def extract_section(text: str, name: str) -> str:
     return text[start : min(ends, default=len(text))].rstrip()
 
 
-def _read_table_of_contents() -> list[tuple[str, dict[str, Path]]]:
-    """Read the table of contents: the title of each part of the documentation, and the paths of its pages by name."""
+def _page_paths_by_part() -> dict[str, dict[str, Path]]:
+    """Read the table of contents: the paths of pages by the title of their part and by name."""
     index = get_docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
-    parts = []
+    parts: dict[str, dict[str, Path]] = {}
     for block in _TOCTREE_PATTERN.findall(index.read_text("utf-8")):
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]
-        parts.append((caption, {_page_name(line): get_docs_folder() / f"{line}.md" for line in entries}))
+        parts[caption] = {_page_name(line): get_docs_folder() / f"{line}.md" for line in entries}
     return parts
 
 
@@ -155,7 +155,7 @@ def _format_page_list(paths: Mapping[str, Path]) -> str:
     """Format the list of documentation pages with their titles, by part of the table of contents."""
     width = max(map(len, paths))
     lines = ["usage: contraport docs PAGE [SECTION]"]
-    for caption, names in _read_table_of_contents():
+    for caption, names in _page_paths_by_part().items():
         lines += ["", f"{caption.lower()}:"]
         for name, path in names.items():
             title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")

@@ -80,7 +80,7 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _package_versions_by_extra()
     checks = tuple(_run_self_test(name, test) for name, test in _iter_self_tests(extras)) if run_tests else ()
-    return Diagnosis(versions, _collect_machine_properties(), extras, checks)
+    return Diagnosis(versions, _machine_properties_by_name(), extras, checks)
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -104,7 +104,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
         raise SelfTestError(f"{len(failed)} of {len(diagnosis.checks)} checks failed: {', '.join(failed)}.")
 
 
-def _collect_machine_properties() -> dict[str, str]:
+def _machine_properties_by_name() -> dict[str, str]:
     """Return texts on the operating system, processor, devices, backends and process groups, by property."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []

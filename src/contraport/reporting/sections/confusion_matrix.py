@@ -36,7 +36,7 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= MAX_CLASSES_DRAWN
-        worst = describe_frequent_confusions(
+        worst = frequent_confusion_sentences(
             counts, names, NUM_LISTED_CONFUSIONS if drawn else NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX
         )
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
@@ -92,7 +92,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
     return build_figure([trace], x=x, y=build_titled_axis("true class", autorange="reversed", **ticks))
 
 
-def describe_frequent_confusions(
+def frequent_confusion_sentences(
     counts: np.ndarray, names: list[str], max_confusions: int = NUM_LISTED_CONFUSIONS
 ) -> list[str]:
     """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""

@@ -119,7 +119,7 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
         last = [
             f"{run.name}: {metric.format(values[-1])}"
             for run in runs
-            if (values := _collect_epoch_values_and_errors(run, metric)[1])
+            if (values := _epochs_values_and_error_lengths(run, metric)[1])
         ]
         label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
         key = f"epochs-{metric.key.replace('@', '-')}"
@@ -140,7 +140,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
     """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
-        x, y, high, low = _collect_epoch_values_and_errors(run, metric)
+        x, y, high, low = _epochs_values_and_error_lengths(run, metric)
         bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
         settings = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
         traces.append(build_line_trace(run, x, y, mode="lines+markers", **settings))
@@ -170,7 +170,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
     return figure
 
 
-def _collect_epoch_values_and_errors(
+def _epochs_values_and_error_lengths(
     run: ReportedRun, metric: Metric
 ) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return evaluated epochs, metric values, and lengths of the error bars above and below the values."""

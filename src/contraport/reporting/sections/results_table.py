@@ -28,7 +28,7 @@ def build_results_section(builder: PageBuilder) -> Section:
         "metrics": metrics,
         "notes": compose_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
-        "differences": _draw_differences(builder, metrics),
+        "differences": _add_and_list_difference_plots(builder, metrics),
         "directions": _build_retrieval_metrics_and_cells(runs),
     }
     return Section("results", "Results", values)
@@ -55,7 +55,9 @@ def build_settings_section(builder: PageBuilder) -> Section:
     return Section("settings", "Settings", values)
 
 
-def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportedRun, PlotElement]]:
+def _add_and_list_difference_plots(
+    builder: PageBuilder, metrics: Sequence[Metric]
+) -> list[tuple[ReportedRun, PlotElement]]:
     """Add a forest plot per data set to the page: differences of its runs from its first run, with intervals.
 
     Returns:
