@@ -93,15 +93,20 @@ def export(arguments: dict[str, Any]) -> Path:
     has_texts = any(is_text_shape(model.shapes[view]) for view in model.representation_views)
     message = "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length."
     check(name != "torch-export" or not has_texts, message, "text")
-    model = copy.deepcopy(model).cpu().eval()
+    _write_and_verify(copy.deepcopy(model).cpu().eval(), path, name)
+    return path
+
+
+def _write_and_verify(model: Model, path: Path, format_name: str) -> None:
+    """Write a model in a format; raise `UsageError`, and write nothing, if its features change by the export."""
+    format = _FORMAT_BY_NAME[format_name]
+    # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
     with (
         report_write_errors("out", path),
         format.atomic_writer(path) as temporary,
-        warnings.catch_warnings(),
+        warnings.catch_warnings(action="ignore"),
         torch.no_grad(),
     ):
-        # Deprecation of TorchScript, and constructs that tracing may miss: the comparison below is the real check.
-        warnings.simplefilter("ignore")
         try:
             format.write(model, temporary)
             exported = format.load(temporary, model)
@@ -109,15 +114,14 @@ def export(arguments: dict[str, Any]) -> Path:
         except OSError:  # from the disk
             raise
         except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
-            message = f"format: the model cannot be exported to {name}: {_describe_root_cause(error)}"
+            message = f"format: the model cannot be exported to {format_name}: {_describe_root_cause(error)}"
             raise UsageError(message, kind="not_exportable") from error
         check(
             max(differences) <= MAX_RELATIVE_DIFFERENCE,
-            f"format: {name} changes the features of random items by {max(differences):.1e}, more than "
+            f"format: {format_name} changes the features of random items by {max(differences):.1e}, more than "
             f"{MAX_RELATIVE_DIFFERENCE}. Does the encoder depend on the batch size, or on random numbers?",
             "changed_features",
         )
-    return path
 
 
 def _draw_random_views(model: Model, items: int) -> tuple[Tensor, ...]:
