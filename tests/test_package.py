@@ -161,3 +161,7 @@ def test_deprecated_names_of_a_geometry_still_work_with_a_warning():
     for part in (geometry, geometry.log_kernel):
         with pytest.warns(FutureWarning, match="with_pass_inputs_only"):
             assert part.reduce_to_pass_inputs().shape == (2, 2)
+    with pytest.warns(FutureWarning, match="cost_unit"):
+        assert geometry.log_kernel.cost_scale == 0.5
+    with pytest.warns(FutureWarning, match="cost_unit"):
+        assert engine.MatrixLogKernel(torch.eye(2), cost_scale=2.0).cost_unit == 2.0
