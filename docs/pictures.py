@@ -296,7 +296,8 @@ def teacher() -> None:
     found = load_measured("distillation")["results"]
     order = {"the teacher": "the teacher's own", "raw pixels": "raw pixels", "distillation": "--recipe distillation"}
     order |= {"x-clr": "--objective x-clr", "SimCLR": "SimCLR, no teacher"}
-    figure, panels = axes(7.5, 2.4, 2)
+    order |= {f"LightlyTrain, {way}, tuned": f"LightlyTrain, {way}" for way in ("cached features", "default method")}
+    figure, panels = axes(7.5, 3, 2)
     for panel, key in zip(panels, ("linear probe", "20 neighbors"), strict=True):
         dots(panel, {title: [100 * one[key] for one in found[name]] for name, title in order.items()}, f"{key}, %")
     panels[1].set_yticklabels([])

@@ -13,7 +13,8 @@ from typing import Any
 from suites import suites
 
 from contraport.auditing.pairs.paired_features import MAX_EXACT_NEIGHBOR_ITEMS, MAX_REFERENCE_ITEMS
-from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MIN_KNN_RECALL
+from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MAX_KNN_TEST_ITEMS, MIN_KNN_RECALL
+from contraport.metrics.retrieval import MAX_COMPARED_PAIRS, MAX_RANKED_TEST_ITEMS
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
@@ -90,8 +91,7 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 
 - NCCL, several GPUs, several machines, and any GPU other than an H100.
 - Peers with more than 16,384 rows, which would not fit in memory.
-- Evaluations of a million rows, audits of a million pairs of more than 64 numbers, and wall time on a machine without
-  other work.
+{largest_wide_audit(load(MEASURED / "scale.json")["results"])}
 """
 
 
@@ -238,11 +238,13 @@ def scale(results: list[dict[str, Any]]) -> str:
         "`duplicates` without an index compares all pairs of rows. kNN in `evaluate` compares the test items, here a "
         f"fifth of the rows, with the training items. Above {MAX_EXACT_KNN_PAIRS:,} of these pairs, in the table from "
         f"100,000 rows on, it finds {MIN_KNN_RECALL:.0%} of the neighbors by cells, if these are less than half of the "
-        f"pairs, and logs the recall on a sample. `mine` does the same{mining_gain(results)}. Retrieval is exact and "
-        "compares the test items with one another: its "
-        "time is quadratic, its memory is not. The number of cells of an index grows with the root of the rows, so the "
-        "time of `duplicates` with one approaches n^1.5. `cluster` repeats its passes until no item changes its "
-        "cluster, at most 100 times."
+        f"pairs, and logs the recall on a sample. `mine` does the same{mining_gain(results)}. Retrieval compares the "
+        f"test items with one another. Above {MAX_COMPARED_PAIRS:,} pairs `evaluate` classifies a random "
+        f"{MAX_KNN_TEST_ITEMS:,} of the test items by kNN, and ranks a random {MAX_RANKED_TEST_ITEMS:,} of them among "
+        "all; a note says so. Below it the time of retrieval is quadratic, its memory is not. A comparison trains two "
+        "objectives for two epochs each, and evaluates both by a linear probe and kNN. The number of cells of an index "
+        "grows with the root of the rows, so the time of `duplicates` with one approaches n^1.5. `cluster` repeats its "
+        "passes until no item changes its cluster, at most 100 times."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     image = "![CPU seconds of audits against the number of pairs, for vectors of 64 and 512 numbers](images/scale.png)"
@@ -252,6 +254,17 @@ def scale(results: list[dict[str, Any]]) -> str:
     )
     sections = said, quadratic, table(head, map(cells, results)), shown, image, input_formats(formats)
     return "\n\n".join(("## Commands by number of rows", *sections))
+
+
+def largest_wide_audit(results: list[dict[str, Any]]) -> str:
+    """Return the item of the list of what was not measured: audits of more pairs of wide vectors."""
+    wide = [row for row in results if row["case"] == "audit" and row["width"] == 512 and "note" not in row]
+    largest = max(wide, key=lambda row: row["rows"])
+    text = (
+        f"Audits of more than {largest['rows']:,} pairs of 512 numbers, which take {largest['gigabytes']:.1f} GB, and "
+        "wall time on a machine without other work."
+    )
+    return textwrap.fill(text, 120, initial_indent="- ", subsequent_indent="  ")
 
 
 def mining_gain(results: list[dict[str, Any]]) -> str:
