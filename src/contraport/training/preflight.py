@@ -83,12 +83,9 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
-    if (
-        settings.freezes_all_encoders
-        and settings.frozen_draws is None
-        and (blocker := feature_cache_unsupported_reason(settings))
-    ):
-        log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
+    caches_by_default = settings.freezes_all_encoders and settings.frozen_draws is None
+    if caches_by_default and (reason := feature_cache_unsupported_reason(settings)):
+        log.info("no feature cache, each step runs the frozen encoder: %s", reason)
     if (note := _format_missing_views_note(dataset)) is not None:
         log.warning("%s", note)
     for note in components.adjustment_notes:

@@ -141,7 +141,7 @@ class ObjectiveStepLoss(StepLoss):
             ("log_q", "column_weights", column_weights),
         ):
             self._check_accepts_keyword(argument, keyword, value)
-        buffers = {} if self._contraport_loss_or_none is None else dict(self._contraport_loss_or_none.named_buffers())
+        buffers = dict(objective.named_buffers()) if isinstance(objective, Loss) else {}
         self._pair_buffers = {name: f"each_{name.replace('.', '_')}" for name in buffers}
         for name, value in buffers.items():
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
@@ -151,11 +151,6 @@ class ObjectiveStepLoss(StepLoss):
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")
-
-    @property
-    def _contraport_loss_or_none(self) -> Loss | None:
-        """The objective if it is one of contraport; None for a custom module, which lacks attributes of `Loss`."""
-        return self.objective if isinstance(self.objective, Loss) else None
 
     def call_objective(
         self, batch: Batch, *embeddings: Tensor, pair: tuple[int, int] | None = None, **kwargs: Any
@@ -175,7 +170,7 @@ class ObjectiveStepLoss(StepLoss):
 
     def list_query_key_views(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
         """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
-        core = self._contraport_loss_or_none is not None and self._contraport_loss_or_none.has_core_view
+        core = isinstance(self.objective, Loss) and self.objective.has_core_view
         return [pair for pair in embedded.iter_query_key_views() if not core or 0 in pair]
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
@@ -192,21 +187,18 @@ class ObjectiveStepLoss(StepLoss):
             kwargs["features"] = select_batch_rows(self.teacher, batch)
         if self.column_weights is not None:
             kwargs["column_weights"] = select_batch_rows(self.column_weights, batch)
-        if self._contraport_loss_or_none is not None and self._contraport_loss_or_none.requires_ids:
+        if isinstance(self.objective, Loss) and self.objective.requires_ids:
             kwargs["ids"] = batch.ids
         return kwargs
 
     def missing_views_unsupported_reason(self) -> str | None:
-        if self._contraport_loss_or_none is not None and not self._contraport_loss_or_none.compares_items:
+        if isinstance(self.objective, Loss) and not self.objective.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
-        if (
-            items >= MIN_BATCH_SIZE_WITHOUT_WARNING
-            or self._contraport_loss_or_none is None
-            or not self._contraport_loss_or_none.has_negatives
-        ):
+        has_negatives = isinstance(self.objective, Loss) and self.objective.has_negatives
+        if items >= MIN_BATCH_SIZE_WITHOUT_WARNING or not has_negatives:
             return None
         return (
             f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
@@ -295,11 +287,9 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         if self.mined:
             return "negatives are mined among all views of all items"
-        return (
-            super().missing_views_unsupported_reason()
-            if self.memory is None
-            else "a queue or a bank stores all views of items"
-        )
+        if self.memory is not None:
+            return "a queue or a bank stores all views of items"
+        return super().missing_views_unsupported_reason()
 
     def batch_size_warning(self, items: int) -> str | None:
         return super().batch_size_warning(items) if self.memory is None else None
@@ -395,8 +385,8 @@ class DistillationLoss(ObjectiveStepLoss):
         size = len(self.queue)
         classes = torch.cat([gathered, self.queue[: int(self.written)]])[:size]
         self._staged.append(gathered)
-        assert self._contraport_loss_or_none is not None
-        target = (own @ classes.T / self._contraport_loss_or_none.temperature).softmax(1)
+        assert isinstance(self.objective, Loss)
+        target = (own @ classes.T / self.objective.temperature).softmax(1)
         losses = [
             self.call_objective(batch, query, classes, pair=(view, view), target=target)
             for view, query in enumerate(embedded.queries)
