@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_items_of_shape
-from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
+from contraport._utils.text_bytes import MAX_TEXT_BYTES
 from contraport.errors import check, check_integer
 
 NUM_MLP_FEATURES = 256
@@ -124,7 +124,7 @@ class SmallCNN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_image_shape("small-cnn", shape)
+        _check_item_shape("small-cnn", shape, 3, "images")
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_MAX_UNSTRIDED_SIDES, strict=True):
             stride = 1 if side <= largest else 2
@@ -170,7 +170,7 @@ class GradientHistograms(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_image_shape("gradients", shape)
+        _check_item_shape("gradients", shape, 3, "images")
         self.colored = shape[0] == 3
         of_edges = NUM_GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
         self.num_features = of_edges + self.colored * NUM_GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
@@ -235,8 +235,7 @@ class SmallTCN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        message = f"encoder: 'small-tcn' takes time series, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
-        check(len(shape) == 2, message, "shape")
+        _check_item_shape("small-tcn", shape, 2, "time series")
         self.entry = nn.Conv1d(shape[0], NUM_TCN_FEATURES, 1)
         self.blocks = nn.Sequential(*(_ResidualBlock(NUM_TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
 
@@ -273,10 +272,10 @@ def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 
-def _check_image_shape(name: str, shape: tuple[int, ...]) -> None:
-    """Raise `UsageError` unless an item shape is that of an image."""
-    message = f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
-    check(len(shape) == 3, message, "shape")
+def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
+    """Raise `UsageError` unless items have a number of dimensions, that of the expected kind of items."""
+    message = f"encoder: {encoder!r} takes {expected}, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
+    check(len(shape) == num_dimensions, message, "shape")
 
 
 EMBEDDING_WIDTH = 128
@@ -417,8 +416,7 @@ class SmallText(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        message = f"encoder: 'small-text' takes texts, got {describe_items_of_shape(shape)}."
-        check(is_text_shape(shape), message, "shape")
+        _check_item_shape("small-text", shape, 0, "texts")
         self.hasher = NgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
@@ -466,8 +464,7 @@ class LearnedWeightNgrams(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        message = f"encoder: {self.name!r} takes texts, got {describe_items_of_shape(shape)}."
-        check(is_text_shape(shape), message, "shape")
+        _check_item_shape(self.name, shape, 0, "texts")
         self.hasher = NgramHasher(self.ngram_sizes)
         self.log_weights = nn.Embedding(NUM_HASH_BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)

@@ -22,6 +22,7 @@ import torch
 
 from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
+from contraport.data.formats.image_and_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
 from contraport.errors import UsageError, check, check_regular_file, translate_read_errors
@@ -273,9 +274,7 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     Raises:
         UsageError: the file is missing or has another format, or a value is missing.
     """
-    with translate_read_errors(f"data: {path}", "text"):
-        check_regular_file("data", path)
-        lines = path.read_text("utf-8").splitlines()
+    lines = read_text_file(str(path)).splitlines()
     header = [line.strip().lower() for line in lines]
     check("@data" in header, f"data: {path}: must have a line @data before the series.", "ts_format")
     first = header.index("@data") + 1
