@@ -198,8 +198,8 @@ def dataset_from_rows(
     split: str,
     *,
     path: Path,
-    columns: Mapping[str, Any] | None,
-    image_size: int | None,
+    columns: Mapping[str, Any] | None = None,
+    image_size: int | None = None,
     test_fraction: float | None = None,
     is_test: Masks | None = None,
     class_names: Mapping[str, tuple[str, ...]] | None = None,
@@ -421,7 +421,7 @@ def is_huggingface_folder(folder: str) -> bool:
     "a dataset of Hugging Face", recognizes=is_huggingface_folder, options=["image_size", "columns", "test_fraction"]
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
-    """Load one split of a folder written by `save_to_disk`; for the options see `dataset_from_huggingface`."""
+    """Load one split of a folder written by `save_to_disk`; for the options see `dataset_from_rows`."""
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _check_arrow_files_intact(Path(folder))
@@ -431,19 +431,10 @@ def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
     return dataset_from_huggingface(loaded, split, Path(folder), **options)
 
 
-def dataset_from_huggingface(
-    loaded: Any,
-    split: str,
-    path: Path,
-    *,
-    image_size: int | None = None,
-    columns: Mapping[str, Any] | None = None,
-    test_fraction: float | None = None,
-) -> Dataset:
-    """Build one split of a `datasets.Dataset` or `DatasetDict`.
+def dataset_from_huggingface(loaded: Any, split: str, path: Path, **options: Any) -> Dataset:
+    """Build one split of a `datasets.Dataset` or `DatasetDict`; for the options see `dataset_from_rows`.
 
     A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). A `ClassLabel` keeps its names.
-    The arguments are those of `dataset_from_rows`.
     """
     datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
     train, test = (
@@ -455,11 +446,9 @@ def dataset_from_huggingface(
         TableRows(whole.with_format("arrow")),
         split,
         path=path,
-        columns=columns,
-        image_size=image_size,
-        test_fraction=test_fraction,
         is_test=None if test is None else np.arange(len(whole)) >= len(train),
         class_names=names,
+        **options,
     )
 
 

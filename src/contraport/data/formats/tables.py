@@ -54,23 +54,15 @@ _LABEL_OR_KEY_ROLE_BY_COLUMN_NAME = {
 
 
 @data_format("a table", suffixes=TABLE_SUFFIXES, options=["image_size", "columns", "test_fraction"])
-def load_table(
-    path: str,
-    split: str,
-    image_size: int | None = None,
-    columns: Mapping[str, Any] | None = None,
-    test_fraction: float | None = None,
-) -> Dataset:
-    """Load one split of a `.csv`, `.jsonl` or `.parquet` file.
+def load_table(path: str, split: str, columns: Mapping[str, Any] | None = None, **options: Any) -> Dataset:
+    """Load one split of a `.csv`, `.jsonl` or `.parquet` file; for the options see `dataset_from_rows`.
 
     `contraport.data.formats.column_roles.infer_roles` describes the roles of its columns. Columns may name image files,
     relative to the folder of the table; those that cannot be decoded are left out, logged, and listed in
     ``unreadable_files``.
     """
     rows = TableRows(read_table(path, columns))
-    return dataset_from_rows(
-        rows, split, path=Path(path), columns=columns, image_size=image_size, test_fraction=test_fraction
-    )
+    return dataset_from_rows(rows, split, path=Path(path), columns=columns, **options)
 
 
 def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa.Table:

@@ -328,7 +328,7 @@ class FunctionNameAndDocstring(NamedTuple):
     sentence: str
 
 
-def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
+def load_docstrings(split: str, root: Path | None) -> Dataset:
     """Load functions of the standard library as two texts each, ``name`` and ``docstring``; a fifth is held out.
 
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
