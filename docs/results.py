@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ SHORT_RUNS = "The runs are short and the sets small, so a difference of one poin
 
 SHORTEST_COMPARED = 0.2
 """CPU seconds below which a time is too short to give an exponent."""
+
+ALWAYS_SHOWN_ROWS = 100_000
+"""Number of rows from which all sizes of commands are listed."""
 
 LIMITS = "900 CPU seconds and 8 GB"
 
@@ -229,7 +233,8 @@ def scale(results: list[dict[str, Any]]) -> str:
     said = paragraph(
         "CPU seconds of one thread, and the peak memory of the process with its libraries (at least "
         f"{libraries:.1f} GB) and data (`python -m benchmarks.scale`; limits of {LIMITS}). The exponent is that of the "
-        "growth since the size above, if that took long enough. A fifth of the pairs of an audit are wrong; up to "
+        f"growth since the next smaller size; those below {ALWAYS_SHOWN_ROWS:,} rows are left out where there are "
+        "three larger ones. A fifth of the pairs of an audit are wrong; up to "
         f"{MAX_EXACT_NEIGHBOR_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
         f"{largest['rows']:,} pairs of {largest['width']} numbers took {largest['wall']:.0f} s beside other work. CPU "
         f"seconds of its parts: {parts}; the rest is reading."
@@ -252,7 +257,9 @@ def scale(results: list[dict[str, Any]]) -> str:
         f"The exponents in the plot are those of more than {MAX_EXACT_NEIGHBOR_ITEMS:,} pairs; the dashed lines grow "
         "as n^1.1."
     )
-    sections = said, quadratic, table(head, map(cells, results)), shown, image, input_formats(formats)
+    larger = Counter((row["case"], row["width"]) for row in results if row["rows"] >= ALWAYS_SHOWN_ROWS)
+    listed = [row for row in results if row["rows"] >= ALWAYS_SHOWN_ROWS or larger[row["case"], row["width"]] < 3]
+    sections = said, quadratic, table(head, map(cells, listed)), shown, image, input_formats(formats)
     return "\n\n".join(("## Commands by number of rows", *sections))
 
 
