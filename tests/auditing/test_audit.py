@@ -294,6 +294,8 @@ def test_deprecated_attributes_still_work_with_a_warning() -> None:
     for old, new in (("data", "data_name"), ("rows", "source_rows"), ("mismatch_scores", "known_mismatch_scores")):
         with pytest.warns(FutureWarning, match=new):
             assert getattr(found, old) is getattr(found, new)
+    with pytest.warns(FutureWarning, match="pair_fdrs"):
+        assert np.array_equal(found.fdr, found.pair_fdrs)
     with pytest.raises(AttributeError):
         found.no_such_attribute  # noqa: B018
 
