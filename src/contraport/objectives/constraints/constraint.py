@@ -95,8 +95,11 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
 
 def target_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
     """Return the target marginals of a request, uniform ones by default."""
+    if request.marginals is not None:
+        return request.marginals
     like = geometry.log_kernel.inputs[0]
-    return request.marginals or uniform_log_marginals(*geometry.shape, like.dtype, like.device)
+    log_a, log_b = uniform_log_marginals(*geometry.shape, like.dtype, like.device)
+    return log_a.clone(), log_b.clone()  # plans hand them out, and a write must not reach the cached ones
 
 
 @dataclass(frozen=True, repr=False)
