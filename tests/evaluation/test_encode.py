@@ -98,6 +98,7 @@ def test_encodes_all_views_by_place_or_by_name(tmp_path: Path) -> None:
     encoded = loaded.encode((ear, eye), progress=False)
     assert np.array_equal(encoded, expected_rows(loaded, (ear, eye)))
     assert np.array_equal(loaded.encode({"eye": eye, "ear": ear}, progress=False), encoded)
+    assert np.array_equal(expected_rows(loaded, {"eye": eye, "ear": ear}), encoded)
 
 
 def test_rejects_items_of_another_kind(tmp_path: Path) -> None:

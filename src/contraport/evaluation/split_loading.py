@@ -223,8 +223,8 @@ class SplitLoader:
         dataset = build_dataset(settings, split)
         if as_one_split and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
-            return dataset.subset(torch.arange(len(dataset)), split)
-        return dataset
+            dataset = dataset.subset(torch.arange(len(dataset)), split)
+        return _order_views_as_model(dataset, self.model)
 
     def _adapt_settings(self, data: Any) -> Settings:
         """Return the training settings, adapted to load the given data."""
@@ -246,6 +246,14 @@ class SplitLoader:
         return adapted.replace_unchecked(
             data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS
         )
+
+
+def _order_views_as_model(dataset: Dataset, model: Model) -> Dataset:
+    """Return the dataset with its views in the order of the model if both have the same names, else as it is."""
+    names, expected = list(dataset.view_names), list(model.view_names)
+    if names == expected or len({*names}) < len(names) or {*names} != {*expected}:
+        return dataset
+    return dataset.select_views([names.index(name) for name in expected])
 
 
 def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
