@@ -10,8 +10,8 @@ from contraport.encoders.builtin_networks import (
     NGRAM_SIZES,
     NUM_HASH_BUCKETS,
     LearnedWeightNgrams,
-    NgramHasher,
     SmallText,
+    WordAndNgramHasher,
     vectorize_texts,
 )
 from contraport.encoders.factory import build_encoder
@@ -20,7 +20,7 @@ TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 
 def hashes(text, sizes=NGRAM_SIZES):
-    words, word_mask, ngrams, ngram_mask = NgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
+    words, word_mask, ngrams, ngram_mask = WordAndNgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
     return words[0][word_mask[0]].tolist(), ngrams[0][ngram_mask[0]].tolist()
 
 

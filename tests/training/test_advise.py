@@ -12,7 +12,7 @@ from contraport.catalog.recommendations import USE_CASES
 from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.data import Dataset, from_arrays
-from contraport.training.advise import Advice
+from contraport.training.advise import CommandAdvice
 from contraport.training.preflight import find_objective_warning
 from tests.errors import raises_usage_error
 
@@ -97,7 +97,7 @@ def test_command_line_prints_the_command(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_result_is_text() -> None:
-    assert str(Advice("contraport train", ())).strip() == "contraport train"
+    assert str(CommandAdvice("contraport train", ())).strip() == "contraport train"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class ObjectiveEntry:
 
 
 BuilderParams = ParamSpec("BuilderParams")
-Choice = TypeVar("Choice")
+ChoiceValue = TypeVar("ChoiceValue")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 """All registered objectives, by hyphenated name."""
@@ -190,7 +190,7 @@ def _resolve_initial_temperature(text: str, signature: inspect.Signature) -> flo
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 
 
-def _get_choice(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
+def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceValue]) -> ChoiceValue:
     """Return the choice of an option by its name, or raise `UsageError` if there is none."""
     check_name(option, name, choices)
     return choices[str(name)]

@@ -18,7 +18,7 @@ from contraport.errors import SelfTestError, UsageError, message_if_out_of_memor
 
 __all__ = ["entry_point", "main"]
 
-_HELP_TEMPLATE = """usage: contraport COMMAND [options]
+_MAIN_HELP_TEMPLATE = """usage: contraport COMMAND [options]
 
 Contrastive learning as optimal transport: train encoders without labels, evaluate and use them.
 {commands}
@@ -99,7 +99,7 @@ def _dispatch(arguments: list[str]) -> None:
     """Run the command that the arguments name, or print help, version or completion."""
     match arguments:
         case [] | ["-h" | "--help", *_]:
-            print(_HELP_TEMPLATE.format(commands=_format_commands()))
+            print(_MAIN_HELP_TEMPLATE.format(commands=_format_commands()))
         case ["--print_completion", *rest]:
             print(import_object("contraport.cli.completion:completion_script")(rest))
         case ["--complete", *words]:

@@ -25,7 +25,7 @@ from contraport.training.config import TRAIN_OPTIONS
 OptionMap = Mapping[str, Any]
 """Options of `contraport.train` by name."""
 
-_UNTRAINED_ENCODER_SETTINGS = (
+_UNTRAINED_ENCODER_OPTION_NAMES = (
     "representation",
     "encoder",
     "shared_encoder",
@@ -162,7 +162,7 @@ class Grid:
 
     @cached_property
     def encoder_options_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, by name of each reference row.
+        """Options that give the encoder of a reference row, where they differ from the baseline's, by name of the row.
 
         Of a reference row, the untrained encoder and the raw inputs are evaluated too. References are the baseline and
         the first row of each other encoder or representation: metrics of another representation do not show what
@@ -208,7 +208,7 @@ def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     from contraport.training.run_setup import resolve_settings
 
     settings = resolve_settings(options)
-    relevant = {name: getattr(settings, name) for name in _UNTRAINED_ENCODER_SETTINGS}
+    relevant = {name: getattr(settings, name) for name in _UNTRAINED_ENCODER_OPTION_NAMES}
     representation = settings.representation or ""
     views = list(settings.given_views)
     is_one_view = representation.isdigit() and int(representation) < len(views)

@@ -105,15 +105,15 @@ def mean_interval_over_seeds(
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if estimate.variance == 0:
         return None
-    half = _student_quantile(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
+    half = _interval_half_width(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
 
-def _student_quantile(level: float, dof: float) -> float:
+def _interval_half_width(confidence_level: float, dof: float) -> float:
     """Return the half width, in standard errors, of a two-sided interval at a confidence level (Student's t)."""
     from scipy.stats import t as student
 
-    return float(student.ppf((1 + level) / 2, dof))
+    return float(student.ppf((1 + confidence_level) / 2, dof))
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class PairedDifference:
             return None
         squares = sum(one.variance**2 / one.dof for one in components)
         dof = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
-        half = _student_quantile(bonferroni_confidence_level(comparisons), dof) * total**0.5
+        half = _interval_half_width(bonferroni_confidence_level(comparisons), dof) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

@@ -293,7 +293,7 @@ _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among 
 _SPACE_BYTE = 32  # ASCII space
 
 
-class NgramHasher(nn.Module):
+class WordAndNgramHasher(nn.Module):
     """Module that hashes the words and byte n-grams of texts to integers below `NUM_HASH_BUCKETS`.
 
     ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of
@@ -359,7 +359,7 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
     torch.Size([3, 4096])
     """
-    words, word_mask, ngrams, ngram_mask = NgramHasher().to(texts.device)(texts)
+    words, word_mask, ngrams, ngram_mask = WordAndNgramHasher().to(texts.device)(texts)
     return _sum_by_bucket_and_normalize(
         torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1).float(), size
     )
@@ -417,7 +417,7 @@ class SmallText(nn.Module):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         _check_item_shape("small-text", shape, 0, "texts")
-        self.hasher = NgramHasher()
+        self.hasher = WordAndNgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
             *build_dense_block_layers(NUM_TEXT_FEATURES, MLP_HIDDEN_WIDTH),
@@ -465,7 +465,7 @@ class LearnedWeightNgrams(nn.Module):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         _check_item_shape(self.name, shape, 0, "texts")
-        self.hasher = NgramHasher(self.ngram_sizes)
+        self.hasher = WordAndNgramHasher(self.ngram_sizes)
         self.log_weights = nn.Embedding(NUM_HASH_BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
 

@@ -95,12 +95,12 @@ class TransformersTextEncoder(nn.Module):
         pooled = []
         for rows in groups:
             width = max(1, int(lengths[rows].max()))
-            pooled.append(self._pool(tokens[rows, :width].to(device), mask[rows, :width].to(device)))
+            pooled.append(self._encode_and_pool(tokens[rows, :width].to(device), mask[rows, :width].to(device)))
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled)[torch.cat(groups).argsort().to(device)]
 
-    def _pool(self, tokens: Tensor, mask: Tensor) -> Tensor:
+    def _encode_and_pool(self, token_ids: Tensor, mask: Tensor) -> Tensor:
         """Return the pooled states of tokens, ``(b, num_features)``, from token ids and attention mask, ``(b, T)``."""
-        states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
+        states: Tensor = self.network(input_ids=token_ids, attention_mask=mask).last_hidden_state
         if self.pooling == "first":
             return states[:, 0]
         if self.pooling == "last":

@@ -33,7 +33,7 @@ from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
-class BackendConfig(NamedTuple):
+class PassesConfig(NamedTuple):
     """Backend, processes and precision of an operation, fixed when it starts and used again by its gradient.
 
     Attributes:
@@ -72,11 +72,11 @@ class Operation(ABC):
     The fields of a subclass must be values that `flatten` supports.
 
     Attributes:
-        backend_config: Backend, processes and precision of the operation.
+        passes_config: Backend, processes and precision of the operation.
         geometry: Compared pairs of rows and columns.
     """
 
-    backend_config: BackendConfig
+    passes_config: PassesConfig
     geometry: Geometry
 
     @property
@@ -117,7 +117,7 @@ class OperationWithDenseForm(Operation):
 
     def compute_outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the backend of the operation."""
-        if self.backend_config.passes_class.uses_plain_autograd:
+        if self.passes_config.passes_class.uses_plain_autograd:
             return self.compute_outputs_densely()
         return apply_operation(self)[: self.output_and_differentiable_counts[1]]
 
@@ -146,7 +146,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 def _run_forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by the tensors saved for the gradient."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
-        passes = operation.backend_config.create_passes(operation.geometry)
+        passes = operation.passes_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
@@ -158,7 +158,7 @@ def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Bac
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
     with torch.no_grad(), autocast_disabled(tensors[0]):
-        passes = operation.backend_config.create_passes(operation.geometry, args.outputs[count:])
+        passes = operation.passes_config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
@@ -257,7 +257,7 @@ def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 def _forward_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     """Allocate the outputs of `_forward_op` without computing them, for tracing."""
     operation: Operation = unflatten(_structures[structure], tensors)
-    config = operation.backend_config
+    config = operation.passes_config
     saved = config.passes_class.allocate_saved_tensors(operation.geometry, config.processes)
     return [*operation.allocate_outputs(), *saved]
 

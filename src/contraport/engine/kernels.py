@@ -242,8 +242,8 @@ class Kernel(nn.Module, ABC):
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
         rows = _SCALING_FUNCTIONS[self.cost](x, cost_unit)
         columns = rows if x is y else _SCALING_FUNCTIONS[self.cost](y, cost_unit)
-        row_bias = rows.biases()
-        column_bias = row_bias if x is y else columns.biases()
+        row_bias = rows.bias_vector()
+        column_bias = row_bias if x is y else columns.bias_vector()
         return InnerProductLogKernel(
             rows.z,
             columns.z,
@@ -488,7 +488,7 @@ class _ScaledEmbeddings(NamedTuple):
     bias: Tensor | float
     common_squared_norm: float = math.inf
 
-    def biases(self) -> Tensor:
+    def bias_vector(self) -> Tensor:
         """Return the bias of each embedding as a vector, (n,)."""
         size = self.z.shape[0]
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)

@@ -128,7 +128,7 @@ class LogKernel(ABC):
 
     @property
     def is_finite(self) -> bool:
-        """True if log K is finite for all pairs unless it overflows; False if unknown."""
+        """True if log K is known to be finite for all pairs in exact arithmetic; it may still overflow."""
         return False
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import autocast_disabled, check_not_in_torch_func
-from contraport.engine.backends import resolve_backend_config
+from contraport.engine.backends import resolve_passes_config
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
@@ -58,7 +58,7 @@ def run_half_steps(
     tensor([0.1920, 0.1920, 0.1920])
     """
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = resolve_backend_config(geometry, len(steps)), relaxation or Relaxation()
+        config, relaxation = resolve_passes_config(geometry, len(steps)), relaxation or Relaxation()
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
@@ -132,7 +132,7 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = RowTransportCostsOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
+        operation = RowTransportCostsOperation(resolve_passes_config(geometry), geometry, f.detach(), g.detach())
         return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
 
 
@@ -164,7 +164,7 @@ def run_sinkhorn_to_convergence(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = resolve_backend_config(geometry), relaxation or Relaxation()
+        config, relaxation = resolve_passes_config(geometry), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
         return f, g, None if torch.compiler.is_compiling() else int(iterations_made)

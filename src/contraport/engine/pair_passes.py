@@ -47,7 +47,7 @@ class WeightTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends: passes over all pairs of one geometry, for one operation or its gradient.
 
-    A backend overrides `precompute` to prepare what its passes share.
+    A backend overrides `prepare` to prepare what its passes share.
 
     Args:
         geometry: the pairs.
@@ -74,11 +74,11 @@ class PairPasses(ABC):
         self.operand_precision = operand_precision
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
-        self.precompute()
+        self.prepare()
 
     @abstractmethod
-    def precompute(self) -> None:
-        """Compute what all passes of this object share; called at the end of the constructor."""
+    def prepare(self) -> None:
+        """Set the attributes that all passes of this object share; called at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return the tensors of the forward pass that the gradient reuses; by default none."""
@@ -148,7 +148,7 @@ class DensePairPasses(PairPasses):
     description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
     uses_plain_autograd: ClassVar[bool] = True
 
-    def precompute(self) -> None:
+    def prepare(self) -> None:
         self.s = self.geometry.dense()
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:

@@ -284,7 +284,7 @@ class RingPairPasses(PairPasses):
     description: ClassVar[str] = "embeddings travel around a ring of processes: O(N d / W) memory on W"
     visit_passes_class: ClassVar[type[PairPasses]]
 
-    def precompute(self) -> None:
+    def prepare(self) -> None:
         assert isinstance(self.log_kernel, RingLogKernel)
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
@@ -314,7 +314,7 @@ class RingPairPasses(PairPasses):
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
     def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._terms_in_owner_order(terms)
+        terms = self._terms_with_vectors_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
@@ -334,7 +334,7 @@ class RingPairPasses(PairPasses):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._terms_in_owner_order(terms), self.ring.own.column_input_indices
+        terms, columns = self._terms_with_vectors_in_owner_order(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -384,7 +384,7 @@ class RingPairPasses(PairPasses):
             geometry = Geometry(visit.log_kernel, masks)
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
-    def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+    def _terms_with_vectors_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         """Return weight terms whose vectors are permuted from block order to owner order."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [

@@ -51,7 +51,7 @@ _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 class _TransformMixin:
-    """Mixin that defines `ContrastiveEncoder.transform` in a base class, where scikit-learn does not wrap it.
+    """Base class with `ContrastiveEncoder.transform`, so that scikit-learn does not wrap this method.
 
     It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
     the feature names of all views. The given views are only known in the call.

@@ -86,7 +86,9 @@ def build_objective_or_reason(settings: Settings) -> Loss | str:
     return objective
 
 
-def build_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss | str:
+def build_objective_or_reason_at_epoch(
+    initial: Loss, run: RunFolder, settings: Settings, epochs: int | None
+) -> Loss | str:
     """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
 
     If `epochs` is None, the objective is that after all epochs.
@@ -141,7 +143,9 @@ class LoadedRun:
         views = build_views(settings, train)
         check_views_fit_model(model, train, views)
         initial = build_objective_or_reason(settings)
-        objective = initial if isinstance(initial, str) else build_objective_at_epoch(initial, run, settings, epochs)
+        objective = (
+            initial if isinstance(initial, str) else build_objective_or_reason_at_epoch(initial, run, settings, epochs)
+        )
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
     def build_context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
@@ -173,7 +177,9 @@ class LoadedRun:
     def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
         """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
         if not isinstance(self.initial_objective, str):
-            objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
+            objective = build_objective_or_reason_at_epoch(
+                self.initial_objective, self.run_folder, self.training_settings, epoch
+            )
             if isinstance(objective, Loss):
                 with suppress(UsageError):  # a missing fact is reported for the last epoch
                     return compute_plan_arrays(model, objective, self.test, self.views, self.loader_config)

@@ -179,13 +179,13 @@ def find_verdict_text(metric_keys: Iterable[str], differences: DifferencesByBase
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
     """
-    verdict = _find_recommendation_text(metric_keys, differences)
+    verdict = _find_encoder_verdict_without_warning(metric_keys, differences)
     if verdict is None or test_items >= MIN_TEST_ITEMS_WITHOUT_WARNING:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _find_recommendation_text(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
+def _find_encoder_verdict_without_warning(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
     """Return the verdict without the warning of a small test set."""
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}

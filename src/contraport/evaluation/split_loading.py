@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 
 def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test datasets of an evaluation, and number classes and domains alike in both.
+    """Load the training and test datasets of an evaluation; a class or a domain has the same number in both.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have

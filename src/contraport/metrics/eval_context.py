@@ -282,7 +282,7 @@ class EvalContext:
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_linked_entities(self, view: int) -> Tensor:
-        """Embed the rows (view 0) or columns (view 1) of a coupling that are in a pair, `(ids, d)`; others are zeros.
+        """Embed the entities of one view that are in a pair, `(ids, d)`; rows of other entities are zeros.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """

@@ -40,7 +40,7 @@ _SQUARED_COST_NAMES = ("sqeuclidean", "chordal")
 _FIRST_STEP_SHARE = 0.25
 """First step of the auction, as a share of the mean cost of all pairs; larger ones took as long."""
 
-_NUM_HALF_STEPS = 10
+_NUM_HALF_STEPS_PER_HALVING = 10
 """Number of half-steps on each set when both are halved; 30 were no better on images and on random points."""
 
 _MAX_POTENTIAL_UPDATES = 8
@@ -284,7 +284,7 @@ def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: to
     no plan has to be computed. The two sets take turns, which never raises the cost.
     """
     direction, orders = _draw_direction(sides[0], generator), [torch.empty(0)] * 2
-    for step in range(2 * _NUM_HALF_STEPS):
+    for step in range(2 * _NUM_HALF_STEPS_PER_HALVING):
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]
         orders[number] = (points @ direction).argsort()

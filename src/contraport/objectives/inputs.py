@@ -186,7 +186,7 @@ def parse_call_inputs(
             raise unknown_name_error(
                 "call", name, (*ITEM_OPTION_NAMES, *NON_ITEM_OPTION_NAMES, "target", "temperature"), "option"
             )
-    if _show_different_items(views, values):
+    if _has_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
         return _build_inputs_of_different_items(views, values, sets)
     check_views(views, sets=sets)
@@ -204,7 +204,7 @@ def parse_call_inputs(
     return CallInputs(views, attributes, marks)
 
 
-def _show_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
+def _has_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
     """Return whether two views show different items: unequal row counts, or attributes given as pairs."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
@@ -219,7 +219,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 
 
 def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
-    """Build inputs of n + m items, each absent from one view, from two views of n and of m different items."""
+    """Build inputs of n + m items, each with one view, from two views that show n and m different items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v, sets=sets)

@@ -208,11 +208,11 @@ class RunFolder(Run):
             check(is_own, message, "not_a_run")
 
     @property
-    def resume_command(self) -> str:
-        """Advice to repeat the parent command, such as "audit"; without one, the command of `Run.resume_command`."""
+    def resume_advice(self) -> str:
+        """How to resume, for a message: the words "repeat the audit with ...", or the command if there is no parent."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
-        return super().resume_command
+        return self.resume_command
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
@@ -221,7 +221,7 @@ class RunFolder(Run):
         def remedy() -> str:
             if not self.last_checkpoint.exists():
                 return ""
-            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_command}"
+            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_advice}"
 
         with report_write_errors("out", self.path, remedy):
             yield

@@ -157,10 +157,10 @@ class FeatureIndex:
     faiss_index: Any
     features: np.ndarray
 
-    def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
-        """Return sorted indices of candidate rows, which include most of the `count` nearest to a query ``(F,)``."""
+    def candidate_indices(self, query: Tensor, min_count: int) -> np.ndarray:
+        """Return sorted candidate rows of a query ``(F,)``: most of its `min_count` nearest rows, and some others."""
         rows = normalize_rows(query.cpu().numpy()[None], _CPU).numpy()
-        _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * min_count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -201,7 +201,7 @@ class ClassCosines:
 
 
 def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
-    """Compute cosines of all pairs of items and their means within and between classes.
+    """Compute the cosines of all pairs of items, and the mean cosines within and between classes.
 
     Args:
         features: (n, F), n >= 2.

@@ -69,7 +69,7 @@ class MultiViewAdvice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Advice:
+class CommandAdvice:
     """Recommended training command for given data.
 
     Attributes:
@@ -95,7 +95,7 @@ class Advice:
 
 
 @ADVISE_COMMAND_SPEC.with_option_parameters
-def advise(values: dict[str, Any]) -> Advice:
+def advise(values: dict[str, Any]) -> CommandAdvice:
     """Recommend a training command for given data.
 
     Raises:
@@ -120,7 +120,7 @@ def advise(values: dict[str, Any]) -> Advice:
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", get_base_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    return Advice(command, tuple(reasons), tuple(alternatives), _find_multi_view_advice(values, options))
+    return CommandAdvice(command, tuple(reasons), tuple(alternatives), _find_multi_view_advice(values, options))
 
 
 def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
@@ -255,7 +255,7 @@ def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list
     return alternatives
 
 
-def print_advice(advice: Advice) -> None:
+def print_advice(advice: CommandAdvice) -> None:
     """Print the recommended command and the reasons."""
     print(advice)
     print("\nMeasurements behind this advice: contraport docs choosing")

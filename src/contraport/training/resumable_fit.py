@@ -115,7 +115,7 @@ def run_training_loop(
                             with run.translate_write_errors():
                                 drop_metrics_after(run, start)
         except StreamReadError as error:
-            remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
+            remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
             raise_once_across_ranks(UsageError(f"{error}{remedy}"))
         finally:
             components.batches.close()  # loading processes would outlive an exception
@@ -137,7 +137,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 @contextmanager
 def _translate_interrupts(run: RunFolder) -> Iterator[None]:
     """Context manager: convert Ctrl-C or SIGTERM to a `KeyboardInterrupt` whose message has the command to resume."""
-    message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
+    message = f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
     try:
         with restored_signal_handlers():
             yield

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
-from contraport.training.step.batch_embedding import check_items_per_chunk, embed_in_chunks
+from contraport.training.step.batch_embedding import check_chunks_large_enough, embed_in_chunks
 
 
 def embed_by(network: nn.Module):
@@ -119,4 +119,4 @@ def test_several_processes_see_the_chunks_that_one_does() -> None:
 @pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])
 def test_chunks_have_two_items(items: int, size: int, good: bool) -> None:
     with nullcontext() if good else raises_usage_error("cache_chunk.small_chunks", 2, items, size):
-        check_items_per_chunk(items, size)
+        check_chunks_large_enough(items, size)

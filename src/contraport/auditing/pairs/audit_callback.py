@@ -115,7 +115,7 @@ State = TypeVar("State", bound=_OnlineAuditState)
 """Type of the state of an online audit: of pairs or of views."""
 
 
-class OnlineAuditCallback(Callback, ABC, Generic[State]):
+class SelectingAuditCallback(Callback, ABC, Generic[State]):
     """Base class of training callbacks that score between epochs and select the positions to train on next.
 
     Attributes:
@@ -205,7 +205,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, shift=2)
 
 
-class AuditCallback(OnlineAuditCallback[PairAuditState]):
+class AuditCallback(SelectingAuditCallback[PairAuditState]):
     """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
 
     _last_features: PairedFeatures | None = None

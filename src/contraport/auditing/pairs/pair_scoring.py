@@ -145,7 +145,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
+    """Mean similarity, in one view, to the partners of the items nearest in the other view, averaged over both ways."""
     (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)

@@ -169,18 +169,18 @@ class PairedFeatures:
             return None
         return gram_matrix(self.features[0]), gram_matrix(self.features[1])
 
-    def _neighbor_indices_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
-        """Return the nearest items of each item in a view, among `items`, ``(m,)``, as int64 ``(n, number)``."""
+    def _neighbor_indices_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
+        """Return the `number` candidates, ``(m,)``, nearest to each item in a view, as int64 ``(n, number)``."""
         if self._similarity_matrices is None:
-            return self.nearest_item_indices(self.features[view], self.features[view], items, number)
-        blocks = split_into_row_blocks(self._similarity_matrices[view], len(items))
-        if len(items) < len(self):
-            blocks = tuple(block.index_select(1, items) for block in blocks)
-        return items[torch.cat([top_indices(block, number) for block in blocks])]
+            return self.nearest_item_indices(self.features[view], self.features[view], candidates, number)
+        blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
+        if len(candidates) < len(self):
+            blocks = tuple(block.index_select(1, candidates) for block in blocks)
+        return candidates[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def unrestricted_neighbor_indices_by_view(self) -> tuple[Tensor, Tensor]:
-        """Nearest items of each item in each view, regardless of the pool, ``(n, k)``; k is twice the number needed."""
+    def neighbor_indices_ignoring_pool_by_view(self) -> tuple[Tensor, Tensor]:
+        """Nearest items of each item in each view, also outside the pool, ``(n, k)``; k is 2 (neighbors + 2), or n."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._neighbor_indices_in_view(0, items, number), self._neighbor_indices_in_view(1, items, number)
 
@@ -190,7 +190,7 @@ class PairedFeatures:
         # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.unrestricted_neighbor_indices_by_view
+            first, second = self.neighbor_indices_ignoring_pool_by_view
             return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._neighbor_indices_in_view(view, self.neighbor_pool, number) for view in (0, 1))
@@ -198,7 +198,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.unrestricted_neighbor_indices_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.neighbor_indices_ignoring_pool_by_view, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)
@@ -236,10 +236,10 @@ class PairedFeatures:
         return nearest.gather(1, order)
 
     def compute_neg_log_rank_shares(self, view: int, items: Tensor, candidates: Tensor) -> Tensor:
-        """Return the negative log rank of `candidates`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
+        """Return the negative log rank share of `candidates`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
 
-        The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
-        is 1 in every space. Ties count as one group.
+        The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
+        mean is 1 in every space. Ties count as one group.
         """
         values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
         if self._similarity_matrices is not None:

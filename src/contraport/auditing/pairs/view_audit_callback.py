@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, OnlineAuditCallback
+from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, SelectingAuditCallback
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
@@ -61,7 +61,7 @@ class ViewAuditState(NamedTuple):
     trusted_views: Tensor
 
 
-class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
+class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
     """Training callback that scores the views between epochs and selects the views to train on next."""
 
     @property

@@ -346,7 +346,7 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
-    """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
+    """Return the functions of Python's library whose name and docstring sentence are unique, of large modules only."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())

@@ -291,7 +291,7 @@ def get_item_view_names(item: Any) -> tuple[str, ...]:
     fields = _get_view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
         return ()
-    parts = [(name.rpartition("."), f".{_get_field_suffix(name)}" in IMAGE_SUFFIXES) for name in fields]
+    parts = [(name.rpartition("."), f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES) for name in fields]
     return derive_field_view_names([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
 
 
@@ -328,18 +328,18 @@ def _is_image_field(name: object, value: Any) -> bool:
     """Return whether a field holds an image: a PIL image, bytes under an image suffix, or a mapping with bytes."""
     return (
         isinstance(value, Image.Image)
-        or (isinstance(value, bytes) and f".{_get_field_suffix(name)}" in IMAGE_SUFFIXES)
+        or (isinstance(value, bytes) and f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
 
 
 def _is_text_field(name: object, value: Any) -> bool:
     """Return whether a field holds a text, judged by its suffix or its name."""
-    by_suffix = isinstance(value, str | bytes) and _get_field_suffix(name) == "txt"
+    by_suffix = isinstance(value, str | bytes) and _lowercase_part_after_last_dot(name) == "txt"
     return by_suffix or (isinstance(value, str) and is_text_column_name(str(name)))
 
 
-def _get_field_suffix(name: object) -> str:
+def _lowercase_part_after_last_dot(name: object) -> str:
     """Return the part of a field's name after its last dot, in lower case."""
     return str(name).rpartition(".")[2].lower()
 

@@ -81,7 +81,7 @@ class CustomTransform:
         return torch.stack(rows)
 
     def transform_batch(self, items: Tensor, share: BatchOffset | None) -> Tensor:
-        """Return one random view of each item of a batch; each process draws random numbers for its own part.
+        """Return one random view of each item; `share` is the part of the batch that this process augments.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.

@@ -91,7 +91,7 @@ def build_image_transform(
 ) -> nn.Module:
     """Build the random transform of images with pixels in [0, 1] or in a range per channel."""
     transform = ImageTransform(strength, size, flips=flips)
-    return transform if range_ is None else WithUnitRange(transform, *range_)
+    return transform if range_ is None else AppliedInUnitRange(transform, *range_)
 
 
 class ImageTransform(nn.Module):
@@ -118,7 +118,7 @@ class ImageTransform(nn.Module):
         return views.clamp(0, 1)
 
 
-class WithUnitRange(nn.Module):
+class AppliedInUnitRange(nn.Module):
     """Wrapper that applies a transform of images in [0, 1] to images whose channels have other ranges."""
 
     low: Tensor

@@ -17,7 +17,7 @@ from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import HAS_TRITON, CudaPairPasses, unsupported_reason
 from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_bfloat16
-from contraport.engine.custom_op import BackendConfig
+from contraport.engine.custom_op import PassesConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
 from contraport.engine.ring import RingLogKernel, RingPairPasses
@@ -239,13 +239,13 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def communication_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype for gathering embeddings and gradients: bfloat16 if it is used for products, else their own."""
+    """Return the dtype in which embeddings and gradients are gathered: bfloat16 if products use it, else unchanged."""
     precision = PRECISIONS[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype
 
 
-def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
+def resolve_passes_config(geometry: Geometry, half_steps: int = 1) -> PassesConfig:
     """Return the backend, processes and precision that an operation of some half-steps and its gradient use."""
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
@@ -257,4 +257,4 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
             dtype = str(like.dtype).split(".")[-1]
             message = f"precision: {_precision.get()!r} {reason}; embeddings are multiplied in {dtype}."
             warnings.warn(message, stacklevel=2)
-    return BackendConfig(passes_class, current_processes(), operands)
+    return PassesConfig(passes_class, current_processes(), operands)

@@ -63,7 +63,7 @@ class CudaPairPasses(PairPasses):
 
     description: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def precompute(self) -> None:
+    def prepare(self) -> None:
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(

@@ -68,7 +68,7 @@ class StreamedPairPasses(PairPasses):
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def precompute(self) -> None:
+    def prepare(self) -> None:
         like = self.log_kernel.inputs[0]
         if uses_bfloat16(like, self.operand_precision):
             self.log_kernel = self.log_kernel.with_operand_precision(self.operand_precision)
@@ -313,8 +313,8 @@ class StoredPairPasses(StreamedPairPasses):
 
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def precompute(self) -> None:
-        super().precompute()
+    def prepare(self) -> None:
+        super().prepare()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._iter_own_tile_ranges():

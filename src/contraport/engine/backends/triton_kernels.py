@@ -51,7 +51,7 @@ def row_sums_kernel(
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
-        t = _affine_tile(
+        t = _link_input_tile(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
         s = _mask_tile(
@@ -197,7 +197,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share_exponential(can_share, TERMS: tl.constexpr):
-    """Return 1 if all terms can use the exponential of the first term, by the flags of the terms, else 0."""
+    """Return 1 if the flags of all terms are 1, so that all use the exponential of the first term; else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)
@@ -229,11 +229,11 @@ def _load_block(matrix, rows, depth, n, D: tl.constexpr):
 
 
 @triton.jit
-def _affine_tile(
+def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return T = <x_i, y_j> + r_i + c_j on a tile; without a link, the biases are left out."""
+    """Return a tile of <x_i, y_j>; if there is a link, with biases, its input T = <x_i, y_j> + r_i + c_j."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
@@ -295,7 +295,9 @@ def _weight_tile(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Return the pair weights on a tile, summed over groups of terms and multiplied by the slope of the link."""
-    t = _affine_tile(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
+    t = _link_input_tile(
+        x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
+    )
     s = _mask_tile(
         _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
     )

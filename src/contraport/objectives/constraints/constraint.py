@@ -40,7 +40,7 @@ class PlanRequest(NamedTuple):
     ids: Tensor | None = None
 
 
-DEFAULT_REQUEST = PlanRequest()
+DEFAULT_PLAN_REQUEST = PlanRequest()
 """Request with default arguments: uniform marginals, one direction, no column weights."""
 
 
@@ -74,7 +74,7 @@ class Constraint(Component, ABC):
         return self.marginals == "weights"
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         """Return the plan from rows to columns and, if bidirectional, the plan from columns to rows.
 
         Args:
@@ -113,7 +113,7 @@ class Free(Constraint):
             [0.1839, 0.5000]])
     """
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         log_a, log_b = target_log_marginals(geometry, request)
         plans = [Plan(geometry, log_a, request.log_column_weights, log_marginals=(log_a, log_b))]
         if request.bidirectional:
@@ -134,7 +134,7 @@ class Simplex(Constraint):
             [0.1345, 0.3655]])
     """
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         log_row_sums = log_sums(geometry, "rows", request.log_column_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
@@ -171,7 +171,7 @@ class Exact(Constraint):
     meets_both_marginals: ClassVar[bool] = True
 
     @torch.no_grad()
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         optimize = import_optional("scipy.optimize", "train", "The constraint Exact")
         # Double precision, in which the solvers of SciPy work.

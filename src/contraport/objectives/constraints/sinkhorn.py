@@ -24,7 +24,7 @@ from contraport.engine import (
 )
 from contraport.errors import check, check_integer, check_name, check_positive
 from contraport.objectives.constraints.constraint import (
-    DEFAULT_REQUEST,
+    DEFAULT_PLAN_REQUEST,
     Constraint,
     LogMarginals,
     PlanRequest,
@@ -128,7 +128,7 @@ class SinkhornConstraint(Constraint):
         """Return the penalty on the plan's deviation from its target marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         """Return the plan of each direction.
 
         Both directions run together, so that one pass over the pairs serves a half-step of each.

@@ -19,7 +19,7 @@ from contraport.engine import (
 )
 from contraport.errors import check, check_name, format_value, is_finite_number
 from contraport.objectives.constraints.constraint import (
-    DEFAULT_REQUEST,
+    DEFAULT_PLAN_REQUEST,
     Constraint,
     PlanRequest,
     Simplex,
@@ -241,7 +241,7 @@ class Tsallis(Constraint):
     def meets_both_marginals(self) -> bool:
         return self.mass_constraint == "balanced"
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
         if self.order == 1:
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
@@ -257,7 +257,7 @@ class Tsallis(Constraint):
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
-        """Solve the plan from rows to columns of a geometry, over ``"rows"`` or ``"simplex"``."""
+        """Solve for the plan from rows to columns, whose mass is fixed by row or, for ``"simplex"``, in total."""
         n, has_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_row_potentials else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
@@ -283,7 +283,7 @@ class Tsallis(Constraint):
 
 
 def _check_order_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` if the order is so low that thresholds, up to count^(1 - order), overflow the dtype."""
+    """Raise `UsageError` if count^(1 - order), with `count` pairs that share a mass, overflows the dtype."""
     limit = 0.9 * math.log(torch.finfo(dtype).max)
     minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
     expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"

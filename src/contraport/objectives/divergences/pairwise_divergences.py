@@ -35,7 +35,10 @@ PointwiseFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(KernelDivergence):
-    """Pairwise loss, such as the triplet loss: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), psi > 0.
+    """Loss that compares the distance in each pair of the target with those to all candidates, as the triplet loss.
+
+    It is phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), with the distance d_i of item i to its partner,
+    the distance d_ij to candidate j, and a positive function psi.
 
     Args:
         name: name of the loss.

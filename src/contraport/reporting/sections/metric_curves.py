@@ -28,7 +28,7 @@ HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training
 SCHEDULED_COLUMNS = ("temperature", "plan_mass")
 """Logged columns that may follow a schedule; they are drawn only if their value changes."""
 
-SCHEDULE_DECIMALS = 4
+SCHEDULE_COMPARISON_DECIMALS = 4
 """Number of decimals to which scheduled values are compared: the mass of a balanced plan varies by rounding."""
 
 COLUMN_NOTES = {
@@ -49,7 +49,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED_COLUMNS):
         values = [
-            {round(row[key], SCHEDULE_DECIMALS) for row in run.metrics_rows if row.get(key) is not None}
+            {round(row[key], SCHEDULE_COMPARISON_DECIMALS) for row in run.metrics_rows if row.get(key) is not None}
             for run in builder.runs
         ]
         if not any(len(of_run) > (key in SCHEDULED_COLUMNS) for of_run in values):

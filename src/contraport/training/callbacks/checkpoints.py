@@ -238,7 +238,7 @@ def format_checkpoint_remedy(run: RunFolder) -> str:
     """Format the advice for an unusable last checkpoint, as the last part of an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    anew = f"delete {run.path} and resume: {run.resume_command}" if run.parent_command else ""
+    anew = f"delete {run.path} and resume: {run.resume_advice}" if run.parent_command else ""
     return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 

@@ -203,7 +203,7 @@ def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
         yield
     except Exception as error:  # each package has its own exceptions
         message = str(error).strip().partition("\n")[0].rstrip(".")
-        message = f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resume_command}"
+        message = f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resume_advice}"
         raise UsageError(message, kind="failed") from error
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.audit_callback import AuditCallback, OnlineAuditCallback
+from contraport.auditing.pairs.audit_callback import AuditCallback, SelectingAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
@@ -34,7 +34,7 @@ from contraport.training.components.step_builder import build_objective, build_t
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_strategy, select_training_device
-from contraport.training.step.batch_embedding import check_items_per_chunk
+from contraport.training.step.batch_embedding import check_chunks_large_enough
 from contraport.training.step.target_spec import parse_target_kind_and_parameters
 from contraport.training.step.training_module import TrainingModule
 
@@ -54,7 +54,7 @@ class TrainingComponents(NamedTuple):
     batches: BatchLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
-    audit_callback: OnlineAuditCallback[Any] | None = None
+    audit_callback: SelectingAuditCallback[Any] | None = None
     negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
     mismatched_partners: Tensor | None = None
@@ -95,7 +95,7 @@ def build_components(
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     if settings.cache_chunk is not None:
-        check_items_per_chunk(settings.batch_size, settings.cache_chunk)
+        check_chunks_large_enough(settings.batch_size, settings.cache_chunk)
     limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
     message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
@@ -117,7 +117,7 @@ def build_components(
     audit_callback = None
     if isinstance(dataset, DecoyDataset):
         order = cast(BatchOrder, batches.batch_sampler)
-        kind: type[OnlineAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
+        kind: type[SelectingAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.update_loader_negatives(batches)

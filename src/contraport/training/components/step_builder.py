@@ -203,7 +203,7 @@ def check_objective_by_trial_call(
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     views, kwargs = loss.build_trial_arguments(
-        torch.randn(TRIAL_BATCH_SIZE, dimensions), _build_trial_batch(dataset), target
+        torch.randn(TRIAL_BATCH_SIZE, dimensions), _build_viewless_trial_batch(dataset), target
     )
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
@@ -228,7 +228,7 @@ def _check_teacher_features(objective: Loss, teacher: Tensor | None, target: Tar
     check(teacher.ndim == 3 or not by_view, message, "per_item")
 
 
-def _build_trial_batch(dataset: Dataset) -> Batch:
+def _build_viewless_trial_batch(dataset: Dataset) -> Batch:
     """Build a batch for a trial call: no views, one label for all items, and the largest ids of the data."""
     labels, domains = (
         None if values is None else values[:1].expand(TRIAL_BATCH_SIZE) for values in (dataset.labels, dataset.domains)

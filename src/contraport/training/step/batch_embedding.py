@@ -22,7 +22,7 @@ MIN_ITEMS_PER_VIEW = 2
 """Minimum number of items of a batch that have a view; else the view is dropped, as batch norm needs a variance."""
 
 
-def check_items_per_chunk(items: int, size: int) -> None:
+def check_chunks_large_enough(items: int, size: int) -> None:
     """Raise `UsageError` unless each chunk has at least two items (for batch norm) and one item per process."""
     _, processes = distributed.current_processes()
     count, least = math.ceil(items / size), max(2, processes)
