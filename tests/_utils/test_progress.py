@@ -42,7 +42,7 @@ def test_all_consoles_have_markup_off() -> None:
 def test_nested_bars_share_one_display_and_disappear(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     bars = ProgressBars(shown=True)
-    with bars.track_steps(2) as step:
+    with bars.open_step_bar(2) as step:
         step("outer")
         inner = []
         for item in bars.track("ab", "inner", total=2):
@@ -57,7 +57,7 @@ def test_nested_bars_share_one_display_and_disappear(monkeypatch: pytest.MonkeyP
 
 def test_bar_disappears_on_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), ProgressBars(shown=True).track_steps(2):
+    with pytest.raises(KeyboardInterrupt), ProgressBars(shown=True).open_step_bar(2):
         raise KeyboardInterrupt
     assert terminal.getvalue().count("\x1b[?25h") == 1
 

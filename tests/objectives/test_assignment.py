@@ -12,7 +12,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport import Exact, Gibbs, approximate_assignment, transport
-from contraport.objectives import assignment, auction
+from contraport.objectives import auction, large_assignment
 
 optimize = pytest.importorskip("scipy.optimize", reason="SciPy is not installed")
 refine = partial(approximate_assignment, auction_size=0)
@@ -104,7 +104,7 @@ def test_passes_never_raise_the_cost():
 
 
 def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
-    monkeypatch.setattr(assignment, "_best_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
+    monkeypatch.setattr(large_assignment, "_best_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
     x, y = points(600)
     costs = refine(x, y, block_size=100, passes=5).pass_costs
     assert all(after <= before for before, after in pairwise(costs))

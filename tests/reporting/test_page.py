@@ -19,7 +19,7 @@ from contraport.metrics.intervals import Difference
 from contraport.reporting import report
 from contraport.reporting.page import build_report_title, render_report
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'

@@ -15,7 +15,7 @@ from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.figure_setup import class_colors
 from contraport.plots.plan_plots import LogScale
 from contraport.reporting import plotly_figures
-from contraport.reporting.html_page import PageBuilder, pack_sprite_sheet
+from contraport.reporting.html_page import PageAssets, pack_sprite_sheet
 from contraport.reporting.page import render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.confusion_matrix import (
@@ -40,18 +40,18 @@ from contraport.reporting.sections.plan_heatmaps import (
     load_plan_snapshots,
     quantize_masses,
 )
-from contraport.reporting.sections.results_table import build_results_section
+from contraport.reporting.sections.results_and_settings import build_results_section
 
 
-def builder_of(*runs) -> PageBuilder:
-    return PageBuilder(load_runs(runs))
+def assets_of(*runs) -> PageAssets:
+    return PageAssets(load_runs(runs))
 
 
 def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
-    builder = builder_of(make_run())
-    values = build_plans_section(builder).template_variables
+    assets = assets_of(make_run())
+    values = build_plans_section(assets).template_variables
     (one,) = values["plans"]
-    plan, target = (builder.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
+    plan, target = (assets.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
     assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
     assert plan["z"]["withoutSelf"] is True
     assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
@@ -94,23 +94,23 @@ def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
 
 
 def test_slider_has_all_snapshots(make_run) -> None:
-    builder = builder_of(make_run(kept=3))
-    values = build_plans_section(builder).template_variables
-    known = builder.script_data["plans"]["plan-0"]
+    assets = assets_of(make_run(kept=3))
+    values = build_plans_section(assets).template_variables
+    known = assets.script_data["plans"]["plan-0"]
     assert known["epochs"] == [1, 2, 3, 4]
     assert len(known["plans"]) == len(known["onTarget"]) == 4
     assert len(known["targets"]) == 1, "all are the same"
     assert values["over_epochs"].element_id == "on-target"
-    assert builder.plots["on-target"]["data"][0]["x"] == [1, 2, 3, 4]
+    assert assets.plots["on-target"]["data"][0]["x"] == [1, 2, 3, 4]
 
 
 def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     made = make_run()
     write_npz(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
-    builder = builder_of(made)
-    (one,) = build_plans_section(builder).template_variables["plans"]
+    assets = assets_of(made)
+    (one,) = build_plans_section(assets).template_variables["plans"]
     assert not one["last_snapshot"].excludes_self_pairs
-    drawn = builder.plots["plan-0"]
+    drawn = assets.plots["plan-0"]
     assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
         "view 1, item 3 (one)",
         "view 2, item 3 (one)",
@@ -127,12 +127,12 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
 
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
         write_npz(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
-        builder = builder_of(made)
-        values = build_plans_section(builder).template_variables
+        assets = assets_of(made)
+        values = build_plans_section(assets).template_variables
         (one,) = values["plans"]
         assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one["sprite_sheet_key"] == builder.add_thumbnails(made.page_arrays()["plan_view_1"])
-        assert json.loads(plotly_figures.to_script_json(builder.script_data))["plans"]["plan-0"]["mass"] == [
+        assert one["sprite_sheet_key"] == assets.add_thumbnails(made.page_arrays()["plan_view_1"])
+        assert json.loads(plotly_figures.to_script_json(assets.script_data))["plans"]["plan-0"]["mass"] == [
             round(plan.sum(), 4)
         ]
         return (
@@ -151,7 +151,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     nothing = summarize(0 * target)
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
-    (snapshot,) = load_plan_snapshots(builder_of(made).runs[0])
+    (snapshot,) = load_plan_snapshots(assets_of(made).runs[0])
     assert compute_plan_to_target_mass_ratio(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
@@ -160,9 +160,9 @@ def test_changing_targets_are_stored_per_epoch(make_run) -> None:
     samples = made.page_arrays()
     samples["targets"][1] = samples["targets"][0].T / 2
     write_npz(made.samples_path, samples)
-    builder = builder_of(made)
-    build_plans_section(builder)
-    assert len(builder.script_data["plans"]["plan-0"]["targets"]) == 2
+    assets = assets_of(made)
+    build_plans_section(assets)
+    assert len(assets.script_data["plans"]["plan-0"]["targets"]) == 2
 
 
 def test_scale_ticks_are_integer_powers() -> None:
@@ -177,10 +177,10 @@ def test_sprite_sheet_holds_thumbnails_in_order() -> None:
     for item in range(7):
         top, left = item // sheet.columns * 4, item % sheet.columns * 5
         assert np.array_equal(pixels[top : top + 4, left : left + 5], thumbnails[item].transpose(1, 2, 0))
-    builder = PageBuilder([])
-    key = builder.add_thumbnails(thumbnails)
-    assert key == builder.add_thumbnails(thumbnails)
-    assert key != builder.add_thumbnails(thumbnails[::-1])
+    assets = PageAssets([])
+    key = assets.add_thumbnails(thumbnails)
+    assert key == assets.add_thumbnails(thumbnails)
+    assert key != assets.add_thumbnails(thumbnails[::-1])
 
 
 def test_large_sprite_sheets_become_jpeg() -> None:
@@ -214,9 +214,9 @@ def test_json_cannot_close_a_script_element(make_run) -> None:
 
 
 def test_curves_have_positions_on_each_axis(make_run) -> None:
-    builder = builder_of(make_run())
-    build_training_curves_section(builder)
-    (along,) = builder.script_data["along"]["curve-loss"]
+    assets = assets_of(make_run())
+    build_training_curves_section(assets)
+    (along,) = assets.script_data["along"]["curve-loss"]
     assert along["step"][-1] == 19
     assert along["share"][-1] == 1
     assert along["epoch"][-1] == 4
@@ -229,27 +229,27 @@ def test_curves_show_only_logged_columns(make_run) -> None:
     made.write_metrics(
         {key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics_rows()
     )
-    builder = builder_of(made, make_run("none", metrics=False))
-    values = build_training_curves_section(builder).template_variables
+    assets = assets_of(made, make_run("none", metrics=False))
+    values = build_training_curves_section(assets).template_variables
     assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
-    assert [len(builder.plots["curve-loss"]["data"]), len(builder.script_data["along"]["curve-loss"])] == [1, 1]
-    assert builder.script_data["along"]["curve-loss"][0].keys() == {"step", "share"}
-    shares = ["tickformat" in builder.plots[f"curve-{key}"]["layout"]["yaxis"] for key in ("loss", "plan_mass")]
+    assert [len(assets.plots["curve-loss"]["data"]), len(assets.script_data["along"]["curve-loss"])] == [1, 1]
+    assert assets.script_data["along"]["curve-loss"][0].keys() == {"step", "share"}
+    shares = ["tickformat" in assets.plots[f"curve-{key}"]["layout"]["yaxis"] for key in ("loss", "plan_mass")]
     assert shares == [False, True]
 
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
-    builder = builder_of(make_run(kept=2))
-    assert list_epochs_with_row_names(builder.runs[0]) == [
+    assets = assets_of(make_run(kept=2))
+    assert list_epochs_with_row_names(assets.runs[0]) == [
         (0, "untrained"),
         (1, "epoch 1"),
         (2, "epoch 2"),
         (3, "trained"),
     ]
-    titles = [measure.title for measure, _ in build_epoch_curves_section(builder).template_variables["curves"]]
+    titles = [measure.title for measure, _ in build_epoch_curves_section(assets).template_variables["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
-    assert builder.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
-    assert build_epoch_curves_section(builder_of(make_run("other"))) is None
+    assert assets.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
+    assert build_epoch_curves_section(assets_of(make_run("other"))) is None
 
 
 def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> None:
@@ -260,21 +260,21 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
             row |= dict.fromkeys(("recall@5", "recall@1", "nmi", "ari"), 0.5)
         known["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
         write_json(run.evaluation_path, known)
-    builder = builder_of(made)
-    drawn = [plot.element_id for _, plot in build_epoch_curves_section(builder).template_variables["curves"]]
+    assets = assets_of(made)
+    drawn = [plot.element_id for _, plot in build_epoch_curves_section(assets).template_variables["curves"]]
     assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
     assert len(drawn) == 6
-    (line, _), (plain, _) = (builder.plots[f"epochs-{key}"]["data"] for key in ("knn", "nmi"))
+    (line, _), (plain, _) = (assets.plots[f"epochs-{key}"]["data"] for key in ("knn", "nmi"))
     assert (line["error_y"]["array"][-1], line["error_y"]["arrayminus"][-1]) == pytest.approx((0.03, 0.02))
     assert "error_y" not in plain
-    percents = ["tickformat" in builder.plots[f"epochs-{key}"]["layout"]["yaxis"] for key in ("knn", "nmi")]
+    percents = ["tickformat" in assets.plots[f"epochs-{key}"]["layout"]["yaxis"] for key in ("knn", "nmi")]
     assert percents == [True, False]
     curves = {
         measure.key: plot.label
-        for measure, plot in build_epoch_curves_section(builder_of(made, other)).template_variables["curves"]
+        for measure, plot in build_epoch_curves_section(assets_of(made, other)).template_variables["curves"]
     }
     assert curves["knn"] == "kNN over the epochs; last values: made: 92.0%; other: 92.0%."
-    both = builder_of(made, other)
+    both = assets_of(made, other)
     build_epoch_curves_section(both)
     assert both.plots["epochs-knn"]["layout"]["shapes"] == [], "the raw inputs are those of one of them alone"
 
@@ -284,9 +284,9 @@ def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
     known = run.evaluation()
     known["rows"]["raw"]["knn"] = 0.0
     write_json(run.evaluation_path, known)
-    builder = builder_of(run)
-    build_epoch_curves_section(builder)
-    (shape,) = builder.plots["epochs-knn"]["layout"]["shapes"]
+    assets = assets_of(run)
+    build_epoch_curves_section(assets)
+    (shape,) = assets.plots["epochs-knn"]["layout"]["shapes"]
     assert (shape["y0"], shape["y1"]) == (0, 0)
 
 
@@ -294,20 +294,20 @@ def test_points_are_colored_by_available_data(make_run) -> None:
     made = make_run()
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
     write_npz(made.samples_path, made.page_arrays() | domains)
-    builder = builder_of(made)
-    values = build_embedding_map_section(builder).template_variables
+    assets = assets_of(made)
+    values = build_embedding_map_section(assets).template_variables
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
-    known = builder.script_data["maps"]["map-0"]
+    known = assets.script_data["maps"]["map-0"]
     assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
     assert known["ids"][0] == 100
-    assert json.loads(plotly_figures.to_script_json(builder.script_data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
+    assert json.loads(plotly_figures.to_script_json(assets.script_data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
     assert list(
-        build_embedding_map_section(builder_of(make_run("plain", labels=False))).template_variables["colors"]
+        build_embedding_map_section(assets_of(make_run("plain", labels=False))).template_variables["colors"]
     ) == ["loss"]
 
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
-    (strips,) = build_nearest_neighbors_section(builder_of(make_run())).template_variables["strips"]
+    (strips,) = build_nearest_neighbors_section(assets_of(make_run())).template_variables["strips"]
     assert [(item["id"], item["class_name"]) for item, _ in strips["rows"]] == [
         (100, "zero"),
         (101, "one"),
@@ -315,7 +315,7 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     ]
     assert [near["is_same_class"] for near in strips["rows"][0][1]] == [True, False, True]
     assert strips["same_class_share"] == pytest.approx(2 / 3)
-    unlabelled = builder_of(make_run("unlabelled", labels=False))
+    unlabelled = assets_of(make_run("unlabelled", labels=False))
     (strips,) = build_nearest_neighbors_section(unlabelled).template_variables["strips"]
     assert strips["same_class_share"] is None
     assert len(strips["rows"]) == 10
@@ -323,21 +323,21 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_npz(made.samples_path, made.page_arrays() | {"neighbors": after})
-    assert build_nearest_neighbors_section(builder_of(made)).template_variables["strips"][0][
+    assert build_nearest_neighbors_section(assets_of(made)).template_variables["strips"][0][
         "same_class_share"
     ] == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
-    assert build_nearest_neighbors_section(builder_of(*both)).template_variables["by_class"] is False
+    assert build_nearest_neighbors_section(assets_of(*both)).template_variables["by_class"] is False
 
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
     write_npz(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
-    builder = builder_of(made)
-    (strips,) = build_nearest_neighbors_section(builder).template_variables["strips"]
+    assets = assets_of(made)
+    (strips,) = build_nearest_neighbors_section(assets).template_variables["strips"]
     assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
-    build_embedding_map_section(builder)
-    assert builder.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
+    build_embedding_map_section(assets)
+    assert assets.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
 
 
 def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
@@ -346,7 +346,7 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     known["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, known)
-    measures, found = build_results_section(builder_of(made)).template_variables["directions"]
+    measures, found = build_results_section(assets_of(made)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = found
     assert run.name == "nt-xent"
@@ -373,20 +373,20 @@ def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
     write_npz(
         made.samples_path, made.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])}
     )
-    ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
+    ((_, _, worst, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
     others = {name: of for name, of in made.page_arrays().items() if not name.startswith("mistaken")}
     write_npz(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
-    ((_, plot, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
+    ((_, plot, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
     assert plot.label == "nt-xent: no errors."
 
 
 def test_lists_the_most_frequent_confusions(make_run) -> None:
-    ((_, plot, worst, *_),) = build_confusion_section(builder_of(make_run())).template_variables["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(assets_of(make_run())).template_variables["entries"]
     assert worst == ["20% of zero predicted as one (2 of 10)", "10% of two predicted as zero (1 of 10)"]
     assert worst[0] in plot.label
     assert frequent_confusion_sentences(np.eye(2, dtype=int), ["a", "b"]) == []
-    assert build_confusion_section(builder_of(make_run("unlabelled", labels=False))) is None
+    assert build_confusion_section(assets_of(make_run("unlabelled", labels=False))) is None
 
 
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
@@ -396,15 +396,15 @@ def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
             row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics_rows(), masses, strict=True)
         )
     drawn = [
-        [title for title, *_ in build_training_curves_section(builder_of(run)).template_variables["curves"]]
+        [title for title, *_ in build_training_curves_section(assets_of(run)).template_variables["curves"]]
         for run in (made, other)
     ]
     assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
 
 
 def test_lists_the_most_confident_errors(make_run) -> None:
-    builder = builder_of(make_run("images"), make_run("vectors", images=False))
-    (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(builder).template_variables["entries"]
+    assets = assets_of(make_run("images"), make_run("vectors", images=False))
+    (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(assets).template_variables["entries"]
     assert views == ["view0"]
     assert [
         tuple(one[key] for key in ("item", "true_class", "predicted_class", "probability")) for one in mistaken
@@ -414,7 +414,7 @@ def test_lists_the_most_confident_errors(make_run) -> None:
         (3, "two", "zero", 0.5),
     ]
     assert [one["key"] for one in mistaken] == ["", "", ""]
-    drawn = builder.script_data["previews"]
+    drawn = assets.script_data["previews"]
     assert [drawn[one["previews"][0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
 
 
@@ -429,11 +429,11 @@ def test_errors_are_named_by_their_keys(make_run) -> None:
 def test_plans_have_the_view_names_of_the_data(make_run) -> None:
     made, given = make_run(), make_run("given")
     write_npz(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
-    builder = builder_of(made, given)
-    build_plans_section(builder)
-    ticks = [builder.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
+    assets = assets_of(made, given)
+    build_plans_section(assets)
+    ticks = [assets.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
     assert ticks == [["view 1", "view 2"], ["photo", "a&lt;very long n…"]]
-    assert builder.plots["plan-1"]["data"][0]["meta"]["rows"][0].startswith("photo, item 1")
+    assert assets.plots["plan-1"]["data"][0]["meta"]["rows"][0].startswith("photo, item 1")
 
 
 def test_map_ratio_follows_the_points(make_run) -> None:
@@ -443,31 +443,31 @@ def test_map_ratio_follows_the_points(make_run) -> None:
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
         write_npz(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
-    maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).template_variables["maps"]
+    maps = build_embedding_map_section(assets_of(wide, one_place, very, high)).template_variables["maps"]
     assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
     write_npz(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
-    builder = builder_of(made)
-    values = build_embedding_map_section(builder).template_variables
-    (*of_classes, ring), colors = builder.plots["map-0"]["data"], class_colors(3)
+    assets = assets_of(made)
+    values = build_embedding_map_section(assets).template_variables
+    (*of_classes, ring), colors = assets.plots["map-0"]["data"], class_colors(3)
     assert ring["x"] == ring["y"] == []
     for label, trace in enumerate(of_classes):
         assert (trace["meta"], trace["marker"]["color"]) == (label, colors[label])
         assert np.array_equal(trace["customdata"], np.flatnonzero(labels == label))
         assert (trace["x"], trace["y"]) == ([label] * 10, [-2 * label] * 10)
-    names = builder.plots["map-0"]["layout"]["annotations"]
+    names = assets.plots["map-0"]["layout"]["annotations"]
     assert [(one["text"], one["x"], one["y"]) for one in names] == [("zero", 0, 0), ("one", 1, -2), ("two", 2, -4)]
     assert values["legends"] == [("digits", list(zip(("zero", "one", "two"), colors, strict=True)))]
     single, many = make_run("single"), make_run("many", class_names=tuple(map(str, range(25))))
     one_class = {"points": np.eye(2), "labels": np.zeros(2, int), "class_names": np.array(["zero"])}
     write_npz(single.samples_path, one_class)
-    builder = builder_of(single, many)
-    build_embedding_map_section(builder)
-    assert [builder.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
-    assert build_embedding_map_section(builder_of(many)).template_variables["legends"] == []
+    assets = assets_of(single, many)
+    build_embedding_map_section(assets)
+    assert [assets.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
+    assert build_embedding_map_section(assets_of(many)).template_variables["legends"] == []
 
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
@@ -496,7 +496,7 @@ def test_differences_show_only_percentages(make_run) -> None:
         gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
         known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
         write_json(run.evaluation_path, known)
-    ((_, plot),) = build_results_section(builder_of(one, two)).template_variables["differences"]
+    ((_, plot),) = build_results_section(assets_of(one, two)).template_variables["differences"]
     assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
 
@@ -509,7 +509,7 @@ def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
     write_npz(made.samples_path, made.page_arrays() | {"confusion": counts})
-    ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
     assert plot is None
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 predicted as class 1 (1 of 10)"
@@ -521,7 +521,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
     write_npz(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
-    (one,) = build_geometry_section(builder_of(made)).template_variables["cosines"]
+    (one,) = build_geometry_section(assets_of(made)).template_variables["cosines"]
     assert (one["within"], one["between"]) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
@@ -532,9 +532,9 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     cosines[0, 1] = -0.99
     write_npz(low.samples_path, low.page_arrays() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
     write_npz(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
-    builder = builder_of(low, even)
-    assert build_geometry_section(builder).template_variables["lowest"] == pytest.approx(-1.0)
-    assert build_geometry_section(builder_of(even)).template_variables["lowest"] == 0.9
+    assets = assets_of(low, even)
+    assert build_geometry_section(assets).template_variables["lowest"] == pytest.approx(-1.0)
+    assert build_geometry_section(assets_of(even)).template_variables["lowest"] == 0.9
     drawn = draw_cosine_heatmap(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
     letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
     assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "what is below the scale has its lowest colour"
@@ -547,31 +547,29 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
 def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     made = make_run()
     write_npz(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
-    builder = builder_of(made)
-    values = build_geometry_section(builder).template_variables
-    (path,) = builder.plots["sphere"]["data"]
+    assets = assets_of(made)
+    values = build_geometry_section(assets).template_variables
+    (path,) = assets.plots["sphere"]["data"]
     assert (path["x"], path["y"]) == ([-2.0, -3.0], pytest.approx([0.2, 0.1]))
     assert (path["marker"]["symbol"], path["marker"]["size"]) == (["circle-open", "circle"], [6, 11])
     assert values["sphere"].label.endswith("nt-xent: uniformity -3.00, alignment 0.10.")
     assert values["spectrum"].label == "Singular values. nt-xent: effective rank 2.0 of 3."
-    assert builder.plots["spectrum"]["data"][0]["x"] == [1, 2], "what is rounding is not drawn"
+    assert assets.plots["spectrum"]["data"][0]["x"] == [1, 2], "what is rounding is not drawn"
     known = made.evaluation()
     known["rows"] = {"trained": known["rows"]["trained"]}
     write_json(made.evaluation_path, known)
-    assert build_geometry_section(builder_of(made)).template_variables["sphere"] is None, (
-        "of one point there is no path"
-    )
+    assert build_geometry_section(assets_of(made)).template_variables["sphere"] is None, "of one point there is no path"
 
 
 def test_robustness_starts_at_clean_images(make_run) -> None:
-    builder = builder_of(make_run())
-    found = build_robustness_section(builder)
+    assets = assets_of(make_run())
+    found = build_robustness_section(assets)
     assert [name for name, _ in found.template_variables["curves"]] == ["Noise", "Blur"]
-    *beside, own = builder.plots["robust-noise"]["data"]
+    *beside, own = assets.plots["robust-noise"]["data"]
     assert own["x"] == [0, 1, 5]
     assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
-    assert "noise@1" not in [measure.key for measure in build_results_section(builder).template_variables["metrics"]]
-    assert builder.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
+    assert "noise@1" not in [measure.key for measure in build_results_section(assets).template_variables["metrics"]]
+    assert assets.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
     assert found.template_variables["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
 
 
@@ -580,9 +578,9 @@ def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     known = other.evaluation()
     known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
     write_json(other.evaluation_path, known)
-    assert build_robustness_section(builder_of(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
+    assert build_robustness_section(assets_of(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
-    assert build_robustness_section(builder_of(one, elsewhere)).template_variables["baselines"] == []
+    assert build_robustness_section(assets_of(one, elsewhere)).template_variables["baselines"] == []
     page = render_report(list(load_runs([one, other])))
     assert "Gray: raw inputs (dotted)." in page
 
@@ -593,11 +591,11 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     known["rows"]["trained"]["knn"] += 0.012
     known["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
     write_json(two.evaluation_path, known)
-    builder = builder_of(one, two)
-    ((first, plot),) = build_results_section(builder).template_variables["differences"]
+    assets = assets_of(one, two)
+    ((first, plot),) = build_results_section(assets).template_variables["differences"]
     assert first.name == "one"
     assert "kNN, two: 1.2 points (0.4 to 2.0)" in plot.label
-    (trace,) = builder.plots[plot.element_id]["data"]
+    (trace,) = assets.plots[plot.element_id]["data"]
     assert (trace["x"], trace["error_x"]["arrayminus"]) == ([pytest.approx(1.2)], [pytest.approx(0.8)])
 
 
@@ -608,14 +606,14 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
         known["rows"]["trained"]["knn"] += ends[0]
         known["differences"][str(runs[base].path)] = {"knn": dict(zip(("value", "low", "high"), ends, strict=True))}
         write_json(runs[place].evaluation_path, known)
-    builder = builder_of(*runs)
-    assert [key for key, _ in build_results_section(builder).template_variables["differing"]] == ["data"]
-    found = build_results_section(builder).template_variables["differences"]
+    assets = assets_of(*runs)
+    assert [key for key, _ in build_results_section(assets).template_variables["differing"]] == ["data"]
+    found = build_results_section(assets).template_variables["differences"]
     assert [(first.name, plot.element_id) for first, plot in found] == [
         ("run 0", "differences-0"),
         ("run 3", "differences-3"),
     ]
-    drawn = builder.plots["differences-0"]
+    drawn = assets.plots["differences-0"]
     assert [trace["y"] for trace in drawn["data"]] == [[pytest.approx(-0.18)], [pytest.approx(0.18)]]
     reach = [(trace["error_x"]["array"], trace["error_x"]["arrayminus"]) for trace in drawn["data"]]
     assert reach == [(pytest.approx([0.8]), pytest.approx([1.0])), (pytest.approx([0.8]), pytest.approx([2.0]))]
@@ -623,36 +621,36 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
 
 
 def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
-    builder = builder_of(make_run(audited=True))
-    (one,) = build_pair_audit_section(builder).template_variables["audits"]
+    assets = assets_of(make_run(audited=True))
+    (one,) = build_pair_audit_section(assets).template_variables["audits"]
     assert (one["rate"], one["low"], one["high"]) == (0.1, 0.05, 0.15)
     assert [pair["index"] for pair in one["lowest_pairs"]] == list(range(10))
     assert one["lowest_pairs"][0]["better_partner"] == 7
     assert one["lowest_pairs"][9]["better_partner"] is None
     assert one["view_names"] == ["image", "text"]
-    drawn = [builder.script_data["previews"][place] for place in one["lowest_pairs"][3]["previews"]]
+    drawn = [assets.script_data["previews"][place] for place in one["lowest_pairs"][3]["previews"]]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
-    found = builder.runs[0].online_audit_arrays
+    found = assets.runs[0].online_audit_arrays
     assert [pair["fdr"] for pair in one["lowest_pairs"]] == pytest.approx(
         estimate_pair_fdrs(found["scores"], found["mismatched"], 0.1)[:10]
     )
-    bars = builder.plots["scores-0"]["data"]
+    bars = assets.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
     made = make_run("first", audited=True)
     made.save_arrays(made.pairs_path, made.pair_scores() | {"partners": np.full(60, 0)})
-    ((first,),) = [build_pair_audit_section(builder_of(made)).template_variables["audits"]]
+    ((first,),) = [build_pair_audit_section(assets_of(made)).template_variables["audits"]]
     assert first["lowest_pairs"][0]["better_partner"] == 0
-    assert build_pair_audit_section(builder_of(make_run("plain"))) is None
+    assert build_pair_audit_section(assets_of(make_run("plain"))) is None
 
 
 def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
     write_npz(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
-    builder = builder_of(made)
-    (one,) = build_pair_audit_section(builder).template_variables["audits"]
+    assets = assets_of(made)
+    (one,) = build_pair_audit_section(assets).template_variables["audits"]
     assert one["lowest_pairs"][0]["previews"] is None
-    assert "previews" not in builder.script_data
+    assert "previews" not in assets.script_data
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -6,7 +6,7 @@ import pytest
 
 from contraport._utils.files import write_json
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 
 

@@ -30,7 +30,7 @@ class ProgressBars:
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
     >>> bars = ProgressBars()
-    >>> with bars.track_steps(2) as step:
+    >>> with bars.open_step_bar(2) as step:
     ...     step("kNN")
     ...     sum(bars.track([1, 2, 3], "items"))
     6
@@ -50,7 +50,7 @@ class ProgressBars:
         self._open = 0
 
     @contextmanager
-    def track_steps(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
+    def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
         """Context manager: show a progress bar, and yield a callback to call at the start of each step."""
         task = self._progress.add_task(description, total=total)
         started = 0
@@ -76,7 +76,7 @@ class ProgressBars:
         if not self._shown:
             yield from items
             return
-        with self.track_steps(total, description) as step:
+        with self.open_step_bar(total, description) as step:
             for item in items:
                 step(description)
                 yield item

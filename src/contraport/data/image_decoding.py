@@ -51,7 +51,7 @@ class ImageFiles(UndecodedItems):
     def __getitem__(self, position: int) -> Path:
         return Path(self.files[position])
 
-    def take(self, positions: Positions) -> ImageFiles:
+    def subset(self, positions: Positions) -> ImageFiles:
         return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
     def describe_item_location(self, position: int) -> str:

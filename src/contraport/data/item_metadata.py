@@ -182,9 +182,9 @@ class ItemMetadata:
     ) -> Store:
         """Build the store of one view of the items at some positions."""
         if isinstance(view, Store):
-            return view.take(positions)
+            return view.subset(positions)
         size = image_size or choose_image_size(view, self._select_positions_with_view(view_index, training).tolist())
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, view_index], positions, having[0])
-        return ImageStore(view.take(positions), size)
+        return ImageStore(view.subset(positions), size)

@@ -45,7 +45,7 @@ class Store(ABC):
         """
         return digest_items(self)
 
-    def take(self, positions: Positions) -> Store:
+    def subset(self, positions: Positions) -> Store:
         """Return a store of the items at some positions."""
         return SubsetStore(self, torch.from_numpy(positions))
 
@@ -72,7 +72,7 @@ class ArrayStore(Store):
     def digests(self) -> Tensor | None:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
-    def take(self, positions: Positions) -> ArrayStore:
+    def subset(self, positions: Positions) -> ArrayStore:
         return ArrayStore(self.fetch_views(torch.from_numpy(positions)))
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class UndecodedItems(Protocol):
     def __getitem__(self, position: int) -> Path | bytes:
         """Return the path of an item's file, or the encoded bytes."""
 
-    def take(self, positions: Positions) -> Self:
+    def subset(self, positions: Positions) -> Self:
         """Return the items at some positions."""
 
     def describe_item_location(self, position: int) -> str:
@@ -161,8 +161,8 @@ class DecodingStore(Store):
     def digests(self) -> Tensor:
         return digest_encoded_items(self.encoded, range(len(self)))[:, None]
 
-    def take(self, positions: Positions) -> Self:
-        return replace(self, encoded=self.encoded.take(positions))
+    def subset(self, positions: Positions) -> Self:
+        return replace(self, encoded=self.encoded.subset(positions))
 
     def __len__(self) -> int:
         return len(self.encoded)

@@ -32,7 +32,7 @@ from contraport.features import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_indices
 from contraport.plots import embedding as draw_embedding
-from contraport.reporting.html_page import PageBuilder
+from contraport.reporting.html_page import PageAssets
 from contraport.reporting.page import render_sections
 from contraport.reporting.reported_run import ReportedRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
@@ -107,7 +107,7 @@ def map(values: dict[str, Any]) -> Map:
         method="exact" if options.exact else fast_method,
     )
     estimator._progress_bars = bars
-    with bars.track_steps(None):  # so that the bars of the steps share a display
+    with bars.open_step_bar(None):  # so that the bars of the steps share a display
         points = estimator.fit_transform(rows)
     trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * TRUSTWORTHINESS_NEIGHBORS else None
     result = Map(
@@ -239,8 +239,8 @@ def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -
     }
     name = shorten_data_name(features.data_name or "features")
     shown = ReportedRun(name, "", 0, "", {"data": name}, [], {}, arrays, {})
-    builder = PageBuilder([shown])
+    assets = PageAssets([shown])
     lead = f"{result}. Hover over a point to see the item; click it for its nearest neighbors."
-    section = build_embedding_map_section(builder, noun="item", lead=lead)
+    section = build_embedding_map_section(assets, noun="item", lead=lead)
     assert section is not None
-    return render_sections(builder, [section], f"{result.method} map of {name}")
+    return render_sections(assets, [section], f"{result.method} map of {name}")

@@ -163,7 +163,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     plans: list[tuple[int, ArraysByName]] = []
     samples: ArraysByName = {}
     plan_notes: list[str] = []
-    with loaded.loader_config.bars.track_steps(steps) as report_step:
+    with loaded.loader_config.bars.open_step_bar(steps) as report_step:
         # Each baseline's context is built when its turn comes, so that the features of one are in memory at a time.
         built = (loaded.build_context(name, encoder) for name, encoder in baselines.items())
         for context in chain(built, [trained], truncated):

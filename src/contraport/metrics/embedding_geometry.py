@@ -138,7 +138,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
     """
-    points, sums, sizes, _ = compute_class_sums(z, labels)
+    points, sums, sizes, _ = sum_unit_vectors_by_class(z, labels)
     pairs = float((sizes * (sizes - 1)).sum())
     check(pairs > 0, f"labels: some class must have at least 2 items, got {len(labels)} items of as many classes.")
     self_pairs = points.square().sum()  # an item is not paired with itself
@@ -154,7 +154,7 @@ class ClassSums(NamedTuple):
     item_classes: Tensor
 
 
-def compute_class_sums(z: Tensor, labels: Tensor) -> ClassSums:
+def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> ClassSums:
     """Normalize embeddings `(n, d)` and sum them by class; classes are numbered from 0."""
     z = unit_vectors("z", z, dtype=torch.float64)
     check_labels("labels", labels, len(z))

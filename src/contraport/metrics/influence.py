@@ -17,11 +17,11 @@ from torch import Tensor
 
 from contraport.metrics.embedding_geometry import (
     HUBNESS_NEIGHBORS,
-    compute_class_sums,
     effective_rank,
     fixed_subset_positions,
     gaussian_potential_per_item,
     hubness,
+    sum_unit_vectors_by_class,
     tolerance,
     uniformity,
     weighted_skewness,
@@ -74,7 +74,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     """Return the influence of each item on the tolerance, `(n,)`."""
     value = tolerance(z, labels)
-    points, sums, sizes, codes = (part.cpu() for part in compute_class_sums(z, labels))
+    points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
     cosine_sums = (points * sums[codes]).sum(dim=1) - points.square().sum(dim=1)  # with the others of its class
     others = sizes[codes] - 1
     return recenter_influences(value, 2 * (cosine_sums - value * others) / others.mean())

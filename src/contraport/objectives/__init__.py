@@ -1,9 +1,9 @@
 """Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
 
 from contraport.objectives import constraints, divergences, layouts, multi_view_layouts, targets
-from contraport.objectives.assignment import Assignment, approximate_assignment
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
+from contraport.objectives.large_assignment import Assignment, approximate_assignment
 from contraport.objectives.layouts import *
 from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten

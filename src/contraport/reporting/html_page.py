@@ -116,8 +116,8 @@ class SpriteSheet(NamedTuple):
 
 
 @dataclass
-class PageBuilder:
-    """Collects the figures, thumbnails and script data that the sections add to the report page.
+class PageAssets:
+    """Figures, thumbnails and script data that the sections add to the report page, and the runs that it shows.
 
     Attributes:
         plots: plotly figures, by the id of their HTML element.

@@ -16,7 +16,7 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT
 from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
-from contraport.reporting.html_page import PageBuilder, Section, render_page
+from contraport.reporting.html_page import PageAssets, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.reported_run import ReportedRun, load_runs, shorten_data_name
 from contraport.reporting.sections.confusion_matrix import build_confusion_section
@@ -30,10 +30,10 @@ from contraport.reporting.sections.metric_curves import (
 from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
-from contraport.reporting.sections.results_table import build_results_section, build_settings_section
+from contraport.reporting.sections.results_and_settings import build_results_section, build_settings_section
 from contraport.reporting.verdict import build_verdict_section, compose_lede
 
-SECTION_BUILDERS: tuple[Callable[[PageBuilder], Section | None], ...] = (
+SECTION_BUILDERS: tuple[Callable[[PageAssets], Section | None], ...] = (
     build_verdict_section,
     build_results_section,
     build_training_curves_section,
@@ -73,13 +73,13 @@ def report(arguments: dict[str, Any]) -> Path:
 
 def render_report(runs: Sequence[ReportedRun]) -> str:
     """Render the report on runs, with all its sections, as the text of an HTML page."""
-    builder = PageBuilder(runs)
-    sections = [section for build in SECTION_BUILDERS if (section := build(builder)) is not None]
-    return render_sections(builder, sections, build_report_title(runs), lede=compose_lede(runs))
+    assets = PageAssets(runs)
+    sections = [section for build in SECTION_BUILDERS if (section := build(assets)) is not None]
+    return render_sections(assets, sections, build_report_title(runs), lede=compose_lede(runs))
 
 
-def render_sections(builder: PageBuilder, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
-    """Render sections, and the figures and data that they added to the builder, as the text of an HTML page.
+def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
+    """Render sections, and the figures and data that they added to it, as the text of an HTML page.
 
     The `lede` is the heading of the page, with the title below it; without it the title is the heading.
     """
@@ -87,15 +87,15 @@ def render_sections(builder: PageBuilder, sections: Sequence[Section], title: st
         "report.html.j2",
         "contraport.reporting",
         by_group=_group_metrics_with_indices,
-        runs=builder.runs,
+        runs=assets.runs,
         sentence=title,
         lede=lede,
         sections=sections,
-        sheets=builder.sheets,
-        plots=Markup(to_script_json(builder.plots)),
+        sheets=assets.sheets,
+        plots=Markup(to_script_json(assets.plots)),
         # The images are in the style sheet; the scripts need only their layout.
-        sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in builder.sheets.items()})),
-        data=Markup(to_script_json(builder.script_data)),
+        sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in assets.sheets.items()})),
+        data=Markup(to_script_json(assets.script_data)),
         mass={"light": MASS_COLORS_ON_LIGHT, "dark": MASS_COLORS_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE_NAME).read_bytes()).decode(),
     )

@@ -11,9 +11,9 @@ from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
-from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
+from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, tabulate_settings
 from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence lists by name
@@ -22,10 +22,10 @@ MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 """Number of test items below which the verdict states how many points one of them is worth."""
 
 
-def build_verdict_section(builder: PageBuilder) -> Section | None:
+def build_verdict_section(assets: PageAssets) -> Section | None:
     """Build the verdict section of the report, without the sentence that heads the page; None if no other is left."""
-    sentences = compose_verdict_sentences(builder.runs)
-    if compose_lede(builder.runs) is not None:
+    sentences = compose_verdict_sentences(assets.runs)
+    if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
     return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
 

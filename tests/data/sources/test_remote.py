@@ -138,7 +138,7 @@ def test_progress_of_downloads_counts_files_and_megabytes(
             self._shown = shown  # although this is no terminal
 
         @contextmanager
-        def track_steps(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
+        def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
             steps: list[str] = []
             told.append((total, steps))
             yield steps.append

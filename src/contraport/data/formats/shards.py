@@ -164,7 +164,7 @@ class ArchiveField(UndecodedItems):
         check(len(content) == size, message, "unreadable")
         return content
 
-    def take(self, positions: Positions) -> ArchiveField:
+    def subset(self, positions: Positions) -> ArchiveField:
         keys = tuple(self.keys[position] for position in positions.tolist())
         places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
         return ArchiveField(self.archive_paths, keys, self.field, *places)

@@ -120,7 +120,7 @@ class TableRows:
         source = self.table.select(names) if self.is_table else self.table.select_columns(list(names))
         return TableRows(source, self.indices)
 
-    def take(self, positions: Positions) -> TableRows:
+    def subset(self, positions: Positions) -> TableRows:
         """Select rows by position; their values are not read yet."""
         indices = positions if self.indices is None else self.indices[positions]
         texts = None if self.texts is None else self.texts.take(pa.array(positions))
@@ -132,7 +132,7 @@ class TableRows:
         if name is None:
             return self, np.arange(len(self))
         texts, source_rows = explode_text_lists_with_rows(self.select_columns([name]).read(), name)
-        return replace(self.take(source_rows), texts=pa.table({name: texts})), source_rows
+        return replace(self.subset(source_rows), texts=pa.table({name: texts})), source_rows
 
 
 def find_text_list_column(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
@@ -186,8 +186,8 @@ class ImageColumn(UndecodedItems):
         check(value is not None, "no image in this row")
         return value if isinstance(value, bytes) else self.folder / value
 
-    def take(self, positions: Positions) -> ImageColumn:
-        return replace(self, rows=self.rows.take(positions))
+    def subset(self, positions: Positions) -> ImageColumn:
+        return replace(self, rows=self.rows.subset(positions))
 
     def describe_item_location(self, position: int) -> str:
         return f"{self.where}, column {self.column!r}, row {position}"
@@ -236,7 +236,7 @@ def dataset_from_rows(
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_categories(rows.select_columns([column]).read(), column, where)
         is_test, neither = get_test_and_unused_masks(names, f"{where}: column {column!r}")
-        rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
+        rows, is_test = rows.subset(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, where)
     domains, domain_names = _read_category_codes_and_names(rows, column_by_role["domains"], class_names or {}, where)
@@ -344,7 +344,7 @@ def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> Tabl
         return rows
     existing = np.flatnonzero(present)
     check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
-    return rows.take(np.where(present, np.arange(len(present)), existing[0]))
+    return rows.subset(np.where(present, np.arange(len(present)), existing[0]))
 
 
 def _read_category_codes_and_names(

@@ -126,7 +126,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.file_system.size(file.path)
         name = f"MB of {local.name}"
-        with atomic_write(local) as temporary, bars.track_steps(size and size // BYTES_PER_MEGABYTE, name) as step:
+        with atomic_write(local) as temporary, bars.open_step_bar(size and size // BYTES_PER_MEGABYTE, name) as step:
             file.file_system.get_file(file.path, str(temporary), callback=_create_progress_callback(step, name))
         write_json(_get_download_record_path(local), state)
     except Exception as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     Figure,
@@ -27,10 +27,10 @@ MAX_CLASSES_DRAWN = 120
 NUM_LISTED_CONFUSIONS, NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX = 3, 12  # confusions listed as text
 
 
-def build_confusion_section(builder: PageBuilder) -> Section | None:
+def build_confusion_section(assets: PageAssets) -> Section | None:
     """Build the section of confusion matrices; None if no run has a fitted linear probe."""
     entries = []
-    for run in builder.runs:
+    for run in assets.runs:
         counts = run.figure_arrays.get("confusion")
         if counts is None or len(counts) < 2:
             continue
@@ -41,20 +41,18 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
         )
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
         figure = draw_confusion_matrix(counts, names) if drawn else None
-        plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
+        plot = None if figure is None else assets.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, add_and_list_most_confident_errors(builder, run, names)))
+        entries.append((run, plot, worst, views, add_and_list_most_confident_errors(assets, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def add_and_list_most_confident_errors(
-    builder: PageBuilder, run: ReportedRun, names: list[str]
-) -> list[dict[str, Any]]:
+def add_and_list_most_confident_errors(assets: PageAssets, run: ReportedRun, names: list[str]) -> list[dict[str, Any]]:
     """Add previews of the most confident errors of a run's linear probe to the page, and return one record each."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []
-    previews = [builder.add_previews(arrays[f"mistaken_{view}"]) for view in range(len(arrays["mistaken_views"]))]
+    previews = [assets.add_previews(arrays[f"mistaken_{view}"]) for view in range(len(arrays["mistaken_views"]))]
     return [
         {
             "item": int(item),

@@ -9,7 +9,7 @@ import numpy as np
 
 from contraport.plots.feature_plots import class_name_positions
 from contraport.plots.figure_setup import class_colors
-from contraport.reporting.html_page import PageBuilder, PlotElement, Section
+from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
 from contraport.reporting.reported_run import ReportedRun
 
@@ -27,14 +27,14 @@ DEFAULT_LEAD_TEXT = (
 
 
 def build_embedding_map_section(
-    builder: PageBuilder, *, noun: str = "test item", lead: str = DEFAULT_LEAD_TEXT
+    assets: PageAssets, *, noun: str = "test item", lead: str = DEFAULT_LEAD_TEXT
 ) -> Section | None:
     """Build the section of embedding maps, one per run; None if no run has a projection to the plane.
 
     `noun` names a point of a map, and `lead` is the text above the maps.
     """
     maps: list[tuple[ReportedRun, PlotElement, str]] = []
-    for run in builder.runs:
+    for run in assets.runs:
         if "points" not in run.figure_arrays:
             continue
         points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
@@ -42,17 +42,17 @@ def build_embedding_map_section(
         label = f"{run.name}: {len(points):,} {noun}s of {run.data_name} in the plane ({method}), {coloring}."
         width, height = np.ptp(points.astype(float), axis=0)
         ratio = float(np.clip(width / height, *ASPECT_RATIO_RANGE)) if height > 0 else None
-        plot = builder.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
-        sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
-        builder.script_data.setdefault("maps", {})[plot.element_id] = build_map_script_data(run, sheet) | {"noun": noun}
+        plot = assets.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
+        sheet = assets.add_thumbnails(run.figure_arrays.get("thumbnails"))
+        assets.script_data.setdefault("maps", {})[plot.element_id] = build_map_script_data(run, sheet) | {"noun": noun}
         maps.append((run, plot, method))
     if not maps:
         return None
-    available = {name for points in builder.script_data["maps"].values() for name in points["colors"]}
+    available = {name for points in assets.script_data["maps"].values() for name in points["colors"]}
     colorings = {name: title for name, title in COLORING_TITLES.items() if name in available}
     values = {
         "maps": maps,
-        "legends": _list_class_colors_by_data(builder.runs),
+        "legends": _list_class_colors_by_data(assets.runs),
         "colors": colorings,
         "noun": noun,
         "lead": lead,

@@ -12,7 +12,7 @@ import torch
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
@@ -36,27 +36,27 @@ RELATIVE_CHAR_WIDTH = 0.0125
 """Width of one character of the class names beside a heatmap, as a share of the whole figure's width."""
 
 
-def build_geometry_section(builder: PageBuilder) -> Section | None:
+def build_geometry_section(assets: PageAssets) -> Section | None:
     """Build the section of cosines, singular values, alignment and uniformity; None if no run has them."""
     # One color scale for all runs, from the smallest 1% quantile of the cosines, rounded down to a tenth.
-    arrays = [run.figure_arrays["cosines"] for run in builder.runs if "cosines" in run.figure_arrays]
+    arrays = [run.figure_arrays["cosines"] for run in assets.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
     summaries = [
-        _build_cosines_template_data(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
+        _build_cosines_template_data(assets, run, lowest) for run in assets.runs if "cosines" in run.figure_arrays
     ]
     spectrum = sphere = None
-    if with_spectrum := [run for run in builder.runs if "spectrum" in run.figure_arrays]:
-        spectrum = builder.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
-    if paths := [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]:
-        sphere = builder.add_plot("sphere", *draw_alignment_uniformity_with_description(paths))
+    if with_spectrum := [run for run in assets.runs if "spectrum" in run.figure_arrays]:
+        spectrum = assets.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
+    if paths := [run for run in assets.runs if len(_list_alignment_uniformity(run)) > 1]:
+        sphere = assets.add_plot("sphere", *draw_alignment_uniformity_with_description(paths))
     if not summaries and spectrum is None and sphere is None:
         return None
     values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
     return Section("geometry", "Geometry", values)
 
 
-def _build_cosines_template_data(builder: PageBuilder, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
+def _build_cosines_template_data(assets: PageAssets, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
     """Draw the cosines between test items of a run, and return the heatmap with means within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
@@ -70,7 +70,7 @@ def _build_cosines_template_data(builder: PageBuilder, run: ReportedRun, lowest_
     figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest_cosine)
     names = figure["layout"]["yaxis"].get("ticktext", [""])
     ratio = 1 / (1 - RELATIVE_CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
-    heatmap = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
+    heatmap = assets.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
     return {"run": run, "heatmap": heatmap, "within": within, "between": between}
 
 

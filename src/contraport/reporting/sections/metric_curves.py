@@ -8,7 +8,7 @@ from typing import Any
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, evenly_spaced_rows_with_key, is_percent_column
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,
@@ -20,7 +20,11 @@ from contraport.reporting.plotly_figures import (
     build_titled_axis,
 )
 from contraport.reporting.reported_run import ReportedRun
-from contraport.reporting.sections.results_table import ROBUSTNESS_GROUP, build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_and_settings import (
+    ROBUSTNESS_GROUP,
+    build_metric_tables,
+    list_evaluated_metrics,
+)
 
 HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
 """Titles of the horizontal axes that the page offers, by key of the positions in its script data."""
@@ -43,31 +47,31 @@ COLUMN_NOTES = {
 _ONLINE_METRIC_NOTE = "Measured on training items during training, not on test items."  # below all other curves
 
 
-def build_training_curves_section(builder: PageBuilder) -> Section | None:
+def build_training_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of training curves, one panel per logged metric; None if nothing was logged."""
-    monitored = collect_metrics_from_rows(row for run in builder.runs for row in run.metrics_rows)
+    monitored = collect_metrics_from_rows(row for run in assets.runs for row in run.metrics_rows)
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED_COLUMNS):
         values = [
             {round(row[key], SCHEDULE_COMPARISON_DECIMALS) for row in run.metrics_rows if row.get(key) is not None}
-            for run in builder.runs
+            for run in assets.runs
         ]
         if not any(len(of_run) > (key in SCHEDULED_COLUMNS) for of_run in values):
             continue
         title = column_title(key)
         last = [
             f"{run.name}: {[row[key] for row in run.metrics_rows if row.get(key) is not None][-1]:.3g}"
-            for run, of_run in zip(builder.runs, values, strict=True)
+            for run, of_run in zip(assets.runs, values, strict=True)
             if of_run
         ]
         label = f"{title} over the training steps; last values: {'; '.join(last)}."
-        figure = draw_training_curve(builder.runs, key)
+        figure = draw_training_curve(assets.runs, key)
         if is_percent_column(key):
             figure["layout"]["yaxis"] |= {"tickformat": PERCENT_TICK_FORMAT}
-        plot = builder.add_plot(f"curve-{key}", figure, label)
-        builder.script_data.setdefault("along", {})[plot.element_id] = [
+        plot = assets.add_plot(f"curve-{key}", figure, label)
+        assets.script_data.setdefault("along", {})[plot.element_id] = [
             positions
-            for run in builder.runs
+            for run in assets.runs
             if (positions := _compute_positions_by_axis(run, evenly_spaced_rows_with_key(run.metrics_rows, key)))
         ]
         curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_METRIC_NOTE)))
@@ -107,9 +111,9 @@ EPOCH_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "clusteri
 MAX_EPOCH_METRICS = 6  # maximum number of metrics that are drawn over the epochs; `evaluation.json` has all
 
 
-def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
+def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of metrics over the epochs; None if no run was evaluated at several epochs."""
-    runs = [run for run in builder.runs if len(list_epochs_with_row_names(run)) > 2]
+    runs = [run for run in assets.runs if len(list_epochs_with_row_names(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_METRIC_GROUPS]
     metrics.sort(key=lambda metric: EPOCH_METRIC_GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
@@ -123,7 +127,7 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
         ]
         label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
         key = f"epochs-{metric.key.replace('@', '-')}"
-        curves.append((metric, builder.add_plot(key, draw_epoch_curves(runs, metric), label)))
+        curves.append((metric, assets.add_plot(key, draw_epoch_curves(runs, metric), label)))
     return Section("epochs", "Epochs", {"curves": curves}) if curves else None
 
 
@@ -194,12 +198,12 @@ _BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotl
 _DASH_NAMES = {"dot": "dotted", "dash": "dashed"}  # as the text of the section names them
 
 
-def build_robustness_section(builder: PageBuilder) -> Section | None:
+def build_robustness_section(assets: PageAssets) -> Section | None:
     """Build the section of robustness, one panel per corruption; None if no corruption was evaluated."""
-    metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS_GROUP]
+    metrics = [metric for metric in list_evaluated_metrics(assets.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
-    rows = ("trained", *_list_shared_baseline_names(builder.runs))
-    values = (run.metric_value(metric.key, row) for run in builder.runs for metric in metrics for row in rows)
+    rows = ("trained", *_list_shared_baseline_names(assets.runs))
+    values = (run.metric_value(metric.key, row) for run in assets.runs for metric in metrics for row in rows)
     lowest = min((value for value in values if value is not None), default=0.0)
     curves = []
     for kind in kinds:
@@ -207,16 +211,16 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
         name, worst = of_kind[0].title.partition("@")[0], of_kind[-1]
         last = [
             f"{run.name} {worst.format(value)}"
-            for run in builder.runs
+            for run in assets.runs
             if (value := run.metric_value(worst.key)) is not None
         ]
         label = f"{name}: accuracy over the severity; at severity {_parse_severity(worst)}: {'; '.join(last)}."
-        figure = draw_corruption_curves(builder.runs, of_kind, lowest)
-        curves.append((name, builder.add_plot(f"robust-{kind}", figure, label)))
+        figure = draw_corruption_curves(assets.runs, of_kind, lowest)
+        curves.append((name, assets.add_plot(f"robust-{kind}", figure, label)))
     if not curves:
         return None
     baselines = [f"{BASELINE_TITLES[row]} ({_DASH_NAMES[_BASELINE_DASHES[row]]})" for row in rows[1:]]
-    groups = build_metric_tables(builder.runs, metrics)
+    groups = build_metric_tables(assets.runs, metrics)
     values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
     return Section("robustness", "Robustness", values_by_name)
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
 
 NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
 NUM_SHOWN_NEIGHBORS = 8  # per query item
 
 
-def build_nearest_neighbors_section(builder: PageBuilder) -> Section | None:
+def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
     """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
     strips = [
-        _build_neighbors_template_data(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
-        for run in builder.runs
+        _build_neighbors_template_data(run, assets.add_thumbnails(run.figure_arrays.get("thumbnails")))
+        for run in assets.runs
         if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
     ]
     has_one_row_per_class = all(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from contraport.auditing.pairs.noise_rate import estimate_pair_fdrs, is_rate_reliable
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,
@@ -21,13 +21,13 @@ NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
 NUM_HISTOGRAM_BINS = 40  # of the scores
 
 
-def build_pair_audit_section(builder: PageBuilder) -> Section | None:
+def build_pair_audit_section(assets: PageAssets) -> Section | None:
     """Build the section of online audits; None if no run was trained with an audit."""
-    audits = [_build_audit_template_data(builder, run) for run in builder.runs if run.online_audit_arrays]
+    audits = [_build_audit_template_data(assets, run) for run in assets.runs if run.online_audit_arrays]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[str, Any]:
+def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str, Any]:
     """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
     assert run.online_audit_arrays
     scores, mismatched = (run.online_audit_arrays[name].astype(float) for name in ("scores", "mismatched"))
@@ -60,10 +60,10 @@ def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[s
     is_reliable = is_rate_reliable(scores, mismatched, low)
     share = f"{rate:.1%}" if is_reliable else "an unknown share"
     counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
-    plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
+    plot = assets.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
     fdr = estimate_pair_fdrs(scores, mismatched, rate)
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]
-    previews = _add_pair_previews(builder, run, order)
+    previews = _add_pair_previews(assets, run, order)
     lowest_pairs = [
         {
             "index": int(pair),
@@ -87,10 +87,10 @@ def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[s
     }
 
 
-def _add_pair_previews(builder: PageBuilder, run: ReportedRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
+def _add_pair_previews(assets: PageAssets, run: ReportedRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
     """Add previews of the lowest pairs to the page; return indices of first, second and better view (or none)."""
     arrays = run.figure_arrays
     if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []
-    indices_by_view = [builder.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")]
+    indices_by_view = [assets.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")]
     return list(zip(*indices_by_view, strict=True))

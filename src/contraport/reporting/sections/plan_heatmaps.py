@@ -16,7 +16,7 @@ from contraport.plots.plan_plots import (
     mean_effective_partners,
     share_on_target,
 )
-from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
@@ -81,18 +81,18 @@ class PlanSnapshot(NamedTuple):
         return excludes_self_pairs(self.plan, self.target)
 
 
-def build_plans_section(builder: PageBuilder) -> Section | None:
+def build_plans_section(assets: PageAssets) -> Section | None:
     """Build the section of transport plans; None if no run has a stored plan."""
-    snapshots = {run.position: load_plan_snapshots(run) for run in builder.runs}
+    snapshots = {run.position: load_plan_snapshots(run) for run in assets.runs}
     matrices = (matrix for several in snapshots.values() for one in several for matrix in (one.plan, one.target))
     scale = LogScale.from_matrices(matrices)
     if scale is None:
         return None
-    with_plans = [run for run in builder.runs if snapshots[run.position]]
-    plans = [_build_plan_template_data(builder, run, snapshots[run.position], scale) for run in with_plans]
+    with_plans = [run for run in assets.runs if snapshots[run.position]]
+    plans = [_build_plan_template_data(assets, run, snapshots[run.position], scale) for run in with_plans]
     over_epochs = None
-    if several := [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]:
-        over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves_with_description(several))
+    if several := [(run, snapshots[run.position]) for run in assets.runs if len(snapshots[run.position]) > 1]:
+        over_epochs = assets.add_plot("on-target", *draw_mass_on_target_curves_with_description(several))
     values = {
         "plans": plans,
         "scale": scale,
@@ -116,7 +116,7 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
 
 
 def _build_plan_template_data(
-    builder: PageBuilder, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
+    assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
     """Draw the last plan of a run, and add the data of all its plans to the page; return the template data."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
@@ -135,9 +135,9 @@ def _build_plan_template_data(
     line_labels = [
         f"Lines from {first} to {second}; {one.share_on_target:.0%} of the mass is on target" for one in snapshots
     ]
-    first_sheet, second_sheet = (builder.add_thumbnails(samples.get(f"plan_view_{side}")) for side in (1, 2))
+    first_sheet, second_sheet = (assets.add_thumbnails(samples.get(f"plan_view_{side}")) for side in (1, 2))
     same_target = all(np.array_equal(one.target, snapshots[0].target) for one in snapshots)
-    builder.script_data.setdefault("plans", {})[key] = {
+    assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
         "plans": [convert_byte_matrix_to_json(quantize_masses(one.plan, scale)) for one in snapshots],
         "targets": [
@@ -163,8 +163,8 @@ def _build_plan_template_data(
     return {
         "run": run,
         "last_snapshot": last,
-        "plan_plot": builder.add_plot(key, plan, labels_by_epoch[-1], "square"),
-        "target_plot": builder.add_plot(f"target-{run.position}", target, target_label, "square"),
+        "plan_plot": assets.add_plot(key, plan, labels_by_epoch[-1], "square"),
+        "target_plot": assets.add_plot(f"target-{run.position}", target, target_label, "square"),
         "snapshots": snapshots,
         "most_dropped_items": dropped,
         "sprite_sheet_key": first_sheet,

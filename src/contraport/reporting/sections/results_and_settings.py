@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
-from contraport.reporting.html_page import PageBuilder, PlotElement, Section
+from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.reported_run import ReportedRun
 
@@ -19,16 +19,16 @@ FOREST_ROW_HEIGHT_PIXELS = 24  # per metric and run in a forest plot of differen
 MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")  # of plotly, by run
 
 
-def build_results_section(builder: PageBuilder) -> Section:
+def build_results_section(assets: PageAssets) -> Section:
     """Build the section of results: tables of metrics, differences of runs, and notes on missing parts."""
-    runs = builder.runs
+    runs = assets.runs
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
         "notes": compose_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
-        "differences": _add_and_list_difference_plots(builder, metrics),
+        "differences": _add_and_list_difference_plots(assets, metrics),
         "directions": _build_retrieval_metrics_and_cells(runs),
     }
     return Section("results", "Results", values)
@@ -49,14 +49,14 @@ def compose_run_notes(runs: Sequence[ReportedRun]) -> list[str]:
     return notes
 
 
-def build_settings_section(builder: PageBuilder) -> Section:
+def build_settings_section(assets: PageAssets) -> Section:
     """Build the section with all settings and the training speed of every run."""
-    values = {"settings": tabulate_settings(builder.runs), "speeds": tabulate_training_speed(builder.runs)}
+    values = {"settings": tabulate_settings(assets.runs), "speeds": tabulate_training_speed(assets.runs)}
     return Section("settings", "Settings", values)
 
 
 def _add_and_list_difference_plots(
-    builder: PageBuilder, metrics: Sequence[Metric]
+    assets: PageAssets, metrics: Sequence[Metric]
 ) -> list[tuple[ReportedRun, PlotElement]]:
     """Add a forest plot per data set to the page: differences of its runs from its first run, with intervals.
 
@@ -65,8 +65,8 @@ def _add_and_list_difference_plots(
     """
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
-    for data in dict.fromkeys(run.data_name for run in builder.runs):
-        first, *others = [run for run in builder.runs if run.data_name == data]
+    for data in dict.fromkeys(run.data_name for run in assets.runs):
+        first, *others = [run for run in assets.runs if run.data_name == data]
         gains = [
             (metric, run, gain)
             for metric in metrics
@@ -111,7 +111,7 @@ def _add_and_list_difference_plots(
             f"{metric.title}, {run.name}: {metric.format_difference(gain)}" for metric, run, gain in gains
         )
         label = f"Differences from {first.name} on {data}: {parts}."
-        result.append((first, builder.add_plot(f"differences-{first.position}", figure, label, "forest")))
+        result.append((first, assets.add_plot(f"differences-{first.position}", figure, label, "forest")))
     return result
 
 
