@@ -28,7 +28,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmarks.audit import draw_partners, load_pairs
 from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
-from contraport.auditing.crossfit import iterate_frozen_rounds
+from contraport.auditing.audit_rounds import iterate_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners, score_candidates
 from contraport.data import from_arrays

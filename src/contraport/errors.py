@@ -385,7 +385,7 @@ def describe_value(value: Any) -> str:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is a tensor or an array; their classes are not."""
+    """Return whether a value is a tensor or an array, not the class of one."""
     return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 

@@ -21,8 +21,8 @@ import contraport
 from contraport._utils import locks
 from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
-from contraport.auditing import Audit, crossfit
-from contraport.auditing.crossfit import iterate_frozen_rounds
+from contraport.auditing import Audit, audit_rounds
+from contraport.auditing.audit_rounds import iterate_frozen_rounds
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
@@ -171,7 +171,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
-    trained, train_fold = [], crossfit._train_and_encode_all_pairs
+    trained, train_fold = [], audit_rounds._train_and_encode_all_pairs
 
     def stopping(*given: Any) -> Any:
         trained.append(len(trained))
@@ -179,7 +179,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
             raise KeyboardInterrupt
         return train_fold(*given)
 
-    monkeypatch.setattr(crossfit, "_train_and_encode_all_pairs", stopping)
+    monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", stopping)
     with pytest.raises(KeyboardInterrupt):
         contraport.audit(data=views, out=tmp_path / "part", **CROSSFIT)
     resumed = contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
@@ -214,12 +214,14 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
         ordered_view_pairs.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
         return torch.from_numpy(random.normal(size=len(first))).float()
 
-    monkeypatch.setattr(crossfit, "_train_and_encode_all_pairs", sides)
-    monkeypatch.setattr(crossfit, "score_pairs", judged)
-    judgements = crossfit.CrossFitScores(None, (2, 2, items))
+    monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", sides)
+    monkeypatch.setattr(audit_rounds, "score_pairs", judged)
+    judgements = audit_rounds.CrossFitScores(None, (2, 2, items))
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
-        crossfit.iterate_crossfit_rounds(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
+        audit_rounds.iterate_crossfit_rounds(
+            dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2
+        )
     )
     seeds = [seed for seed, _ in trained]
     assert seeds[::2] == seeds[1::2], "the folds of a repeat begin alike"
@@ -234,7 +236,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(kept)]
     assert sorted(kept) == rounds[0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = crossfit.CrossFitScores(None, (1, 1, 4))
+    half = audit_rounds.CrossFitScores(None, (1, 1, 4))
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
     assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))

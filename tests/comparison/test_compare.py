@@ -526,9 +526,11 @@ def test_verdict_names_the_number_of_deciding_seeds() -> None:
     assert explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
         "a on b: +2.0 points (−1.0 to +5.0). If the differences stayed the same, about 7 seeds would decide it."
     )
-    assert "it needs more test items" in explain_verdict(
-        ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_PREDICTED_SEEDS)
-    )
+    undecidable = ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_PREDICTED_SEEDS)
+    assert "it needs more test items" in explain_verdict(undecidable)
+    verdicts = [undecidable, undecidable._replace(num_seeds_to_decide=7)]
+    comparison = Comparison("", Path(), "a", [], [], [], claim_verdicts=verdicts)
+    assert [one["seeds"] for one in comparison.to_json_dict()["verdicts"]] == [None, 7]
     assert "seeds" not in explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
     assert "seeds" not in explain_verdict(
         ClaimVerdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)})

@@ -27,15 +27,6 @@ def is_text_shape(shape: Sequence[int]) -> bool:
     return len(shape) == 0
 
 
-def channel_count(shape: Sequence[int]) -> int:
-    """Return the number of channels of images or series, or of features of vectors, from their shape; 0 for texts.
-
-    >>> channel_count((3, 8, 8)), channel_count(())
-    (3, 0)
-    """
-    return shape[0] if len(shape) > 0 else 0
-
-
 def is_text_batch(items: Tensor) -> bool:
     """Return whether a batch holds texts."""
     return items.dtype == torch.uint8 and items.ndim == 2

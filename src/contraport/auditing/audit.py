@@ -19,8 +19,8 @@ from contraport._utils.files import iter_leftover_temporary_files, read_json_or_
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
+from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, AuditOptions
-from contraport.auditing.crossfit import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
@@ -90,8 +90,8 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     try:
         with _open_output_folder(options, dataset) as folder:
             result = (_audit_two_views if len(views) == 2 else _audit_all_views)(options, dataset, folder)
-            with report_write_errors("out", folder), console_logging(progress=options.progress):
-                for form in options.requested_exports:
+            with report_write_errors("out", folder), console_logging(quiet=not options.progress):
+                for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
                         path = result.write_npz_without_flagged_views(dataset, folder)
                     else:
@@ -129,13 +129,13 @@ def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
     """Raise `UsageError` if a requested export of cleaned data is not available for the data."""
-    edited = [form for form in options.requested_exports if form != "weigh"]
+    edited = [form for form in options.requested_export_forms if form != "weigh"]
     if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
         raise UsageError(f"{message}Audit.flagged(), and build it again by from_coupling.", kind="coupling")
     if len(dataset.shapes) == 2:
         return
-    unsupported = [form for form in options.requested_exports if form != "drop"]
+    unsupported = [form for form in options.requested_export_forms if form != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
         raise UsageError(message, kind="views")
@@ -166,7 +166,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
     """Write the result of an audit, and its page of the worst pairs, to a folder."""
-    with report_write_errors("out", folder), console_logging(progress=options.progress):
+    with report_write_errors("out", folder), console_logging(quiet=not options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
         write_audit_page(result, dataset, folder / PAGE_FILE)
@@ -244,7 +244,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of the trainings of an audit by name, without augmentation."""
+    """Return the training options of an audit by name; its trainings use no augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2

@@ -165,8 +165,8 @@ class AuditOptions(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.requested_exports:
-            name = self.requested_exports[0]
+        if self.requested_export_forms:
+            name = self.requested_export_forms[0]
             check(self.out is not None, f"{name}: requires out, the folder to write the data to.", "missing_out")
         check(
             self.method != "online" or self.statistic in (None, "combined"),
@@ -178,8 +178,8 @@ class AuditOptions(BaseOptions):
             check(value == default, f"{name}: has no effect on the method {self.method}, got {value!r}.", "no_effect")
 
     @property
-    def requested_exports(self) -> tuple[str, ...]:
-        """Names of the requested exports of cleaned data, among drop, repair and weigh."""
+    def requested_export_forms(self) -> tuple[str, ...]:
+        """Forms in which cleaned data are exported: those of drop, repair and weigh that are requested."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 
     @property

@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails
-from contraport.reporting.html_page import convert_previews_to_json, render_page
+from contraport.reporting.html_page import build_preview_records, render_page
 
 MAX_PAGE_PAIRS = 200
 """Maximum number of pairs on the page; with more the file would be slow to open."""
@@ -56,11 +56,9 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(
-        convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS)
-    )
+    first, second = map(build_preview_records, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
+    better = build_preview_records(make_thumbnails(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.pair_fdrs, audit.partner_confidences
     return [
         {

@@ -1,4 +1,4 @@
-"""Command lines that the terminal proposes after a command, with the paths of its call."""
+"""Next commands that the terminal proposes after a command, filled in with the paths that the user passed."""
 
 from __future__ import annotations
 

@@ -170,7 +170,11 @@ class Comparison:
             "sentences": self.summary_sentences,
             "verdicts": [
                 {"says": one.claim, "verdict": one.outcome, "measure": one.metric_key, "why": explain_verdict(one)}
-                | {"seeds": one.num_seeds_to_decide, "found": {name: list(gain) for name, gain in one.gains.items()}}
+                | {
+                    # At the maximum the search gave up: it is no number of seeds that would decide.
+                    "seeds": None if one.num_seeds_to_decide == MAX_PREDICTED_SEEDS else one.num_seeds_to_decide,
+                    "found": {name: list(gain) for name, gain in one.gains.items()},
+                }
                 for one in self.claim_verdicts
             ],
             "waypoints": [to_json_record(one) for one in self.epoch_means],

@@ -129,7 +129,8 @@ class ClaimVerdict(NamedTuple):
     Attributes:
         outcome: held, held in part, did not hold, or not decided at this size.
         gains: difference in favor of the claim (positive if it supports it), by text such as "iot on digits, plain".
-        num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.
+        num_seeds_to_decide: number of seeds that would decide an undecided claim, `MAX_PREDICTED_SEEDS` if no smaller
+            number would; None otherwise, or if unknown.
     """
 
     claim: str

@@ -19,9 +19,9 @@ from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:
     from contraport.data.splits import Codes
-    from contraport.data.stores import Store, UndecodedItems
+    from contraport.data.stores import UndecodedItems
 
-_ITEMS_PER_READ, _ITEMS_PER_FETCH = 1024, 64  # items digested at a time: encoded bytes, and fetched views
+_ITEMS_PER_READ = 1024  # items whose encoded bytes are digested at a time
 _MAX_SWAP_ROUNDS = 50
 """Maximum number of rounds of swaps; pairs that are still correct then remain."""
 
@@ -50,12 +50,6 @@ def digest_rows(view: Tensor) -> Tensor:
     if is_text_batch(view):
         return digest_bytes(row.tobytes().rstrip(b"\0") for row in rows)
     return digest_bytes(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
-
-
-def digest_items(store: Store) -> Tensor:
-    """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
-    blocks = torch.arange(len(store)).split(_ITEMS_PER_FETCH)
-    return torch.cat([torch.stack([digest_rows(view) for view in store.fetch_views(block)], dim=1) for block in blocks])
 
 
 def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:

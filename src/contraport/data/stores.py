@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.duplicate_groups import digest_bytes, digest_encoded_items, digest_items, digest_rows
+from contraport.data.duplicate_groups import digest_bytes, digest_encoded_items, digest_rows
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
+
+_ITEMS_PER_FETCH = 64  # items fetched at a time to digest them
 
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
@@ -43,7 +45,8 @@ class Store(ABC):
 
         The first access reads all items.
         """
-        return digest_items(self)
+        blocks = torch.arange(len(self)).split(_ITEMS_PER_FETCH)  # to bound memory
+        return torch.cat([torch.stack([*map(digest_rows, self.fetch_views(block))], dim=1) for block in blocks])
 
     def subset(self, positions: Positions) -> Store:
         """Return a store of the items at some positions."""

@@ -445,7 +445,7 @@ class SmallText(nn.Module):
         return F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights)
 
 
-class LearnedWeightNgrams(nn.Module):
+class WeightedNgramCounts(nn.Module):
     """Text encoder: counts of hashed words and n-grams, each of which has a learned weight.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
@@ -454,7 +454,7 @@ class LearnedWeightNgrams(nn.Module):
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> texts = texts_to_tensor(["a red bag", "ein roter Beutel"])
-    >>> bool(torch.allclose(LearnedWeightNgrams(()).eval()(texts), vectorize_texts(texts, 2_048)))
+    >>> bool(torch.allclose(WeightedNgramCounts(()).eval()(texts), vectorize_texts(texts, 2_048)))
     True
     """
 
@@ -485,8 +485,8 @@ class LearnedWeightNgrams(nn.Module):
         return apply_without_padding(self, split_words(texts))
 
 
-class ShortNgrams(LearnedWeightNgrams):
-    """`LearnedWeightNgrams` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
+class ShortNgrams(WeightedNgramCounts):
+    """`WeightedNgramCounts` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
 
     num_features = 4_096
     name = "short-ngrams"

@@ -18,7 +18,7 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from contraport._utils.files import check_checksum, checksum_path, read_json_or_none, write_checksum
-from contraport._utils.text_bytes import channel_count, concatenate_batches, item_shape
+from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.factory import (
     Shape,
@@ -32,6 +32,7 @@ from contraport.encoders.tower import (
     CONCATENATED_REPRESENTATION,
     PROJECTION_REPRESENTATION,
     Tower,
+    count_channels,
     mapping_to_view_list,
     resolve_view_index,
 )
@@ -135,8 +136,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         inputs = self.shapes[:1] if shared else self.shapes
         encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
         self.encoder_sources = _list_encoder_sources(encoders, encoder_folders)
-        means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
-        stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
+        means = [[0.0] * count_channels(shape) for shape in inputs] if mean is None else mean
+        stds = [[1.0] * count_channels(shape) for shape in inputs] if std is None else std
         _check_one_per_tower("mean", means, inputs)
         _check_one_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(

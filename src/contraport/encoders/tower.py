@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.text_bytes import channel_count, is_text_batch
+from contraport._utils.text_bytes import is_text_batch
 from contraport.encoders.builtin_networks import Projector
 from contraport.encoders.factory import Shape, build_encoder
 from contraport.errors import UsageError, check, unknown_name_error
@@ -80,6 +80,15 @@ PROJECTION_REPRESENTATION = "projection"  # the output of the projector
 BOTH_REPRESENTATION = "both"  # both, each normalized
 
 
+def count_channels(shape: Shape) -> int:
+    """Return the number of channels of an item shape of images or series, or of features of vectors; 0 for texts.
+
+    >>> count_channels((3, 8, 8)), count_channels(())
+    (3, 0)
+    """
+    return shape[0] if len(shape) > 0 else 0
+
+
 @keep_deprecated_attributes(represent_features="to_representation")
 class Tower(nn.Module):
     """Standardization, encoder and projector for one view: maps raw items to features.
@@ -130,7 +139,7 @@ class Tower(nn.Module):
 
     def _register_channel_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
         """Register one number per channel or feature as a buffer that broadcasts over items."""
-        numbers, size = torch.tensor([float(value) for value in values]), channel_count(shape)
+        numbers, size = torch.tensor([float(value) for value in values]), count_channels(shape)
         good = len(numbers) == size and bool(numbers.isfinite().all())
         message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
         check(good, message, "shape")

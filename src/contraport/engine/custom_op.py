@@ -271,7 +271,10 @@ def _gradient_op(
     present_indices: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Custom operator of the backward pass: needed gradients, from those of the outputs at `present_indices`."""
+    """Custom operator of the backward pass: compute the gradients of the inputs marked in `needs_grad`.
+
+    `present_grads` are the gradients of the outputs at `present_indices`; all others are zero.
+    """
     operation: Operation = unflatten(_structures[structure], tensors)
     grad_outputs: list[Tensor | None] = [None] * operation.output_and_differentiable_counts[1]
     for position, grad_output in zip(present_indices, present_grads, strict=True):

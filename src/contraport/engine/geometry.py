@@ -186,7 +186,7 @@ class Geometry:
     @property
     def has_finite_log_sums(self) -> bool:
         """True if no log-sum is minus infinity, as every row and every column has positive weight; False if unknown."""
-        return self.has_no_empty_rows and self.log_kernel.is_finite
+        return self.has_no_empty_rows and self.log_kernel.is_always_finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -197,7 +197,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def with_pass_inputs_only(self) -> Geometry:
-        """Return the geometry with only the inputs that the passes over all pairs read; the temperature is not one."""
+        """Return the geometry with only those inputs that a pass over all pairs needs, thus without the temperature."""
         return Geometry(self.log_kernel.with_pass_inputs_only(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:

@@ -138,7 +138,7 @@ UNRELAXED = Relaxation()
 LOG2E = math.log2(math.e)
 """log2(e), by which exponents are multiplied so that exp2 replaces exp."""
 
-MAX_EXPONENT_BY_DTYPE = {torch.float32: 36.0, torch.float64: 300.0}
+MAX_UNSHIFTED_EXPONENT_BY_DTYPE = {torch.float32: 36.0, torch.float64: 300.0}
 """Largest exponent whose exponential is taken directly, without a running maximum.
 
 Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 1e7 columns below the largest float32,
@@ -267,9 +267,11 @@ class HalfStepsOperation(OperationWithDenseForm):
         if self.steps[-1].source_potential_index is not None and self._can_use_scalings(s.dtype):
             potentials: tuple[Tensor, ...] = _HalfStepsByScaling.apply(self.steps, s, *self.log_marginals)
             return list(potentials)
-        # One exponential serves all steps that read no potential. MAX_EXPONENT_BY_DTYPE bounds factors of which two are
-        # multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.max_absolute_value_bound <= 2 * MAX_EXPONENT_BY_DTYPE.get(s.dtype, 0.0)
+        # One exponential serves all steps that read no potential. MAX_UNSHIFTED_EXPONENT_BY_DTYPE bounds factors of
+        # which two are multiplied; here is one, hence twice as far.
+        moderate = self.geometry.log_kernel.max_absolute_value_bound <= 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(
+            s.dtype, 0.0
+        )
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_half_steps_in_log_domain(
@@ -284,7 +286,10 @@ class HalfStepsOperation(OperationWithDenseForm):
         """
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
-        limit, bound = MAX_EXPONENT_BY_DTYPE.get(dtype, 0.0), self.geometry.log_kernel.max_absolute_value_bound
+        limit, bound = (
+            MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(dtype, 0.0),
+            self.geometry.log_kernel.max_absolute_value_bound,
+        )
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
             return False

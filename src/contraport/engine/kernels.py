@@ -220,7 +220,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that maps a scale s to the matrix -C/s, where C is the cost.
+        """Build the log-kernel of a cost C, which is given as a function: it returns the matrix -C/s for a scale s.
 
         Args:
             scaled_negative_cost: maps a scale s to -C/s.

@@ -260,7 +260,7 @@ def _set_similarities_gradient_op(
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
         if temperature == 0:
-            _add_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
+            _write_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
             return [d_x, d_y]
         row_blocks = list(_iter_set_blocks(x, MAX_TILE_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
@@ -460,10 +460,10 @@ class _CosineTile:
         return weights.mul_(self.kernel)
 
 
-def _add_max_sim_gradient(
+def _write_max_sim_gradient(
     x: Tensor, y: Tensor, positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
-    """Add the gradient of MaxSim to d_x and d_y: each maximum is one vector of x times one of y.
+    """Write the gradients of MaxSim into d_x and d_y: each maximum is one vector of x times one of y.
 
     A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
     """

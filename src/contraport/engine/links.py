@@ -73,7 +73,7 @@ class SquareOfKernelLink(Link):
 
 @dataclass(frozen=True)
 class CostWeightedLink(Link):
-    """Link that multiplies the inner kernel by the cost: h(T) = inner(T) + log(level - T), with cost level - T >= 0.
+    """Link that multiplies the inner kernel by the cost: h(T) = inner(T) + log C, where C = level - T >= 0.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
     """

@@ -82,7 +82,7 @@ class LogKernel(ABC):
         """Tensors that the kernel depends on, in the order of their gradients."""
 
     @property
-    def num_global_inputs(self) -> int:
+    def num_shared_inputs(self) -> int:
         """Number of inputs that belong to no row or column, such as the temperature; they come last in `inputs`."""
         return 0
 
@@ -127,7 +127,7 @@ class LogKernel(ABC):
         return self.gather_entries(torch.arange(len(columns), device=columns.device), columns)
 
     @property
-    def is_finite(self) -> bool:
+    def is_always_finite(self) -> bool:
         """True if log K is known to be finite for all pairs in exact arithmetic; it may still overflow."""
         return False
 
@@ -162,9 +162,9 @@ class LogKernel(ABC):
         return False
 
     def with_pass_inputs_only(self) -> LogKernel:
-        """Return the kernel with only the inputs that the passes over all pairs read.
+        """Return the kernel with only those inputs that a pass over all pairs needs.
 
-        The temperature is left out, as the scaled embeddings contain it.
+        The temperature is not needed, as the scaled embeddings contain it.
         """
         return self
 
@@ -329,7 +329,7 @@ class InnerProductLogKernel(LogKernel):
         return math.sqrt(float(longest * other))
 
     @property
-    def is_finite(self) -> bool:
+    def is_always_finite(self) -> bool:
         return self.link is None
 
     @property
@@ -389,11 +389,11 @@ class CallableLogKernel(LogKernel):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._global_inputs())
+        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._shared_inputs())
 
     @property
-    def num_global_inputs(self) -> int:
-        return len(self._global_inputs())
+    def num_shared_inputs(self) -> int:
+        return len(self._shared_inputs())
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
         return replace(self, y=values[0])
@@ -404,7 +404,7 @@ class CallableLogKernel(LogKernel):
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._cost_parameters() else ((), ())
         return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
-    def _global_inputs(self) -> tuple[Tensor, ...]:
+    def _shared_inputs(self) -> tuple[Tensor, ...]:
         """Return the inputs of no row or column: temperature and scale if tensors, and parameters of the cost."""
         return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._cost_parameters())
 
@@ -470,7 +470,7 @@ class CallableLogKernel(LogKernel):
 
         # The tile is computed again: keeping its graph from the forward pass would take more memory than the tile.
         tile_gradients = dict(zip(map(id, tensors), vjp(t, tensors, weight), strict=True))
-        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._global_inputs())
+        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._shared_inputs())
         for gradient, part, source in zip(gradients, slices, tile.inputs, strict=True):
             value = tile_gradients[id(source)]
             if gradient is not None and value is not None:

@@ -130,7 +130,7 @@ class PairPasses(ABC):
         if self.is_symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
         # The adjoint of the gather adds up all processes, and DistributedDataParallel then averages: hence the factor.
-        sharded = len(gradients) - self.log_kernel.num_global_inputs
+        sharded = len(gradients) - self.log_kernel.num_shared_inputs
         self.processes.all_reduce_(*gradients[sharded:])
         if self.processes.size > 1:
             for value in gradients[:sharded]:

@@ -140,8 +140,8 @@ class RingLogKernel(LogKernel):
         return self.own.inputs
 
     @property
-    def num_global_inputs(self) -> int:
-        return self.own.num_global_inputs
+    def num_shared_inputs(self) -> int:
+        return self.own.num_shared_inputs
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -153,8 +153,8 @@ class RingLogKernel(LogKernel):
         return replace(self, own=self.own.T, row_shards=self.column_shards, column_shards=self.row_shards)
 
     @property
-    def is_finite(self) -> bool:
-        return self.own.is_finite
+    def is_always_finite(self) -> bool:
+        return self.own.is_always_finite
 
     @property
     def max_absolute_value_bound(self) -> float:
@@ -346,7 +346,7 @@ class RingPairPasses(PairPasses):
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
-                    total[visit.local_rows if k < len(parts) - self.ring.num_global_inputs else ...] += part
+                    total[visit.local_rows if k < len(parts) - self.ring.num_shared_inputs else ...] += part
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.list_indexed_column_gradients(exchange):

@@ -121,7 +121,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         plan = compute_affinity_matrix(
             data.flatten(1), self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact
         )
-        build = self._build_objective_factory(plan)
+        build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed = draw_seed(self.random_state)
@@ -239,17 +239,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
-    def _build_objective_factory(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
-        """Return a function that builds the objective of an embedding for a given early exaggeration (1: none)."""
+    def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
+        """Build the objective of an embedding, with the attraction exaggerated by a factor (1: not)."""
         if self.method == "interpolated":
-            return partial(InterpolatedTSNE, plan)
-        target = Matrix(plan.float())
-
-        def build(exaggeration: float) -> Objective:
-            penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
-            return Objective(WithinView(), *self._build_kernel_and_constraint(), target, KL(), penalties)
-
-        return build
+            return InterpolatedTSNE(plan, exaggeration)
+        penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
+        return Objective(WithinView(), *self._build_kernel_and_constraint(), Matrix(plan), KL(), penalties)
 
     def _minimize(
         self,

@@ -148,7 +148,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
         check_new_file("out", file, overwrite=options.overwrite)
     run = as_run_folder(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    if warning := run.earlier_epoch_warning():
+    if warning := run.saved_model_epoch_warning():
         log.warning("%s", warning)
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     is_one_split = isinstance(options.data, AnyDataset) or is_stream(options.data)

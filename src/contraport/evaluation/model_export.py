@@ -83,7 +83,7 @@ def export(arguments: dict[str, Any]) -> Path:
     else:
         run = as_run_folder(options.run)
         model = run.model(trust_remote_code=options.trust_remote_code)
-        if warning := run.earlier_epoch_warning():
+        if warning := run.saved_model_epoch_warning():
             log.warning("%s", warning)
     model = model if options.view is None else model.to_single_view(options.view)
     model = model if options.dims is None else model.truncate(options.dims)
@@ -98,7 +98,7 @@ def export(arguments: dict[str, Any]) -> Path:
 
 
 def _write_and_verify(model: Model, path: Path, format_name: str) -> None:
-    """Write a model in a format; raise `UsageError`, and write nothing, if its features change by the export."""
+    """Write a model in a format; raise `UsageError`, and write nothing, if the exported model's features differ."""
     format = _FORMAT_BY_NAME[format_name]
     # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
     with (
@@ -146,7 +146,10 @@ def _draw_random_texts(items: int, generator: torch.Generator) -> Tensor:
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
-    """Return the largest change of a feature of random items, relative to the largest one or 1; NaN is infinity."""
+    """Return the maximum difference of the features of random items, divided by the maximum feature or 1.
+
+    It is infinite if a difference is NaN.
+    """
     views = _draw_random_views(model, items)
     expected, actual = FeatureExtractor(model)(*views), exported(*views)
     if actual.shape != expected.shape:

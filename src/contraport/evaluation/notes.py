@@ -77,7 +77,7 @@ def build_caveat_notes(
 ) -> list[str]:
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
-    notes = [*loaded.data_notes, *filter(None, [run.earlier_epoch_warning()])]
+    notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):

@@ -65,7 +65,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         splits = (
             Splits(train, test)
             if record is None
-            else _build_splits_noting_trained_items(record, train, test, drop=True)
+            else _build_splits_checking_trained_items(record, train, test, drop=True)
         )
     else:
         splits = load_splits_of_source(run, loader, data)
@@ -117,11 +117,14 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     )
     if recovered is not None:
         return Splits(recovered.train, recovered.test)
-    return _build_splits_noting_trained_items(record, train, test, drop=drop_trained_items)
+    return _build_splits_checking_trained_items(record, train, test, drop=drop_trained_items)
 
 
-def _build_splits_noting_trained_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
-    """Log and note how many test items the run was trained on; with `drop`, remove them."""
+def _build_splits_checking_trained_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
+    """Build the splits; if the run was trained on test items, log it and add a note on their number to the splits.
+
+    With `drop`, these items are left out of the test split.
+    """
     trained_on = record.trained_item_mask(test)
     number = int(trained_on.sum())
     if number == 0:

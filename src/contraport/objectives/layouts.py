@@ -176,7 +176,7 @@ class PairPattern:
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k more columns, which are positives of no row; it has a single direction.
+        """Return a pattern of one direction: this one with k more columns, which are positives of no row.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.

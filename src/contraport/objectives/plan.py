@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def kernel_geometry(self) -> Geometry:
-        """Compared pairs under the kernel, (N, M)."""
+        """Geometry of the kernel of the compared pairs, (N, M)."""
         return self.geometry if self.cost_geometry is None else self.cost_geometry
 
     @property
@@ -210,7 +210,11 @@ class Plan:
         if detach_plan:
             return row_transport_costs(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
-        shift = 0.0 if kernel.cost_is_distance else _compute_positive_shift(kernel)
+        shift: float | Tensor = 0.0
+        if not kernel.cost_is_distance:
+            with torch.no_grad():
+                largest = map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape).amax()
+                shift = 2 * largest + (largest == 0)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
         shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
         return kernel.cost_unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
@@ -452,13 +456,6 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
     """
     sums = map_row_blocks(lambda rows: (dense_rows(rows) * kernel.take_rows(rows).dense()).sum(1), kernel.shape)
     return -kernel.cost_unit * sums
-
-
-@torch.no_grad()
-def _compute_positive_shift(kernel: LogKernel) -> Tensor:
-    """Return a shift that makes all entries of T positive: twice the largest |T|, or 1 if all are zero."""
-    largest = map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape).amax()
-    return 2 * largest + (largest == 0)
 
 
 def generalized_kl(log_mass: Tensor, log_target: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def convert_previews_to_json(previews: NDArray[Any]) -> list[PreviewJson]:
-    """Convert previews of items (text, image, vector or series) to JSON that the script of the page draws.
+def build_preview_records(previews: NDArray[Any]) -> list[PreviewJson]:
+    """Build one JSON record per preview (text, image, vector or series), which the script of the page draws.
 
     `contraport.data.thumbnails` makes the previews.
     """
@@ -150,7 +150,7 @@ class PageAssets:
         """Add previews of items to the page and return their indices among all previews of the page."""
         stored = self.script_data.setdefault("previews", [])
         first = len(stored)
-        stored += convert_previews_to_json(previews)
+        stored += build_preview_records(previews)
         return range(first, len(stored))
 
 

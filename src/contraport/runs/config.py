@@ -27,19 +27,19 @@ DIMS_HELP = (
 """Help text of the option `dims`."""
 
 
-def device_option() -> str:
-    """Declare the option `device` of a command that uses an encoder."""
+def device_option() -> Any:
+    """Declare the option `device` of a command that uses an encoder: a field of a dataclass."""
     return option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
 
 
-def training_device_option(**metadata: Any) -> str:
-    """Declare the option `device` of a command that trains."""
+def training_device_option(**metadata: Any) -> Any:
+    """Declare the option `device` of a command that trains: a field of a dataclass."""
     help = "Device to train on: auto (the fastest available), cpu, cuda or mps."
     return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
 
 
-def num_workers_option() -> int | None:
-    """Declare the option `num_workers`."""
+def num_workers_option() -> Any:
+    """Declare the option `num_workers`: a field of a dataclass."""
     return option(
         None,
         "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
@@ -49,13 +49,13 @@ def num_workers_option() -> int | None:
     )
 
 
-def seed_option() -> int:
-    """Declare the option `seed`."""
+def seed_option() -> Any:
+    """Declare the option `seed`: a field of a dataclass."""
     return option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))  # what torch's generators take
 
 
-def progress_option(help: str = "Show progress bars on a terminal.") -> bool:
-    """Declare the option `progress`."""
+def progress_option(help: str = "Show progress bars on a terminal.") -> Any:
+    """Declare the option `progress`: a field of a dataclass."""
     return option(True, help, lifetime="call")
 
 

@@ -302,7 +302,7 @@ class RunFolder(Run):
 
         return read_run_file(self.trained_path, read)
 
-    def earlier_epoch_warning(self) -> str | None:
+    def saved_model_epoch_warning(self) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:

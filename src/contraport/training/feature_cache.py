@@ -33,7 +33,7 @@ _MEMORY_ADDRESS_PATTERN = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
 def with_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Replace the items of the training by their cached features, and return the new components.
+    """Return the components with the training items replaced by their cached features.
 
     The features are loaded from the cache folder, or computed and written to it.
 

@@ -44,6 +44,7 @@ class OnlineMetrics(Callback):
         self._scheduled, self._build_context, self._meter = scheduled, build_context, meter
 
     def after_batch(self, loop: Loop) -> None:
+        """After the last batch of an epoch, compute the metrics that are due in it."""
         due = [metric for metric, every in self._scheduled if (loop.completed_epochs + 1) % every == 0]
         if not (loop.is_last_batch and is_main_process() and due):
             return

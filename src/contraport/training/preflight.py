@@ -22,7 +22,7 @@ from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import LearnedWeightNgrams
+from contraport.encoders.builtin_networks import WeightedNgramCounts
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.metrics.retrieval import retrieval_ranks
@@ -187,21 +187,21 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
     return all(torch.equal(first, other) for other in others)
 
 
-class LongerTraining(NamedTuple):
-    """Options to change for more steps, by name, and a text with the number of steps and its derivation."""
+class SuggestedOptions(NamedTuple):
+    """Suggested options, by name, for a longer training, and a text that derives its number of steps."""
 
     options: dict[str, Any]
     derivation: str
 
 
-def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> LongerTraining:
+def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> SuggestedOptions:
     """Suggest options for `MIN_SUGGESTED_STEPS` steps in at most `MAX_SUGGESTED_EPOCHS` epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
     >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
-    LongerTraining(options={'batch_size': 64, 'epochs': 200}, derivation='1,000 steps, 5 per epoch')
+    SuggestedOptions(options={'batch_size': 64, 'epochs': 200}, derivation='1,000 steps, 5 per epoch')
     >>> suggest_longer_training(Settings(batch_size=32), 40, {}).derivation
     '400 steps, 1 per epoch; more passes over 40 items gain little'
     """
@@ -214,7 +214,7 @@ def suggest_longer_training(settings: Settings, items: int, options: Mapping[str
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if options.get("steps") is not None else {"epochs": epochs}
     bound = f"; more passes over {items:,} items gain little" if epochs < wanted else ""
-    return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
+    return SuggestedOptions(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
 def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
@@ -249,7 +249,7 @@ def find_raw_text_recall_note(settings: Settings, dataset: Dataset, model: Model
     """
     has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
     are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None
-    begins_above = settings.effective_pretrained or settings.init or isinstance(model.encoders[0], LearnedWeightNgrams)
+    begins_above = settings.effective_pretrained or settings.init or isinstance(model.encoders[0], WeightedNgramCounts)
     if not are_pairs or begins_above:
         return None
     whole = dataset.drop_incomplete()

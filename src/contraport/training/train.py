@@ -195,7 +195,7 @@ def _log_dry_run_estimate(
 ) -> None:
     """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
-    with console_logging(progress=settings.progress):
+    with console_logging(quiet=not settings.progress):
         log_training_description(run, settings, components)
         log_preflight_warnings(settings, components, options)
         steps = settings.epochs * components.steps_per_epoch

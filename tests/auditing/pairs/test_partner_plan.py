@@ -12,7 +12,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED_PAIRS,
-    ScoredCandidates,
+    CandidateScoreMatrix,
     _assign_items_to_proposals,
     lowest_scoring_item_indices,
     propose_partners,
@@ -41,7 +41,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
     shown = random.random((12, 9)) < 0.6
     capacities = random.integers(1, 4, 9).astype(float)
     rows, columns = np.nonzero(shown)
-    found = ScoredCandidates(rows, columns, scores[shown], capacities, np.full(12, -1))
+    found = CandidateScoreMatrix(rows, columns, scores[shown], capacities, np.full(12, -1))
     mass, slack = solve_mass_and_slack(found, 1.7, 0.4, 500)
     logits = np.where(shown, 1.7 * (scores - 0.4), -np.inf)
     f, g = np.zeros(12), np.zeros(9)
@@ -157,7 +157,7 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
 def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
-    def solve(found: ScoredCandidates, *_: float) -> tuple[np.ndarray, np.ndarray]:
+    def solve(found: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
         return np.where(found.own_partner_mask, own, 0.3), np.full(len(found.own_columns), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_plan.solve_mass_and_slack", solve)
@@ -168,7 +168,7 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
-    found = ScoredCandidates(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
+    found = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
     dealt, members = _assign_items_to_proposals(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert dealt.tolist() == [2, 0]
     assert members.tolist() == [0, 1]

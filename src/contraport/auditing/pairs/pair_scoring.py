@@ -122,7 +122,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
     references = paired.references_in_canonical_spaces
     # With fewer references, fewer count as nearest, so that they are the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(paired.reference_items) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
+    nearest = math.ceil(paired.neighbors * len(paired.reference_indices) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.

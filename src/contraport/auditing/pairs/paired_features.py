@@ -150,8 +150,8 @@ class PairedFeatures:
         return {}
 
     @cached_property
-    def reference_items(self) -> Tensor:
-        """Sorted random sample of the items, ``(r,)``, against which ranks and hub corrections are computed.
+    def reference_indices(self) -> Tensor:
+        """Sorted indices of a random sample of items, ``(r,)``, against which ranks and hub corrections are computed.
 
         Items outside the pool count too: a wrong pair consists of two right members.
         """
@@ -265,7 +265,7 @@ class PairedFeatures:
 
     def _compute_ranks_and_thresholds(self, view: int) -> tuple[Tensor, Tensor]:
         """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
-        values, references = self.features[view], self.reference_items
+        values, references = self.features[view], self.reference_indices
         compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
@@ -299,7 +299,7 @@ class PairedFeatures:
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
             first, second = (
-                (values[self.reference_items] - center) @ linear
+                (values[self.reference_indices] - center) @ linear
                 for values, center, linear in zip(self.features, centers, fold_maps, strict=True)
             )
             folds.append(

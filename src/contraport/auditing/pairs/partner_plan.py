@@ -65,7 +65,7 @@ class PartnerProposals(NamedTuple):
     confidences: Tensor
 
 
-class ScoredCandidates(NamedTuple):
+class CandidateScoreMatrix(NamedTuple):
     """Sparse score matrix: a row for each item, a column for each distinct content of a candidate second view.
 
     Attributes:
@@ -89,13 +89,13 @@ class ScoredCandidates(NamedTuple):
         return own_partner_mask
 
 
-def lowest_scoring_item_indices(scores: Tensor, rate: float) -> Tensor:
-    """Return the sorted indices of the share `rate` of the items with the lowest scores, at least 10 %, int64 ``(f,)``.
+def lowest_scoring_item_indices(scores: Tensor, rate: float, min_rate: float = MIN_EXCHANGEABLE_SHARE) -> Tensor:
+    """Return the sorted indices of the items with the lowest scores, int64 ``(f,)``: the larger of two shares of all.
 
     >>> lowest_scoring_item_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
-    number = math.ceil(max(rate, MIN_EXCHANGEABLE_SHARE) * len(scores))
+    number = math.ceil(max(rate, min_rate) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
@@ -158,7 +158,7 @@ def propose_partners(
 
 def score_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
-) -> ScoredCandidates:
+) -> CandidateScoreMatrix:
     """Score items, ``(r,)``, against a shortlist of the distinct second views of other items, ``(s,)``.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
@@ -179,7 +179,7 @@ def score_candidates(
         items[torch.from_numpy(rows).to(items.device)], candidates[torch.from_numpy(places).to(items.device)]
     )
     scores = score_pairs(paired, pairs, statistic).double().cpu().numpy()
-    return ScoredCandidates(rows, places, scores, capacities.astype(float), own_columns)
+    return CandidateScoreMatrix(rows, places, scores, capacities.astype(float), own_columns)
 
 
 def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
     return paired.nearest_item_indices(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
 
 
-def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
+def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:
     """Fit slope and offset of the plan by maximum likelihood, to samples whose right partners are known.
 
     The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
@@ -225,11 +225,11 @@ def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[floa
     return slope, mean + spread * float(fitted[1])
 
 
-def _stack_block_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
+def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> CandidateScoreMatrix:
     """Combine score matrices into one block-diagonal matrix."""
     rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
-    return ScoredCandidates(
+    return CandidateScoreMatrix(
         np.concatenate([one.rows + begin for one, begin in zip(samples, rows[:-1], strict=True)]),
         np.concatenate([one.columns + begin for one, begin in zip(samples, columns[:-1], strict=True)]),
         np.concatenate([one.scores for one in samples]),
@@ -242,14 +242,14 @@ def _stack_block_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandid
 
 
 def solve_mass_and_slack(
-    candidates: ScoredCandidates, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
+    candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
     """Solve the plan; return the mass of each entry, ``(e,)``, and the mass of each row's slack, ``(r,)``.
 
     With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
 
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
-    >>> mass, slack = solve_mass_and_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
+    >>> mass, slack = solve_mass_and_slack(CandidateScoreMatrix(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
     >>> mass.round(2).tolist(), slack.round(2).tolist()
     ([0.79, 0.03, 0.79], [0.18, 0.21])
     """
@@ -272,7 +272,7 @@ def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
 
 
 def _assign_items_to_proposals(
-    entries: IntArray, candidates: ScoredCandidates, mass: FloatArray, contents: IntArray
+    entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Assign the items of each content to the proposals of that content, the largest mass first.
 

@@ -227,7 +227,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 
 def _expand_alternatives(content: str) -> list[str]:
-    """Return the strings that the content of a pair of braces stands for."""
+    """Return the strings that the text between two braces of a name expands to, such as ``08..10`` or ``a,b``."""
     match = _RANGE_PATTERN.fullmatch(content)
     if match is None:
         return content.split(",")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.half_steps import MAX_EXPONENT_BY_DTYPE
+from contraport.engine.half_steps import MAX_UNSHIFTED_EXPONENT_BY_DTYPE
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 
 TILE_SHAPE = 512, 512
@@ -75,7 +75,7 @@ class StreamedPairPasses(PairPasses):
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
-        self.limit = MAX_EXPONENT_BY_DTYPE[like.dtype]
+        self.limit = MAX_UNSHIFTED_EXPONENT_BY_DTYPE[like.dtype]
         # Two buffers, for the kernel and the weight, that every tile overwrites: new memory per tile would be cold.
         self._buffers = self.row_bias.new_empty(2, min(n, TILE_SHAPE[0]), min(m, TILE_SHAPE[1]))
 

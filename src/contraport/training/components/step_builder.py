@@ -295,7 +295,7 @@ def build_training_module(
 def _build_encoder_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
-    """Build the freezer of the encoders that `freeze`, `freeze_epochs` or `lora` freeze; None without these options."""
+    """Build the `EncoderFreezer` of the options `freeze`, `freeze_epochs` and `lora`; None if none of them is set."""
     if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
@@ -412,7 +412,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _compute_log_q_column_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the weight of each training pair's column as a negative, ``(n,)``: one over its number of pairs.
+    """Return the weight of the column of each training pair as a negative, ``(n,)``: 1 / (number of its pairs).
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

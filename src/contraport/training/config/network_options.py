@@ -74,8 +74,8 @@ def _build_type_check(kind: Any) -> OptionCheck:
     return validate
 
 
-def encoder_option(group: str) -> Encoder:
-    """Declare the option `encoder` of a command that trains."""
+def encoder_option(group: str) -> Any:
+    """Declare the option `encoder` of a command that trains: a field of a dataclass."""
     return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "

@@ -139,7 +139,7 @@ def _get_constant_target(target: Target, batch: Batch) -> Target:
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build a target from the rows for the items of a batch of values of all items, ``(items, ...)``."""
+    """Build a target from the values of the items of a batch; `values` has a row for each item, ``(items, ...)``."""
     return build(select_batch_rows(values, batch))
 
 
