@@ -82,7 +82,9 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     parts, starts = [], []
     for rank in range(processes):
         monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
-        parts.append([batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5, shared=True)])
+        parts.append(
+            [batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5, split_over_processes=True)]
+        )
         starts.append(local_batch_offset(7).start)
         assert local_batch_offset(7).global_batch_size == 7
         assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
@@ -95,10 +97,17 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     assert starts == [sum(sizes[:rank]) for rank in range(processes)]
 
 
-def test_a_shared_batch_has_an_item_for_each_process(dataset, monkeypatch):
+def test_reads_the_deprecated_keyword_and_attribute_of_split_batches(dataset):
+    with pytest.warns(FutureWarning, match="split_over_processes"):
+        loader = build_loader(dataset, 3, shared=True)
+    with pytest.warns(FutureWarning, match="split_over_processes"):
+        assert loader.batch_sampler.shared
+
+
+def test_a_split_batch_has_an_item_for_each_process(dataset, monkeypatch):
     monkeypatch.setattr(distributed, "current_processes", lambda: (0, 4))
     with raises_usage_error("batch_size.too_small", "3"):
-        build_loader(dataset, 3, shared=True)
+        build_loader(dataset, 3, split_over_processes=True)
 
 
 def test_data_in_memory_have_no_workers(dataset):

@@ -153,7 +153,7 @@ def break_a_stream(rank: int, report: Report) -> None:
     """Report how many batches came of a stream that breaks in one process, and what was raised then."""
     came = 0
     try:
-        for _ in build_loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
+        for _ in build_loader(from_stream(Breaking(rank)), 4, batches_per_epoch=6, split_over_processes=True):
             came += 1
     except StreamReadError as broke:
         report((came, str(broke)))

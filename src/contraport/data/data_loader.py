@@ -75,10 +75,12 @@ class _PositionsWithEpoch(list[int]):
         return _PositionsWithEpoch, (list(self), self.epoch)
 
 
+@accept_deprecated_keywords(split_over_processes="shared")
+@keep_deprecated_attributes(shared="split_over_processes")
 class BatchOrder(Sampler[list[int]]):
     """Batch sampler whose order depends only on the seed and the epoch.
 
-    With ``shared=True`` it yields only this process's part of each batch.
+    With ``split_over_processes=True`` it yields only this process's part of each batch.
 
     >>> order = BatchOrder(5, batch_size=2, shuffle=True, seed=0)
     >>> first = list(order)
@@ -100,14 +102,14 @@ class BatchOrder(Sampler[list[int]]):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        shared: bool = False,
+        split_over_processes: bool = False,
     ) -> None:
         self.length = length
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
-        self.shared = shared
+        self.split_over_processes = split_over_processes
         self._pool: np.ndarray | None = None
         self._companions: np.ndarray | None = None
         self.begin_at(epoch=0, batch=0)
@@ -166,7 +168,7 @@ class BatchOrder(Sampler[list[int]]):
         order = self._draw_epoch_positions()
         for batch in range(self.first_batch_index, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            local = positions[_local_slice(len(positions))] if self.shared else positions
+            local = positions[_local_slice(len(positions))] if self.split_over_processes else positions
             if self._companions is not None:
                 local = np.column_stack([local, self._companions[local]]).ravel()
             yield _PositionsWithEpoch(local.tolist(), self.epoch)
@@ -185,7 +187,7 @@ class BatchOrder(Sampler[list[int]]):
         return order[: self.length]
 
 
-@accept_deprecated_keywords(num_workers="workers")
+@accept_deprecated_keywords(num_workers="workers", split_over_processes="shared", batches_per_epoch="batches")
 def build_loader(
     dataset: Dataset,
     batch_size: int,
@@ -194,8 +196,8 @@ def build_loader(
     seed: int = 0,
     num_workers: int | None = None,
     drop_last: bool = False,
-    shared: bool = False,
-    batches: int | None = None,
+    split_over_processes: bool = False,
+    batches_per_epoch: int | None = None,
 ) -> BatchLoader | StreamLoader:
     """Build a loader of batches, whose ``batch_sampler`` is a `BatchOrder` that can resume within an epoch.
 
@@ -207,12 +209,12 @@ def build_loader(
         num_workers: number of worker processes, at most one per core of this process; default: 0 for data in memory,
             else the number of cores minus one, at most 8.
         drop_last: whether to drop a smaller last batch.
-        shared: whether the processes of `torch.distributed` share each batch, see `local_batch_offset`; otherwise each
-            process gets all items.
-        batches: batches per epoch of a stream; default: one pass. A stream is read in its own order by this process.
+        split_over_processes: whether each process of `torch.distributed` gets a part of each batch, see
+            `local_batch_offset`; otherwise each process gets all items.
+        batches_per_epoch: of a stream; default: one pass. A stream is read in its own order by this process.
 
     Raises:
-        UsageError: a number is out of range, `drop_last` with a batch larger than the data, or a shared batch with
+        UsageError: a number is out of range, `drop_last` with a batch larger than the data, or a split batch with
             fewer items than processes.
 
     >>> import numpy as np
@@ -223,18 +225,29 @@ def build_loader(
     check_integer("batch_size", batch_size)
     check_integer("seed", seed, 0)
     if isinstance(dataset, Stream):
-        return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
+        return StreamLoader(
+            dataset, batch_size, batches_per_epoch=batches_per_epoch, split_over_processes=split_over_processes
+        )
     items, (_, processes) = len(dataset), distributed.current_processes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     message = f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}."
     check(num_workers is None or 0 <= num_workers <= cores, message)
-    message = f"batch_size: must be at most {items}, the items of {dataset.name!r}, got {batch_size}."
-    check(not drop_last or batch_size <= items, message, "too_large")
-    message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
-    check(not shared or batch_size >= processes, message, "too_small")
+    if drop_last:
+        message = f"batch_size: must be at most {items}, the items of {dataset.name!r}, got {batch_size}."
+        check(batch_size <= items, message, "too_large")
+    if split_over_processes:
+        message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
+        check(batch_size >= processes, message, "too_small")
     if num_workers is None:
         num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_DEFAULT_WORKERS)
-    order = BatchOrder(items, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared)
+    order = BatchOrder(
+        items,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+        split_over_processes=split_over_processes,
+    )
     return BatchLoader(
         _ErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,
@@ -297,17 +310,23 @@ class StreamLoader:
     >>> class Numbers(torch.utils.data.IterableDataset):
     ...     def __iter__(self):
     ...         return (torch.full((1,), float(number)) for number in range(5))
-    >>> batches = build_loader(from_stream(Numbers()), 2, batches=3)
+    >>> batches = build_loader(from_stream(Numbers()), 2, batches_per_epoch=3)
     >>> [batch.views[0].flatten().tolist() for batch in batches]
     [[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]]
     """
 
-    def __init__(self, stream: Stream, batch_size: int, *, batches: int | None, shared: bool) -> None:
+    def __init__(
+        self, stream: Stream, batch_size: int, *, batches_per_epoch: int | None, split_over_processes: bool
+    ) -> None:
         self.stream = stream
         self.batch_size = batch_size
-        length = None if batches is None else batches * batch_size
-        self.batch_sampler = None if length is None else BatchOrder(length, batch_size=batch_size, shared=shared)
-        self._shared = shared
+        length = None if batches_per_epoch is None else batches_per_epoch * batch_size
+        self.batch_sampler = (
+            None
+            if length is None
+            else BatchOrder(length, batch_size=batch_size, split_over_processes=split_over_processes)
+        )
+        self._split_over_processes = split_over_processes
         self._iterator: Iterator[Batch] | None = None
         self._read = 0
 
@@ -326,9 +345,9 @@ class StreamLoader:
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
             self._read = skipped
         while self._read < last:
-            batch = _next_batch_on_all_ranks(self._iterator) if self._shared else next(self._iterator)
+            batch = _next_batch_on_all_ranks(self._iterator) if self._split_over_processes else next(self._iterator)
             self._read += 1
-            yield _select_local_part(batch) if self._shared else batch
+            yield _select_local_part(batch) if self._split_over_processes else batch
 
     def close(self) -> None:
         """Release the iterator over the stream."""

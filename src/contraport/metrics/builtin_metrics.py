@@ -362,44 +362,44 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_influence(context: EvalContext) -> ItemValues:
+def uniformity_influences(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
-    return influence.uniformity_influence(context.test_features)
+    return influence.uniformity_influences(context.test_features)
 
 
 @register_geometry_metric(
     "Tolerance", better="neither", unit="cosine", requires=(REQUIRES_LABELS, REQUIRES_CLASS_WITH_TWO_TEST_ITEMS)
 )
-def tolerance_influence(context: EvalContext) -> ItemValues:
+def tolerance_influences(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
-    return influence.tolerance_influence(context.test_features, context.test_labels)
+    return influence.tolerance_influences(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
-def effective_rank_influence(context: EvalContext) -> ItemValues:
+def effective_rank_influences(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
-    return influence.effective_rank_influence(context.test_features)
+    return influence.effective_rank_influences(context.test_features)
 
 
 @register_geometry_metric(
     "Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(REQUIRES_MORE_THAN_10_TEST_ITEMS,)
 )
-def hubness_influence(context: EvalContext) -> ItemValues:
+def hubness_influences(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
-    return influence.hubness_influence(context.test_features)
+    return influence.hubness_influences(context.test_features)
 
 
 @register_clustering_metric("NMI", unit="share of information")
 def nmi_result(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
-    values = clustering.nmi_influence(context.test_labels, context.test_clusters)
+    values = clustering.nmi_influences(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
-    values = clustering.ari_influence(context.test_labels, context.test_clusters)
+    values = clustering.ari_influences(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
 
 

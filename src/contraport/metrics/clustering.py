@@ -42,10 +42,10 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
 
-def nmi_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
+def nmi_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
     """Return the influence of each item on the normalized mutual information of classes and clusters, `(n,)`.
 
-    >>> nmi_influence(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
+    >>> nmi_influences(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
     1.0
     """
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
@@ -61,7 +61,7 @@ def nmi_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
     return influence_values(value, nmi, len(labels))
 
 
-def ari_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
+def ari_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
     """Return the influence of each item on the adjusted Rand index of classes and clusters, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 

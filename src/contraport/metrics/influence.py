@@ -55,11 +55,11 @@ def recenter_influences(mean: float, influences: Tensor) -> ItemValues:
     return np.asarray((mean + influences - influences.mean()).cpu().numpy())
 
 
-def uniformity_influence(z: Tensor) -> ItemValues:
+def uniformity_influences(z: Tensor) -> ItemValues:
     """Return the influence of each item on the uniformity, `(n,)`; items outside the fixed random subset have none.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-    >>> bool(abs(uniformity_influence(z).mean() - uniformity(z)) < 1e-6)
+    >>> bool(abs(uniformity_influences(z).mean() - uniformity(z)) < 1e-6)
     True
     """
     value, subset = uniformity(z), fixed_subset_positions(len(z))
@@ -71,7 +71,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     return recenter_influences(value, slopes)
 
 
-def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
+def tolerance_influences(z: Tensor, labels: Tensor) -> ItemValues:
     """Return the influence of each item on the tolerance, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
@@ -80,7 +80,7 @@ def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     return recenter_influences(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
-def effective_rank_influence(features: Tensor) -> ItemValues:
+def effective_rank_influences(features: Tensor) -> ItemValues:
     """Return the influence of each item on the effective rank of the features, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
@@ -101,7 +101,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
     return recenter_influences(value, len(x) * squares[:, positive] @ slopes)
 
 
-def hubness_influence(z: Tensor) -> ItemValues:
+def hubness_influences(z: Tensor) -> ItemValues:
     """Return the influence of each item on the hubness, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()

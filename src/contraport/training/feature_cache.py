@@ -50,7 +50,13 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
     arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
     dataset = components.dataset.with_store(MappedArrayStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_loader(
-        dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
+        dataset,
+        settings.batch_size,
+        shuffle=True,
+        seed=settings.seed,
+        num_workers=0,
+        drop_last=True,
+        split_over_processes=True,
     )
     components.module.uses_cached_features = True
     return components._replace(dataset=dataset, batches=batches)

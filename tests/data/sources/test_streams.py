@@ -75,7 +75,7 @@ def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
     whole = [batch.ids.tolist() for batch in build_loader(stream, 3)]
     assert whole == [[0, 1, 2], [3, 4, 5], [6]]
-    batches = build_loader(stream, 3, batches=4)
+    batches = build_loader(stream, 3, batches_per_epoch=4)
     epochs = []
     for epoch in range(2):
         batches.batch_sampler.set_epoch(epoch)
@@ -83,7 +83,7 @@ def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     assert [len(batch) for batch in epochs] == [3] * 8
     everything = stream.__getitems__([number % 7 for number in range(24)]).views[0]
     assert torch.equal(torch.cat(epochs), everything)
-    later = build_loader(stream, 3, batches=4)
+    later = build_loader(stream, 3, batches_per_epoch=4)
     later.batch_sampler.begin_at(epoch=1, batch=2)
     later.batch_sampler.set_epoch(1)
     assert torch.equal(torch.cat([batch.views[0] for batch in later]), everything[18:])
@@ -202,7 +202,7 @@ def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
             return super().__iter__() if self.begun < 1 else iter(())
 
     with raises_usage_error("data.empty", "0"):
-        next(iter(build_loader(from_stream(Once()), 4, batches=3)))
+        next(iter(build_loader(from_stream(Once()), 4, batches_per_epoch=3)))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])

@@ -234,6 +234,6 @@ def build_batch_loader(
         seed=settings.seed,
         num_workers=num_workers,
         drop_last=True,
-        shared=True,
-        batches=None if settings.steps is None else settings.steps * settings.grad_accum_steps,
+        split_over_processes=True,
+        batches_per_epoch=None if settings.steps is None else settings.steps * settings.grad_accum_steps,
     )
