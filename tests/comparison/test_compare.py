@@ -563,8 +563,13 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gains", "sentence"),
     [
-        ([0.0], "on: base has the best kNN, 90.0 ± 1.0%; row 1 does not differ significantly from base."),
-        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0%; row 1 and row 2 do not differ significantly from base."),
+        ([0.0], "on: row 1 does not differ significantly from base on kNN, 90.0 ± 1.0% for base."),
+        ([0.0, 0.0], "on: row 1 and row 2 do not differ significantly from base on kNN, 90.0 ± 1.0% for base."),
+        (
+            [0.01, 0.015, -0.05],
+            "on: row 2 and row 1 do not differ significantly from base on kNN, 90.0 ± 1.0% for base and 91.5 ± 1.0% "
+            "for row 2; row 3 is significantly worse.",
+        ),
         (
             [0.05, 0.0, -0.05],
             "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is significantly better than base; row 3 is significantly "
@@ -605,22 +610,47 @@ def cell(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "gain", "end"),
+    ("seconds", "gain", "is_named"),
     [
-        ((30.0, 12.0, 40.0), 0.0, "from base; row 1 is the fastest of these, 12 s per training, row 2 40 s."),
-        ((10.0, 12.0, 14.9), 0.0, "from base."),  # within the variation of training times
-        ((30.0, 12.0, None), 0.0, "from base; row 1 is the fastest of these, 12 s per training, base 30 s."),
-        ((30.0, 12.0, 40.0), 0.05, "row 2 does not differ significantly from base."),  # the better one is named
-        ((None, None, None), 0.0, "from base."),
+        (((29.0, 31.0), (11.0, 13.0), (35.0, 45.0)), 0.0, True),
+        (((29.0, 31.0), (2.3, 37.3), (35.0, 45.0)), 0.0, False),  # one training of the fastest row was slow
+        (((13.0, 47.0), (11.0, 13.0), (35.0, 45.0)), 0.0, False),  # as long as one of another row
+        (((30.0,), (12.0,), (40.0,)), 0.0, False),  # one training each
+        (((29.0, 31.0), (11.0, 13.0), (40.0,)), 0.0, False),
+        (((9.0, 11.0), (11.5, 12.5), (14.8, 15.0)), 0.0, False),  # within the variation of training times
+        (((29.0, 31.0), (11.0, 13.0), ()), 0.0, False),
+        (((29.0, 31.0), (11.0, 13.0), (35.0, 45.0)), 0.05, False),  # the better one is named
+        (((), (), ()), 0.0, False),
     ],
 )
-def test_sentence_names_the_fastest_of_equal_rows(seconds: tuple[float | None, ...], gain: float, end: str) -> None:
+def test_sentence_names_the_fastest_of_equal_rows_only_if_clear(
+    seconds: tuple[tuple[float, ...], ...], gain: float, is_named: bool
+) -> None:
     gains = {"base": None, "row 1": gain, "row 2": 0.0}
     cells = [
-        cell(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")
-        for row, one in gains.items()
+        cell(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")._replace(
+            training_seconds=float(np.mean(times)) if times else None, seconds_by_training=times
+        )
+        for (row, one), times in zip(gains.items(), seconds, strict=True)
     ]
-    assert sentence_of(*(one._replace(training_seconds=t) for one, t in zip(cells, seconds, strict=True))).endswith(end)
+    sentence = sentence_of(*cells)
+    assert ("fastest" in sentence) == is_named
+    assert sentence.endswith("; row 1 is the fastest of these, 12 s per training, row 2 40 s.") == is_named
+
+
+def test_sentence_of_rows_that_tie_without_intervals() -> None:
+    tied = [cell(row, 0.9, measure="knn") for row in ("base", "other")]
+    assert sentence_of(*tied).startswith("on: base and other have the same kNN, 90.0 ± 1.0%; no interval for other")
+    worse = cell("worse", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")
+    assert sentence_of(*tied, worse).startswith("on: base and other have the same best kNN, 90.0 ± 1.0%; ")
+
+
+def test_no_row_is_marked_as_best_if_all_tie() -> None:
+    tied, (knn,) = [cell(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
+    assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_with_best_mean("on", knn) == set()
+    three = [*tied, cell("worse", 0.8, measure="knn")]
+    found = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
+    assert found.rows_with_best_mean("on", knn) == {"base", "other"}
 
 
 def sentence_of(*cells: TableEntry) -> str:
@@ -727,7 +757,9 @@ def test_sentence_explains_a_missing_interval(
     cells[0] = cells[0]._replace(missing_interval_reason=None)
     (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
     seeds = "there is one seed" if len(values) == 1 else f"all {len(values)} seeds agree exactly"
-    assert f"base has the best kNN, 90.0% without an interval, as {seeds}; no interval for other, as " in told
+    assert (
+        f"base and other have the same kNN, 90.0% without an interval, as {seeds}; no interval for other, as " in told
+    )
     assert f"no interval in NMI for other, as {difference.missing_interval_reason}." in told
 
 

@@ -89,10 +89,10 @@ class Comparison:
     def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
         """Return the names of the rows with the best mean in a column.
 
-        The set is empty if the metric has no better direction, or if there is only one row with a mean.
+        The set is empty if the metric has no better direction, or if all rows with a mean, or the only one, share it.
         """
         means = {one.row_name: one.mean for one in self.list_column_entries(column, metric) if one.mean is not None}
-        if metric.better_direction == "neither" or len(means) < 2:
+        if metric.better_direction == "neither" or len(set(means.values())) < 2:
             return set()
         best = min(means.values()) if metric.better_direction == "lower" else max(means.values())
         return {row for row, mean in means.items() if mean == best}
@@ -325,16 +325,45 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     sign = -1 if metric.better_direction == "lower" else 1
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
-    value = f"{format_mean_with_interval(metric, best)}{'%' if metric.is_shown_in_percent else ''}"
-    if best.interval is None:
-        reason = f"all {best.num_seeds} seeds agree exactly" if best.num_seeds > 1 else "there is one seed"
-        value = f"{value} without an interval, as {reason}"
+    above, _, level = _group_rows_by_difference(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    has_others = len(comparison.rows) > 1
-    parts = [f"{best.row_name} has " + (f"the {superlative} {title}, {value}" if has_others else f"{value} on {title}")]
-    parts += _describe_differences_from_baseline(comparison, metric, entries, best.row_name)
+    value, tied = _format_value_of_entry(metric, best), [one.row_name for one in entries if one.mean == best.mean]
+    is_undecided = len(level) > 0 and not above and best.row_name in (comparison.baseline, *level)
+    if is_undecided:
+        start = _describe_level_rows(comparison, level, best.row_name)
+        parts = [f"{start} on {title}, {_format_level_values(comparison, metric, entries, best)}"]
+    elif len(tied) > 1:
+        same = "same" if len(tied) == len(entries) else f"same {superlative}"
+        parts = [f"{_join_first_few(tied)} have the {same} {title}, {value}"]
+    elif len(comparison.rows) > 1:
+        parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
+    else:
+        parts = [f"{best.row_name} has {value} on {title}"]
+    parts += _describe_differences_from_baseline(comparison, metric, entries, best.row_name, omit_level=is_undecided)
     parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, best)]
     return f"{column}: {'; '.join(parts)}."
+
+
+def _format_value_of_entry(metric: Metric, entry: TableEntry) -> str:
+    """Format the mean of an entry with its interval and unit, or the reason why it has no interval."""
+    value = f"{format_mean_with_interval(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
+    if entry.interval is None:
+        reason = f"all {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
+        value = f"{value} without an interval, as {reason}"
+    return value
+
+
+def _format_level_values(
+    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best: TableEntry
+) -> str:
+    """Format the value of the baseline and, if it reads differently, that of the best row, each with its row name."""
+    baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
+    values = {one.row_name: _format_value_of_entry(metric, one) for one in (baseline, best)}
+    return " and ".join(
+        f"{value} for {row}"
+        for row, value in values.items()
+        if row == baseline.row_name or value != values[baseline.row_name]
+    )
 
 
 def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
@@ -381,16 +410,33 @@ def _describe_references_as_good_as_best(
     return [f"as good or better without training: {join_names(names)}"] if names else []
 
 
-def _describe_differences_from_baseline(
-    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str
-) -> list[str]:
-    """Return clauses that name the rows significantly better, worse or not different, relative to the baseline."""
-    baseline = comparison.baseline
+def _group_rows_by_difference(metric: Metric, entries: Sequence[TableEntry]) -> tuple[list[str], list[str], list[str]]:
+    """Return the rows significantly better than the baseline, those significantly worse, and those not different.
+
+    For a metric without a better direction, the first are those above the baseline.
+    """
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
-    if metric.better_direction == "lower":
-        above, below = below, above
+    level = [name for name in differences if name not in above and name not in below]
+    return (below, above, level) if metric.better_direction == "lower" else (above, below, level)
+
+
+def _describe_level_rows(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
+    """Return a clause that rows do not differ significantly from the baseline; the best of them is named first."""
+    names = _join_first_few(sorted(level, key=lambda name: name != best_row))
+    return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
+
+
+def _describe_differences_from_baseline(
+    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level: bool
+) -> list[str]:
+    """Return clauses that name the rows significantly better, worse or not different, relative to the baseline.
+
+    With `omit_level`, the clause on rows that are not different is left out, as the sentence begins with it.
+    """
+    baseline = comparison.baseline
+    above, below, level = _group_rows_by_difference(metric, entries)
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
@@ -398,10 +444,9 @@ def _describe_differences_from_baseline(
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
         parts.append(f"{_join_first_few(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
-    if rest := [name for name in differences if name not in above and name not in below]:
-        verb = "does" if len(rest) == 1 else "do"
-        parts.append(f"{_join_first_few(rest)} {verb} not differ significantly from {baseline}")
-        parts += [] if above else _describe_fastest([one for one in entries if one.row_name in (baseline, *rest)])
+    if level:
+        parts += [] if omit_level else [_describe_level_rows(comparison, level, best_row)]
+        parts += [] if above else _describe_fastest([one for one in entries if one.row_name in (baseline, *level)])
     unknown: dict[str, list[str]] = {}
     for one in entries:
         if one.difference is None and one.row_name != baseline:
@@ -410,17 +455,23 @@ def _describe_differences_from_baseline(
 
 
 _MIN_NOTABLE_TIME_RATIO = 1.5
-"""Smallest ratio of two training times that counts: those of one computer vary by a third with its other work."""
+"""Smallest ratio of two mean training times that counts: those of one computer vary by a third with its other work."""
 
 
 def _describe_fastest(entries: Sequence[TableEntry]) -> list[str]:
-    """Return a clause that names the row with the shortest training, if another of the entries takes far longer."""
-    timed = [(one.training_seconds, one.row_name) for one in entries if one.training_seconds]
-    if not timed:
+    """Return a clause that names the row with the shortest trainings, if it is clear and another takes far longer.
+
+    The load of the machine can change times severalfold. So each row needs at least two trainings, and the longest
+    training of the fastest row must be shorter than every training of the others.
+    """
+    if any(one.training_seconds is None or len(one.seconds_by_training) < 2 for one in entries):
         return []
-    (least, fastest), (most, slowest) = min(timed), max(timed)
-    times = f"{least:.3g} s per training, {slowest} {most:.3g} s"
-    return [f"{fastest} is the fastest of these, {times}"] if most >= _MIN_NOTABLE_TIME_RATIO * least else []
+    fastest, *others = sorted(entries, key=lambda one: one.training_seconds or 0.0)
+    if not others or max(fastest.seconds_by_training) >= min(min(one.seconds_by_training) for one in others):
+        return []
+    least, most = fastest.training_seconds or 0.0, others[-1].training_seconds or 0.0
+    times = f"{least:.3g} s per training, {others[-1].row_name} {most:.3g} s"
+    return [f"{fastest.row_name} is the fastest of these, {times}"] if most >= _MIN_NOTABLE_TIME_RATIO * least else []
 
 
 def _join_first_few(names: Sequence[str]) -> str:

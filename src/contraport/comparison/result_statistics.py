@@ -69,6 +69,7 @@ class TableEntry(NamedTuple):
         training_seconds: mean training time in seconds.
         failure_reason: reason why the first failed training failed; None if none failed.
         missing_interval_reason: reason why `difference` is None; itself None for the baseline.
+        seconds_by_training: time of each training in seconds; empty in files of earlier versions.
     """
 
     row_name: str
@@ -81,6 +82,7 @@ class TableEntry(NamedTuple):
     training_seconds: float | None
     failure_reason: str | None
     missing_interval_reason: str | None = None
+    seconds_by_training: Sequence[float] = ()
 
 
 class EpochMean(NamedTuple):
@@ -257,6 +259,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
                     else "it has no seed in common with the baseline"
                     if difference is None
                     else difference.missing_interval_reason,
+                    seconds_by_training=tuple(seconds),
                 )
             )
     return entries
