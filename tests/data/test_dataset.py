@@ -81,3 +81,10 @@ def test_joined_stores_give_the_views_of_each():
 def test_deprecated_names_warn_and_still_work(old, new):
     with pytest.warns(FutureWarning, match=new):
         assert getattr(contraport.data, old) is getattr(contraport.data, new)
+
+
+def test_repr_has_name_split_size_and_shapes():
+    dataset = from_arrays({"ear": np.ones((3, 2)), "eye": np.ones((3, 1, 4, 4), np.uint8)})
+    assert repr(dataset) == f"Dataset({dataset.name!r}, train: 3 items, ear (2,), eye (1, 4, 4))"
+    coupling = contraport.data.from_coupling(np.ones((4, 2)), np.ones((4, 3)), np.tile(np.arange(4)[:, None], 2))
+    assert f": {len(coupling)} pairs, " in repr(coupling)

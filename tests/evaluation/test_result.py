@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun
-from contraport.evaluation.result_tables import Evaluation
+from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.metrics import eval_context, probes
 from contraport.runs import Run, as_run_folder
 
@@ -181,3 +181,14 @@ def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
         samples = as_run_folder(run).page_arrays()
         assert samples["plan_view_names"].tolist() == ["view0", "view1"]
         assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn
+
+
+def test_repr_of_an_evaluation_is_its_verdict() -> None:
+    values = {"raw": {"knn": 0.5}, "trained": {"knn": 0.85}}
+    evaluation = Evaluation(data="digits", rows=values, verdict="Better than raw inputs.", notes=["x" * 4000])
+    expected = "Evaluation(digits; 2 encoders; Better than raw inputs; values: evaluation.to_rows())"
+    assert str(evaluation) == repr(evaluation) == expected
+    assert evaluation["rows"] == values
+    by_run = EvaluationsByRun({"runs/a": evaluation})
+    assert str(by_run) == f"EvaluationsByRun(\n  'runs/a': {expected}\n)"
+    assert "verdict" not in repr(Evaluation(rows=values)), "without baselines there is none"

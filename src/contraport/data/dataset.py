@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
@@ -219,6 +220,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def is_in_memory(self) -> bool:
         """True if all items are in memory, so that worker processes do not speed up loading."""
         return self.store.is_in_memory
+
+    def __repr__(self) -> str:
+        views = ", ".join(f"{name} {shape}" for name, shape in zip(self.view_names, self.shapes, strict=True))
+        return f"{type(self).__name__}({self.name!r}, {self.split}: {pluralize(len(self), self.item_noun)}, {views})"
 
     def __len__(self) -> int:
         return len(self.store)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, NamedTuple
 
+from contraport._utils.formatting import pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
@@ -83,6 +84,11 @@ class Evaluation(dict[str, Any]):
             for key, metric in self._collect_metrics(encoder).items()
         ]
 
+    def __repr__(self) -> str:
+        encoders = pluralize(len(self.get("rows", {})), "encoder")
+        parts = (self.get("data"), encoders, self.verdict, "values: evaluation.to_rows()")
+        return f"Evaluation({'; '.join(str(part).rstrip('.') for part in parts if part)})"
+
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for a notebook."""
         tables = {
@@ -103,6 +109,10 @@ class EvaluationsByRun(dict[str, Evaluation]):
     def to_rows(self) -> list[dict[str, Any]]:
         """Return a row for each run, encoder and metric, for ``pandas.DataFrame``."""
         return [{"run": path, **row} for path, result in self.items() for row in result.to_rows()]
+
+    def __repr__(self) -> str:
+        lines = [f"  {path!r}: {result!r}" for path, result in self.items()]
+        return "\n".join(["EvaluationsByRun(", *lines, ")"])
 
     def _repr_html_(self) -> str:
         """Return the tables of each run, and of its differences from the first, as HTML, for a notebook."""
