@@ -66,6 +66,8 @@ class Option:
         may_increase_on_resume: Whether the value may be increased when a run is resumed.
         is_cli_flag: Whether the option is a flag on the command line although it is positional in Python.
         deprecated_name: Old name that is still accepted, with a warning; empty for none.
+        contains_options: Whether the value is a dictionary of options, whose own keys have flags too, such as
+            ``--train.columns.views``.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Option:
     may_increase_on_resume: bool = False
     is_cli_flag: bool = False
     deprecated_name: str = ""
+    contains_options: bool = False
 
     @property
     def required(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.errors import raises_usage_error
 
+from contraport.cli.parsing import parse_command_line
+from contraport.comparison.config import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.grid_builder import build_grid
 from contraport.errors import UsageError
@@ -250,3 +252,42 @@ def test_rejects_claims_about_unknown_names(tmp_path: Path, wrong: dict[str, obj
         build_grid({"suite": tmp_path / "own.yaml"})
     if "measure" not in wrong:
         assert build_grid({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims, "of a part it may"
+
+
+@pytest.mark.parametrize("separator", [" ", "="])
+def test_flags_of_train_options_may_have_keys_of_their_own(separator: str) -> None:
+    """In any order, with as many keys as the option has, as in `contraport train`."""
+    flags = {
+        "--train.columns.views": '["lidar_*", "radar_*"]',
+        "--train.temperature": "0.2",
+        "--train.objective_settings.q": "0.3",
+        "--train.columns.labels": "kind",
+        "--train.columns.names": "*.png",
+    }
+    joined = [f"{flag}={text}" for flag, text in flags.items()]
+    words = joined if separator == "=" else [word for pair in flags.items() for word in pair]
+    parsed = parse_command_line(COMPARE_COMMAND_SPEC, ["--data", "digits", *words], prog="contraport compare")
+    columns = {"views": ["lidar_*", "radar_*"], "labels": "kind", "names": "*.png"}
+    assert parsed is not None
+    assert parsed["train"] == {"columns": columns, "temperature": 0.2, "objective_settings": {"q": 0.3}}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--train.columns.views"], "train.columns.views.missing"),
+        (["--train.columns.views", "a", "--train.columns", "{}"], "train.columns.conflict"),
+        (["--train.columns.views", "a", "--train.columns={}"], "train.columns.conflict"),
+        (["--train.columns.views", "a", "b"], "unexpected_argument"),
+    ],
+)
+def test_rejects_wrong_flags_of_train_options(words: list[str], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_command_line(COMPARE_COMMAND_SPEC, ["--data", "digits", *words], prog="contraport compare")
+    assert code in str(caught.value.code)
+
+
+def test_keys_of_train_options_reach_the_grid() -> None:
+    words = ["--data", "digits", "--objectives", "info-nce", "--train.columns.labels", "kind"]
+    parsed = parse_command_line(COMPARE_COMMAND_SPEC, words, prog="contraport compare")
+    assert build_grid(parsed or {}).cells[0].options["columns"] == {"labels": "kind"}

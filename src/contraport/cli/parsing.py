@@ -19,7 +19,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
-from contraport.errors import UsageError, similar_names, unknown_name_error, unreadable_error
+from contraport.errors import UsageError, check, similar_names, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
@@ -61,7 +61,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
     """Parse the words of a command line into the passed options, with `with_defaults` also all others."""
     parser.command_line_words = [*argv]
-    options: dict[str, Any] = parser.parse_args(list(argv), defaults=with_defaults).as_dict()
+    options: dict[str, Any] = parser.parse_args(parser.join_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
     return options
 
@@ -149,6 +149,38 @@ class _Parser(ArgumentParser):
             return word
         warn_renamed(match[1], self.new_name_by_deprecated_name[match[1]])
         return f"--{self.new_name_by_deprecated_name[match[1]]}{word[match.end() :]}"
+
+    def join_nested_flags(self, words: Sequence[str]) -> list[str]:
+        """Join flags such as ``--train.columns.views VALUE`` into one ``--train.columns`` with all of its keys.
+
+        jsonargparse nests keys to a depth of one only.
+        """
+        joined: list[str] = []
+        values_by_flag: dict[str, dict[str, Any]] = {}
+        remaining = iter(words)
+        for word in remaining:
+            match = re.fullmatch(r"(--(\w+)\.\w+)\.([^=]+)(?:=(.*))?", word, re.DOTALL)
+            if (
+                match is None
+                or match[2] not in self.options_by_name
+                or not self.options_by_name[match[2]].contains_options
+            ):
+                joined.append(word)
+                continue
+            text = next(remaining, None) if match[4] is None else match[4]
+            check(text is not None, f"{word.removeprefix('--')}: requires a value, got none.", "missing")
+            if match[1] not in values_by_flag:
+                joined.append(match[1])  # its value is inserted below
+            try:
+                value = _load_yaml(str(text))
+            except yaml.YAMLError:  # such as *.png
+                value = text
+            values_by_flag.setdefault(match[1], {})[match[3]] = value
+        for flag, values in values_by_flag.items():
+            is_whole = joined.count(flag) > 1 or any(word.startswith(f"{flag}=") for word in joined)
+            check(not is_whole, f"{flag[2:]}: pass it as a whole or by its keys, got both.", "conflict")
+            joined[joined.index(flag)] = f"{flag}={json.dumps(values, ensure_ascii=False)}"
+        return joined
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise the `UsageError` for an error message of argparse or jsonargparse (overrides both)."""

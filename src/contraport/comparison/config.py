@@ -78,7 +78,9 @@ class GridOptions(BaseOptions):
         None, "Number of training epochs, as in `contraport train`.", check=int_in_range(1), group="training"
     )
     encoder: str | None = option(None, "Encoder, as in `contraport train`.")
-    train: dict[str, Any] | None = option(None, "Further options of `contraport train` for all cells.")
+    train: dict[str, Any] | None = option(
+        None, "Further options of `contraport train` for all cells.", contains_options=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
