@@ -14,6 +14,7 @@ from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
+from contraport.features import read_features
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -33,7 +34,10 @@ def test_evaluations_and_neighbors(command, data: str) -> None:
     assert result["rows"]["trained"]["knn"] <= 1
     assert command("embed", "run", "--out", "features.npz", "--progress=false").status == 0
     found = json.loads(command("neighbors", "features.npz", "--query", "3", "--top", "2", "--json").out)
-    assert [sorted(near) for near in found] == [["class_name", "description", "name", "position", "similarity"]] * 2
+    keys = ["class_name", "description", "name", "position", "row", "similarity"]
+    assert [sorted(near) for near in found] == [keys] * 2
+    rows = read_features(Path("features.npz")).source_rows
+    assert [near["row"] for near in found] == [rows[near["position"]] for near in found]
 
 
 def test_demo(command, monkeypatch: pytest.MonkeyPatch) -> None:

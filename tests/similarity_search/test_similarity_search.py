@@ -88,6 +88,8 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
     assert found == neighbors(whole, query=1, top=5)
     assert {near.name for near in found} == set(keys) - {"photos/1.png"}
     assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
+    assert [near.row for near in found] == [near.position + 3 for near in found]
+    assert [row["row"] for row in found.format_rows()] == [str(near.position + 3) for near in found]
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
     assert unnamed.item_name(2) == "test row 5"
 

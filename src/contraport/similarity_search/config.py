@@ -99,8 +99,9 @@ class NeighborSearchOptions(NearestItemsOptions):
 
     query: int | str | Path = field(
         metadata=option_metadata(
-            "Position of an item among the features, from 0; or its key, such as a path; or a file to embed, an image "
-            "or an array in .npy; or a text to embed, for a run of texts."
+            "Position of an item in the feature file, from 0, which is not its row in the data: training items come "
+            "first, and items may be left out; the output shows both. Or its key, such as a path; or a file to embed, "
+            "an image or an array in .npy; or a text to embed, for a run of texts."
         )
     )
 

@@ -69,6 +69,7 @@ class Neighbor(NamedTuple):
             prior of popularity, if the search has one.
         class_name: name of the class of the item; None if it has no class.
         description: beginning of the text of the item; None if it has none, or the text is its name.
+        row: row of the item in its data, from 0, as stored with the features; for an array the position.
     """
 
     position: int
@@ -76,6 +77,7 @@ class Neighbor(NamedTuple):
     similarity: float
     class_name: str | None
     description: str | None = None
+    row: int | None = None
 
 
 @keep_deprecated_attributes(query="query_name")
@@ -93,9 +95,12 @@ class NearestItems(list[Neighbor]):
     def format_rows(self) -> list[dict[str, str]]:
         """Format the nearest items as rows of a table, one for each item."""
         with_class = any(near.class_name is not None for near in self)
+        with_row = any(near.row is not None for near in self)
         with_description = any(near.description is not None for near in self)
         return [
-            {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
+            {"similarity": f"{near.similarity:.4f}", "position": str(near.position)}
+            | ({"row": "-" if near.row is None else str(near.row)} if with_row else {})
+            | {"item": near.name}
             | ({"description": near.description or "-"} if with_description else {})
             | ({"class": near.class_name or "-"} if with_class else {})
             for near in self
@@ -271,6 +276,7 @@ def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) ->
             similarity,
             features.class_name_at(place),
             features.item_description(place),
+            int(features.source_rows[place]),
         )
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
     ]
