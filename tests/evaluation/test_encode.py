@@ -62,8 +62,32 @@ def test_encodes_image_files_in_their_order(tmp_path: Path) -> None:
         Image.fromarray(image).save(file)
     assert np.array_equal(loaded.encode(files, progress=False), loaded.encode(images, progress=False))
     files[2].write_bytes(b"no image")
-    with raises_usage_error("items.unreadable", 3, 4, "item 2"):
+    with raises_usage_error("items.unreadable", 3, 4, "item 2", files[2]):
         loaded.encode(files, progress=False)
+    files[3].unlink()
+    with raises_usage_error("items.no_readable_image", files[3]) as caught:
+        loaded.encode([files[3]], progress=False)
+    assert "split" not in str(caught.value)
+
+
+def test_names_the_list_that_a_single_item_needs(tmp_path: Path) -> None:
+    images = contraport.load(make_run(tmp_path / "images", Model("small-cnn", [(3, 8, 8)])))
+    numbers = contraport.load(make_run(tmp_path / "numbers", Model("mlp", [(2,)])))
+    one = random_images(1)[0]
+    assert images.encode([one], progress=False).shape == images.encode([Image.fromarray(one)], progress=False).shape
+    for run, item, code in [
+        (images, Image.fromarray(one), "items.single_item"),
+        (images, "a.png", "items.not_in_memory"),
+        (images, tmp_path / "a.png", "items.not_in_memory"),
+        (images, one, "items.*"),
+        (images, torch.from_numpy(one).permute(2, 0, 1), "items.*"),
+        (numbers, np.ones(2, dtype=np.float32), "items.*"),
+    ]:
+        with raises_usage_error(code, "encode([item])"):
+            run.encode(item, progress=False)
+    with raises_usage_error("items.shape") as caught:
+        numbers.encode(np.ones((4, 3)), progress=False)
+    assert "encode([item])" not in str(caught.value), "these are several items"
 
 
 @pytest.fixture

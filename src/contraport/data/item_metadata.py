@@ -108,7 +108,8 @@ class ItemMetadata:
             for view_index, view in enumerate(views)
             if not isinstance(view, Store)
         ]
-        bad = find_undecodable_images_by_position(encoded, what=f"images of the {split} split") if encoded else {}
+        what = "images" if len(chosen) == self.num_items else f"images of the {split} split"
+        bad = find_undecodable_images_by_position(encoded, what=what) if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._select_split_positions("train", groups)
         stores = [

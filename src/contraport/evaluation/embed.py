@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as AnyDataset
 
@@ -25,7 +27,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
 from contraport.encoders import Model
-from contraport.errors import check, check_new_file, rename_argument, report_write_errors
+from contraport.errors import UsageError, check, check_new_file, rename_argument, report_write_errors
 from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
@@ -99,8 +101,11 @@ def encode_items(
     progress: bool,
 ) -> np.ndarray:
     """Encode items in memory by the model of a run, ``(n, d)``, in their order; see `Run.encode`."""
-    message = f"items: must be in memory, such as an array or a list, got {items!r}; `contraport.embed` reads files."
+    message = f"items: must be several items in memory, got {items!r}. For one text or path pass a list: "
+    message += "encode([item]). `contraport.embed` reads files of data."
     check(not isinstance(items, str | Path), message, "not_in_memory")
+    message = "items: must be several items, got one image. Pass a list: encode([item])."
+    check(not isinstance(items, Image.Image), message, "single_item")
     whole = model
     if view is not None:
         model = whole.to_single_view(view)
@@ -113,19 +118,34 @@ def encode_items(
         check(good, message, "views")
         items = {name: items[name] for name in names} if is_dict else items
     model = model if dims is None else model.truncate(dims)
-    with rename_argument("items", "data"):
+    with rename_argument("items", "data"), _suggest_list_for_single_array(model, items):
         dataset = SplitLoader(settings, model).load(items, "train", as_one_split=True)
         if view is not None:
             dataset = dataset.select_views([resolve_view_position(dataset, whole, view)])
         views = build_unaugmented_views(settings, dataset)
         check_views_fit_model(model, dataset, views)
     columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
+    gap = _find_first_gap(dataset.rows.tolist())
+    file = f", {columns[0][gap]}" if dataset.unreadable_files and isinstance(columns[0], list) else ""
     message = f"items: must each have a row of features, got {len(dataset)} rows for {len(columns[0])} items, without "
-    message += f"one for item {_find_first_gap(dataset.rows.tolist())}. Leave out what cannot be read."
+    message += f"one for item {gap}{file}. Leave out what cannot be read."
     check(len(dataset) == len(columns[0]), message, "unreadable")
     loader_config = LoaderConfig(batch_size, resolve_device(device), num_workers, ProgressBars(shown=progress))
     features = extract_features(model, dataset, views, loader_config)
     return (torch.nn.functional.normalize(features) if normalize else features).numpy()
+
+
+@contextmanager
+def _suggest_list_for_single_array(model: Model, items: Any) -> Iterator[None]:
+    """Context manager: if an array with as many axes as one item causes a `UsageError`, suggest a list of it."""
+    try:
+        yield
+    except UsageError as error:
+        is_array = isinstance(items, np.ndarray | Tensor) and len(model.shapes) == 1
+        if not is_array or items.ndim == 0 or items.ndim != len(model.shapes[0]):
+            raise
+        message = f"{error} If this array of shape {tuple(items.shape)} is one item, pass a list: encode([item])."
+        raise UsageError(message, kind=error.code.removeprefix(f"{error.argument}.")) from error
 
 
 def _find_first_gap(rows: Sequence[int]) -> int:

@@ -114,6 +114,8 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     >>> len(load([f"text {i}" for i in range(10)])), len(load_unsplit([f"text {i}" for i in range(10)]))
     (8, 10)
     """
+    if isinstance(data, list) and split == "train":  # the source defines no splits
+        return load(data, split, test_fraction=0, **options)
     dataset = load(data, split, **options)
     if isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items:
         return dataset
