@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cli.conftest import Outcome
 
@@ -85,11 +86,11 @@ def test_advice_mentions_no_views_where_nothing_points_to_them(command: Command,
     assert len(printed_commands(advice.out, "contraport")) == 1
 
 
-def run_all(command: Command, outcome: Outcome, *added: str) -> list[Outcome]:
+def run_all(command: Command, outcome: Outcome, *added: str, at_most: int = 2) -> list[Outcome]:
     """Run the commands that an outcome proposes, each in the folder as it is; return their outcomes."""
     assert outcome.status == 0, outcome.err
     proposed = printed_commands(outcome.err, "next: ", "  or: ")
-    assert 1 <= len(proposed) <= 2
+    assert 1 <= len(proposed) <= at_most
     outcomes = [command(*words, *(added if words[0] == "train" else ())) for words in proposed]
     for words, after in zip(proposed, outcomes, strict=True):
         assert after.status == 0, (words, after.err)
@@ -199,6 +200,30 @@ def test_commands_after_embed_and_map_run_as_printed(command: Command, tmp_path:
     run_all(command, embedded)
     (mapped,) = run_all(command, command("map", "my features.npz", "--iterations", "20"))
     run_all(command, mapped)
+
+
+@pytest.mark.parametrize("kind", ["texts", "captions"])
+def test_search_is_proposed_first_after_embedding_a_view(command: Command, tmp_path: Path, kind: str) -> None:
+    view = "one" if kind == "texts" else "number"
+    data = write_pairs(tmp_path, "texts") if kind == "texts" else ("--data", write_captioned(tmp_path))
+    assert command("train", *data, "--out", "runs/it", *QUICK).status == 0
+    whole = command("embed", "runs/it", "--out", "whole.npz")
+    assert [words[0] for words in printed_commands(whole.err, "next: ", "  or: ")] == ["duplicates", "neighbors"]
+    run_all(command, embedded := command("embed", "runs/it", "--view", view, "--out", "of one.npz"), at_most=3)
+    (first,) = printed_commands(embedded.err, "next: ")
+    assert first[:2] == ["search", "of one.npz"]
+    assert ("--query_view" in first) == (kind == "texts")
+    texts = command("embed", "runs/it", "--view", "caption", "--out", "texts.npz") if kind == "captions" else None
+    assert texts is None or "contraport search" not in texts.err, "no other view is texts"
+
+
+def write_captioned(folder: Path) -> str:
+    """Write a table of a column of image files and one of captions."""
+    for row, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (60, 8, 8, 3)).astype(np.uint8)):
+        Image.fromarray(pixels).save(folder / f"{row}.png")
+    lines = ["number,caption", *(f"{row}.png,item {row} of the shop" for row in range(60))]
+    (folder / "captioned.csv").write_text("\n".join(lines))
+    return "captioned.csv"
 
 
 def test_no_command_without_progress_or_with_json(command: Command, tmp_path: Path) -> None:

@@ -42,9 +42,27 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands to run after `embed`: find items that are nearly equal, and those nearest to the first."""
+    """List commands to run after `embed`: search one view by a text of another; find nearly equal or nearest items."""
     features = shlex.quote(str(options["out"]))
-    return [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
+    search = [f"contraport search {features} {words}" for words in _list_search_arguments(options)]
+    return [*search, f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
+
+
+def _list_search_arguments(options: Options) -> Sequence[str]:
+    """Return the arguments of a search by a text after `embed --view`, or none if no other view of the run is texts."""
+    run = as_run_folder(options["run"])
+    if options.get("view") is None or run.settings().predict is not None:
+        return []
+    from contraport.encoders.tower import resolve_view_index  # needs torch, which `embed` has imported
+
+    config = run.model_config()
+    names, shapes = config["view_names"], config["shapes"]
+    embedded = names[resolve_view_index("view", options["view"], names, shapes)]
+    texts = [name for name, shape in zip(names, shapes, strict=True) if len(shape) == 0]
+    others = [name for name in texts if name != embedded]
+    # A text is of several views: the query names its own.
+    flags = format_flags({"query_view": others[0]}) if others and len(texts) > 1 else ""
+    return [f"{shlex.quote('a few words')} {flags}".rstrip()] if others else []
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
