@@ -97,10 +97,10 @@ def find_undecodable_images_by_position(
                 }
     described = [f"{name} ({error})" for name, error in failures.values()]
     checked = len(np.unique(np.concatenate([positions for _, positions in views])))
-    first = "".join(described[:1])
-    message = f"data: none of {checked:,} {what} can be decoded, first {first}."
+    example = "".join(described[:1])
+    message = f"data: none of {checked:,} {what} can be decoded, first {example}."
     if checked == 1:
-        message = f"data: {first} cannot be read as an image."
+        message = f"data: {example} cannot be read as an image."
     check(len(failures) < checked or not checked, message, "no_readable_image")
     if failures:
         shown = "; ".join(described[:_MAX_IMAGES_IN_MESSAGE]) + (
