@@ -19,7 +19,7 @@ COMMANDS = (
     ("a folder of images", "contraport train --data photos/ --encoder lite0 --freeze", "guides/photos.md"),
     (
         "two descriptions of the same things, in one table",
-        "contraport train --data people.csv --recipe clip",
+        """contraport train --data sensors.csv --columns.views '["lidar_*", "radar_*"]' --recipe clip""",
         "guides/tables.md",
     ),
     ("pairs, some of them wrong", "contraport audit --data pairs.csv --out audits/pairs", "audit.md"),

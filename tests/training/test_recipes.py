@@ -144,6 +144,15 @@ def test_two_encoders_need_two_views(name: str, splits: tuple[Dataset, Dataset])
         pipeline_of(splits[0], recipe=name)
 
 
+@pytest.mark.parametrize("options", [{"recipe": "clip"}, {"shared_encoder": False}])
+def test_two_encoders_for_a_table_of_one_view_suggest_its_views(options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "sensors.csv"
+    path.write_text("ear_0,ear_1,eye_0,eye_1\n" + "1,2,3,4\n" * 60)
+    with raises_usage_error("data.views", "sensors.csv", next(iter(options)), "['ear_*', 'eye_*']") as caught:
+        train(data=path, out=tmp_path / "run", progress=False, **options)
+    assert caught.value.suggested_options == {"columns": {"views": ["ear_*", "eye_*"]}}
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_parameter_of_a_recipe_has_a_gradient(
     name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
