@@ -163,6 +163,17 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
+def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
+    measured, differences = {"knn"}, {"given": {"knn": WORSE}}
+    trained, frozen = (
+        find_verdict_text(measured, differences, test_items=50, is_encoder_frozen=is_frozen) or ""
+        for is_frozen in (False, True)
+    )
+    assert "--encoder_lr_scale" in trained
+    assert "--encoder_lr_scale" not in frozen
+    assert "--augment" in frozen
+
+
 def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
     data = str(tmp_path / "data.npz")

@@ -226,7 +226,12 @@ def _build_evaluation(
             "classes": None if class_names is None else len(class_names),
             "neighbors": options.neighbors,
             "seconds": round(time.perf_counter() - started, 3),
-            "verdict": find_verdict_text(rows["trained"], differences, test_items=len(loaded.test)),
+            "verdict": find_verdict_text(
+                rows["trained"],
+                differences,
+                test_items=len(loaded.test),
+                is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
+            ),
             "notes": notes,
             "not_measured": skipped,
             "rows": rows,

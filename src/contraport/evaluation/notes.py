@@ -41,6 +41,9 @@ _ADVICE_BY_BASELINE = {
 }
 """Advice if the trained features are not better than a baseline, by baseline."""
 
+_ADVICE_FOR_FROZEN_ENCODER = "More epochs or another --augment may help."
+"""Advice in place of that of the baseline "given" if no encoder was trained: its learning rate has no effect."""
+
 _ValuesByEncoder = Mapping[str, Mapping[str, float]]
 """Metric values by encoder, such as "trained" or a baseline, and metric key."""
 
@@ -169,7 +172,9 @@ def build_alignment_uniformity_notes(
     return [" ".join([*worse, *better])]
 
 
-def find_verdict_text(metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int) -> str | None:
+def find_verdict_text(
+    metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int, is_encoder_frozen: bool = False
+) -> str | None:
     """Return a sentence: whether to use the trained features or those of a baseline, and why.
 
     None if no metric compares them.
@@ -178,14 +183,18 @@ def find_verdict_text(metric_keys: Iterable[str], differences: DifferencesByBase
         metric_keys: keys of the metrics of the trained encoder; the headline metrics among them decide.
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
+        is_encoder_frozen: whether training left all encoders unchanged.
     """
-    verdict = _find_encoder_verdict_without_warning(metric_keys, differences)
+    advice = _ADVICE_BY_BASELINE | ({"given": _ADVICE_FOR_FROZEN_ENCODER} if is_encoder_frozen else {})
+    verdict = _find_encoder_verdict_without_warning(metric_keys, differences, advice)
     if verdict is None or test_items >= MIN_TEST_ITEMS_WITHOUT_WARNING:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _find_encoder_verdict_without_warning(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
+def _find_encoder_verdict_without_warning(
+    metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
+) -> str | None:
     """Return the verdict without the warning of a small test set."""
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
@@ -200,7 +209,7 @@ def _find_encoder_verdict_without_warning(metric_keys: Iterable[str], difference
             if gain.high < 0:
                 return (
                     f"Use {BASELINE_TITLES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
-                    f"{metric.format_difference(-gain)}. {_ADVICE_BY_BASELINE[row]}"
+                    f"{metric.format_difference(-gain)}. {advice[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
@@ -208,7 +217,7 @@ def _find_encoder_verdict_without_warning(metric_keys: Iterable[str], difference
         measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
         return (
             f"Use {BASELINE_TITLES[simplest]}: on {measured} the trained encoder is not significantly better. "
-            f"{_ADVICE_BY_BASELINE[simplest]}"
+            f"{advice[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
