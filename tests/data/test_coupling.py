@@ -126,6 +126,13 @@ def test_rejects_tables_that_do_not_fit(tmp_path: Path, table: str, content: str
         load(tmp_path, "train", test_fraction=0)
 
 
+@pytest.mark.parametrize("table", ["rows.csv", "columns.parquet", "pairs.parquet"])
+def test_rejects_a_folder_without_one_of_the_tables(tmp_path: Path, table: str) -> None:
+    (write_folder(tmp_path) / table).unlink()
+    with raises_usage_error("data.no_table", tmp_path, table.partition(".")[0]):
+        load(tmp_path, "train")
+
+
 def test_pairs_are_named_by_their_ids(tmp_path: Path) -> None:
     data = load(write_folder(tmp_path), "train", test_fraction=0)
     assert data.keys is not None
@@ -231,7 +238,7 @@ def test_all_verdicts_rest_on_held_out_links(preferences: tuple[Dataset, Dataset
 def test_training_rejects_an_objective_that_compares_rows_with_rows(
     preferences: tuple[Dataset, Dataset], tmp_path: Path
 ) -> None:
-    with raises_usage_error("target.layout"):
+    with raises_usage_error("target.layout", "objective='info-nce'", "shared_encoder=False"):
         contraport.train(data=preferences[0], objective="nt-xent", out=tmp_path / "run", epochs=1, progress=False)
 
 

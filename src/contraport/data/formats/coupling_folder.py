@@ -25,10 +25,8 @@ def _list_table_files(folder: str, part: str) -> list[Path]:
 
 
 def is_coupling_folder(folder: str) -> bool:
-    """Return whether a folder has a table of pairs and one of rows or columns; reading requires all three tables."""
-    if not Path(folder).is_dir() or not _list_table_files(folder, "pairs"):
-        return False
-    return any(_list_table_files(folder, part) for part in TABLE_NAMES[:2])
+    """Return whether a folder has at least two of the tables of a coupling; reading requires all three."""
+    return Path(folder).is_dir() and sum(bool(_list_table_files(folder, part)) for part in TABLE_NAMES) >= 2
 
 
 def find_table_files(folder: str) -> dict[str, Path]:

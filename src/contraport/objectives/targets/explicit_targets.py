@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import format_options
 from contraport.distributed import Processes, gather
-from contraport.errors import check, describe_value
+from contraport.errors import UsageError, check, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor, to_numeric_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import (
@@ -236,11 +237,10 @@ class SimilarityMatrix(Target):
         size = block.pattern.num_items
         good = len(self.items) == size
         check(good, f"items: must be one index per item of the batch, ({size},), got {len(self.items)}.", "shape")
-        message = (
-            "target: known partners of a coupling require an objective that compares rows with columns only, such as "
-            "info-nce; the target 'pairs' ignores them."
-        )
-        check(not self.couples_two_sets or block.x is not block.y, message, "layout")
+        if self.couples_two_sets and block.x is block.y:
+            flags = format_options(objective="info-nce", shared_encoder=False)
+            message = "target: known partners of a coupling require an objective that compares rows with columns only. "
+            raise UsageError(f"{message}Train with {flags}; the target 'pairs' ignores the partners.", kind="layout")
         rows, columns = self.items.unbind(1) if self.couples_two_sets else (self.items, self.items)
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
             within = (indices >= 0) & (indices < total)
