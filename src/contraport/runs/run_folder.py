@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """How to resume, for a message: the words "repeat the audit with ...", or the command if there is no parent."""
+        """Advice on resuming, for a message: the words "repeat the audit with ...", or the command without a parent."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command

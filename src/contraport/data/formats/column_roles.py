@@ -170,7 +170,7 @@ class ViewSuggestion(NamedTuple):
 
 
 _SUFFIX_PATTERNS = (re.compile(r"\d+$"), re.compile(r"(?<=[._ -]).+"))
-"""What follows the prefix that the column names of a view may share: a number, or all after a separator."""
+"""Patterns of a column name after the prefix shared by the columns of a view: a number, or text after a separator."""
 
 
 def suggest_views(names: Sequence[str]) -> ViewSuggestion:
