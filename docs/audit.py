@@ -207,7 +207,7 @@ contraport audit --data pairs.npz --out audits/pairs
 # data without the flagged pairs, and with a weight for each other pair
 contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table
 # trains, and drops suspected mismatches as it goes
-contraport train --data pairs.npz --audit --out runs/clean
+contraport train --data pairs.npz --objective info-nce --audit --out runs/pairs
 ```
 
 ```python

@@ -535,7 +535,9 @@ def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndar
 
 
 @pytest.mark.parametrize("method", ["online", "crossfit", "frozen"])
-def test_resume_takes_the_recorded_options(views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str) -> None:
+def test_resume_takes_the_recorded_options(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
     np.savez(tmp_path / "pairs.npz", view0=views[0], view1=views[1])
     training = {**QUICK, "epochs": 2}
     options = {"online": training, "crossfit": {"folds": 2, "rounds": 1, **training}, "frozen": {}}[method] | {
@@ -544,7 +546,10 @@ def test_resume_takes_the_recorded_options(views: tuple[np.ndarray, np.ndarray],
     out = tmp_path / "audit"
     contraport.audit(data=tmp_path / "pairs.npz", method=method, out=out, **options)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    result = contraport.audit(out=out, resume=True, drop=True, progress=False)
+    with caplog.at_level("INFO", "contraport.training"):
+        result = contraport.audit(out=out, resume=True, drop=True, progress=False)
+    assert ("finished training of 2 epochs is used" in caplog.text) == (method == "online")
+    assert "already has" not in caplog.text
     assert result.clean_files == (out / "dropped.npz",)
     assert before.keys() >= {"pairs.csv", "audit.html", "audit_options.json"}
     for name, content in before.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,3 +110,30 @@ def test_training_suggests_an_objective_if_none_was_chosen(
 ) -> None:
     suggestion = find_objective_warning(CASES[case][0], options)
     assert (suggestion is not None and "--recipe cmc" in suggestion) == expected
+
+
+WAVES = np.sin(np.arange(48) * 0.3 + rng.uniform(0, 6, (80, 1))) + 0.2 * rng.normal(size=(80, 48))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (WAVES, True),
+        (rng.normal(size=(80, 48)), False),
+        (rng.normal(size=(80, 1)) + 0.2 * rng.normal(size=(80, 48)), False),  # correlated in any order
+        (WAVES[:, rng.permutation(48)], False),
+        (WAVES[:, None], False),
+        (WAVES[:, :8], False),
+        (np.ones((80, 48)), False),
+    ],
+    ids=["waves", "noise", "common factor", "shuffled columns", "recordings", "few columns", "constant"],
+)
+def test_advice_notes_that_columns_may_be_time_steps(values: np.ndarray, expected: bool) -> None:
+    advice = contraport.advise(from_arrays(values))
+    assert (advice.series_note is not None and "(n, 1, 48)" in advice.series_note) == expected
+    assert (str(advice.series_note) in str(advice)) == expected
+
+
+def test_training_notes_that_columns_may_be_time_steps(tmp_path: Path) -> None:
+    run = contraport.train(data=from_arrays(WAVES), epochs=1, out=tmp_path / "run", progress=False)
+    assert "(n, 1, 48)" in (run.path / "train.log").read_text()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_flags, pluralize, to_file_name
 from contraport._utils.text_bytes import is_text_shape
@@ -43,6 +46,21 @@ PRETRAINED_RESNET18_FLAGS = "--encoder resnet18 --pretrained --freeze"
 """Command-line flags recommended for few photos otherwise; the weights come from the Hugging Face hub."""
 
 
+MIN_TIME_STEPS = 12
+"""Number of columns from which a table of numbers may be recordings, one per row."""
+
+MIN_NEIGHBOR_CORRELATION = 0.6
+"""Median correlation of neighboring columns from which they may be time steps."""
+
+MIN_CORRELATION_DECAY = 0.2
+"""Difference by which the correlation of neighboring columns must exceed that of distant ones.
+
+Columns that all measure the same thing are correlated in any order; time steps are correlated with the next ones.
+"""
+
+_MAX_ROWS_FOR_CORRELATION = 1_000
+
+
 class Suggestion(NamedTuple):
     """Recommended options, with the reason for the recommendation.
 
@@ -77,12 +95,14 @@ class CommandAdvice:
         reasons: Reasons for the options of the command.
         alternatives: Options to compare the command with.
         multi_view: Command for a table of numbers whose columns are several views; None for other data.
+        series_note: How to pass the data if the columns are time steps; None if nothing points to it.
     """
 
     command: str
     reasons: tuple[Suggestion, ...]
     alternatives: tuple[Suggestion, ...] = ()
     multi_view: MultiViewAdvice | None = None
+    series_note: str | None = None
 
     def __str__(self) -> str:
         lines = [self.command, ""]
@@ -91,6 +111,8 @@ class CommandAdvice:
             lines += ["", "Worth comparing:", *map(str, self.alternatives)]
         if self.multi_view is not None:
             lines += ["", self.multi_view.text, self.multi_view.command]
+        if self.series_note is not None:
+            lines += ["", self.series_note]
         return "\n".join(lines)
 
 
@@ -120,7 +142,8 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", get_base_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    return CommandAdvice(command, tuple(reasons), tuple(alternatives), _find_multi_view_advice(values, options))
+    multi_view = _find_multi_view_advice(values, options)
+    return CommandAdvice(command, tuple(reasons), tuple(alternatives), multi_view, find_series_note(dataset))
 
 
 def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
@@ -135,6 +158,38 @@ def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> M
     how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
     text = f"The {number} columns of numbers are read as one view. If they are {how}:"
     return MultiViewAdvice(text, advise(**values | {"columns": columns}).command)
+
+
+def find_series_note(dataset: Dataset) -> str | None:
+    """Return a note that the columns of vectors may be time steps; None if their correlations do not suggest it.
+
+    >>> import numpy as np
+    >>> from contraport.data import from_arrays
+    >>> walks = np.random.default_rng(0).normal(size=(50, 40)).cumsum(1)
+    >>> find_series_note(from_arrays(walks))
+    'Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array (n, 1, 40).'
+    """
+    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or len(dataset.shapes[0]) != 1:
+        return None
+    columns, rows = dataset.shapes[0][0], min(len(dataset), _MAX_ROWS_FOR_CORRELATION)
+    if columns < MIN_TIME_STEPS or rows < 3:
+        return None
+    spread = torch.linspace(0, len(dataset) - 1, rows).long()
+    values = dataset.store.fetch_views(spread)[0].double()
+    values = values[:, values.std(0) > 0]
+    if values.shape[1] < MIN_TIME_STEPS:
+        return None
+    standardized = (values - values.mean(0)) / values.std(0, correction=0)
+    neighbors, distant = (_median_column_correlation(standardized, gap) for gap in (1, values.shape[1] // 2))
+    if neighbors < MIN_NEIGHBOR_CORRELATION or neighbors - abs(distant) < MIN_CORRELATION_DECAY:
+        return None
+    shape = f"(n, 1, {columns})"
+    return f"Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array {shape}."
+
+
+def _median_column_correlation(standardized: Tensor, gap: int) -> float:
+    """Return the median correlation of the columns of ``(rows, columns)`` with those `gap` places further."""
+    return float((standardized[:, :-gap] * standardized[:, gap:]).mean(0).median())
 
 
 def list_suggestions(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> list[Suggestion]:

@@ -32,6 +32,7 @@ from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
     RGB_CHANNELS,
+    find_series_note,
     make_objective_suggestion,
 )
 from contraport.training.components.assembly import TrainingComponents
@@ -167,6 +168,8 @@ def log_preflight_warnings(
     for warning in filter(None, warnings):
         log.warning("%s", warning)
     if not settings.resume and (note := find_raw_text_recall_note(settings, dataset, module.model)) is not None:
+        log.info("%s", note)
+    if not settings.resume and (note := find_series_note(dataset)) is not None:
         log.info("%s", note)
 
 

@@ -231,6 +231,8 @@ def _fit_and_save_model(
         larger_patience = "early_stopping with a larger patience continues it"
         remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
+        if run.parent_command:  # a longer training is not what that command asks for
+            complete = f"the finished training of {pluralize(epochs, 'epoch')} is used"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
 
 
