@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from contraport._utils import locks
-from contraport._utils.array_cache import create_cached_arrays, load_or_build_arrays, open_cached_arrays_or_reason
+from contraport._utils.array_cache import find_cached_arrays, load_or_build_arrays, replace_cached_arrays
 from contraport._utils.files import create_memmap
 from contraport._utils.locks import LOCK_FILE
 from tests.errors import raises_usage_error
@@ -27,12 +27,12 @@ def test_key_never_stands_beside_arrays_of_another_process(tmp_path: Path, monke
     def killed(*args: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), create_cached_arrays(tmp_path, cache_key(1)) as (ours,):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), replace_cached_arrays(tmp_path, cache_key(1)) as (ours,):  # noqa: PT012
         ours[:] = 1
-        with create_cached_arrays(tmp_path, cache_key(2)) as (theirs,):  # as a process beside this one would
+        with replace_cached_arrays(tmp_path, cache_key(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
         monkeypatch.setattr("contraport._utils.array_cache.write_json", killed)
-    arrays, _ = open_cached_arrays_or_reason(tmp_path, cache_key(2))
+    arrays = find_cached_arrays(tmp_path, cache_key(2))
     assert arrays is None or (arrays[0] == 2).all()
 
 
@@ -80,7 +80,7 @@ def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monk
 
     def first_ends(seconds: float) -> None:
         calls.append("waited")
-        with create_cached_arrays(tmp_path, cache_key(1)) as (theirs,):
+        with replace_cached_arrays(tmp_path, cache_key(1)) as (theirs,):
             theirs[:] = 1
         (tmp_path / LOCK_FILE).unlink()
 

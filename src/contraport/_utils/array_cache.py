@@ -34,26 +34,28 @@ def load_or_build_arrays(
 
     Args:
         folder: cache folder.
-        key: the key, as in `open_cached_arrays_or_reason`.
+        key: the key, as in `find_cached_arrays`.
         fill: fills empty, memory-mapped arrays.
         description: name of the arrays in the log.
         argument: name of the option that gives the folder, for errors.
         log: logger for where the arrays are and why they are computed again.
     """
-    arrays, reason = open_cached_arrays_or_reason(folder, key)
+
+    def warn(reason: str) -> None:
+        log.warning("%s in %s are made again: %s", description, folder, reason)
+
+    arrays = find_cached_arrays(folder, key, warn)
     if arrays is not None:
         log.info("%s are those in %s", description, folder)
         return arrays
-    if reason:
-        log.warning("%s in %s are made again: %s", description, folder, reason)
     with lock_folder(folder, "train", argument=argument, wait=True), report_write_errors(argument, folder):
-        arrays, _ = open_cached_arrays_or_reason(folder, key)  # another process may have made them meanwhile
+        arrays = find_cached_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
-            with create_cached_arrays(folder, key) as empty:
+            with replace_cached_arrays(folder, key) as empty:
                 fill(empty)
-            arrays, reason = open_cached_arrays_or_reason(folder, key)
+            arrays = find_cached_arrays(folder, key)
         if arrays is None:
-            raise OSError(reason)
+            raise OSError("the arrays were damaged after they were written")
     return arrays
 
 
@@ -62,33 +64,40 @@ def cached_array_path(folder: Path, view: int) -> Path:
     return folder / f"view{view}.npy"
 
 
-def open_cached_arrays_or_reason(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
-    """Open the arrays of a cache folder, or return the reason why they cannot be used.
+def find_cached_arrays(
+    folder: Path, key: Mapping[str, Any], warn: Callable[[str], None] | None = None
+) -> tuple[np.ndarray, ...] | None:
+    """Return the arrays of a cache folder, or None if there are none that match the key.
+
+    They are copy-on-write, as torch requires writable memory.
 
     Args:
         folder: cache folder.
         key: JSON-serializable; its ``shapes`` and ``dtype`` are those of the arrays.
-
-    Returns:
-        The arrays, copy-on-write as torch requires writable memory, and ``""``; or None and the reason why the files
-        there cannot be used (``""`` if there are none).
+        warn: receives the reason if there are arrays that cannot be used.
     """
     key_file = folder / CACHE_KEY_FILE
     if not key_file.exists():
-        return None, ""
+        return None
+    reason = "they are damaged"
     try:
         saved = json.loads(key_file.read_text("utf-8"))
         differing = [name for name in key if saved.get(name) != key[name]]
         if differing:
-            return None, f"they are of other {' and '.join(differing)}"
-        arrays = tuple(np.load(cached_array_path(folder, view), mmap_mode="c") for view in range(len(key["shapes"])))
-        valid = all(
-            list(array.shape) == shape and array.dtype.name == key["dtype"]
-            for array, shape in zip(arrays, key["shapes"], strict=True)
-        )
+            reason = f"they are of other {' and '.join(differing)}"
+        else:
+            paths = [cached_array_path(folder, view) for view in range(len(key["shapes"]))]
+            arrays = tuple(np.load(path, mmap_mode="c") for path in paths)
+            if all(
+                list(array.shape) == shape and array.dtype.name == key["dtype"]
+                for array, shape in zip(arrays, key["shapes"], strict=True)
+            ):
+                return arrays
     except (OSError, ValueError, TypeError, AttributeError, EOFError):
-        return None, "they are damaged"
-    return (arrays, "") if valid else (None, "they are damaged")
+        pass
+    if warn is not None:
+        warn(reason)
+    return None
 
 
 def cache_bytes_needed(key: Mapping[str, Any]) -> int:
@@ -97,7 +106,7 @@ def cache_bytes_needed(key: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def create_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+def replace_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
     """Context manager: yield empty memory-mapped arrays, which replace the cached ones if the block succeeds."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays, open_cached_arrays_or_reason
+from contraport._utils.array_cache import cache_bytes_needed, find_cached_arrays, load_or_build_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
@@ -53,9 +53,8 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": digest_dataset(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_cached_arrays_or_reason(folder, made_of)[0] is None and not _is_within_disk_limit(
-        folder, cache_bytes_needed(made_of)
-    ):
+    size = cache_bytes_needed(made_of)
+    if find_cached_arrays(folder, made_of) is None and not _is_within_disk_limit(folder, size):
         return dataset
     pixels = load_or_build_arrays(
         folder,
