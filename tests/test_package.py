@@ -82,7 +82,7 @@ sys.exit(main(["list", "objectives"]))
     done = with_core_only(code)
     assert done.returncode == 0, done.stderr
     extras = {
-        name: lazy_imports.EXTRA_BY_PACKAGE.get(f"{module}.".split(".")[1])
+        name: lazy_imports.EXTRA_BY_SUBPACKAGE.get(f"{module}.".split(".")[1])
         for name, module in lazy_imports.map_public_names_to_modules().items()
     }
     del extras["doctor"]  # runs without its optional packages

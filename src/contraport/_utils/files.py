@@ -26,10 +26,6 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 CHECKSUM_SUFFIX = ".sha256"  # suffix of the checksum file, added to the name of the file
-_CHUNK_BYTES = 2**20  # number of zeros written at a time where the file system cannot reserve space
-
-_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a cell that a spreadsheet takes for a formula."""
 
 _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
 """Pattern of a number with a sign, which is no formula."""
@@ -217,7 +213,7 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 def _escape_formula(value: object) -> object:
     """Put an apostrophe before a text that a spreadsheet would run as a formula; return other values as they are."""
-    may_be_formula = isinstance(value, str) and value.startswith(_FORMULA_PREFIXES)
+    may_be_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if may_be_formula and not _SIGNED_NUMBER_PATTERN.fullmatch(str(value)) else value
 
 
@@ -232,9 +228,9 @@ def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
         else:
             return
     file.seek(start)
-    zeros = bytes(min(size, _CHUNK_BYTES))
-    for first in range(0, size, _CHUNK_BYTES):
-        file.write(zeros[: size - first])
+    zeros = bytes(min(size, 2**20))
+    for left in range(size, 0, -len(zeros)):
+        file.write(zeros[:left])
 
 
 def _sha256(path: Path) -> str:

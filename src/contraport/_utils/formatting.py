@@ -134,7 +134,7 @@ def to_file_name(text: str) -> str:
 
 
 def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
-    """Map each path to its shortest suffix of whole parts that no other of the paths ends in.
+    """Map each path to its shortest unambiguous end: the fewest last parts that no other path ends in.
 
     >>> shortest_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': '2.png'}

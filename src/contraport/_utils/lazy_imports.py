@@ -18,7 +18,7 @@ from typing import Any
 
 from contraport.errors import report_missing_extra, similar_names
 
-EXTRA_BY_PACKAGE = {
+EXTRA_BY_SUBPACKAGE = {
     "auditing": "train",
     "cli": "train,report",
     "comparison": "train,report",
@@ -89,7 +89,7 @@ class LazyModule:
 
 
 class _LazyPackage(ModuleType):
-    """Package whose public names are imported on first use, so that its `config` module loads without their modules."""
+    """Package whose public names are imported on first use; importing its `config` module imports none of them."""
 
     _modules: dict[str, str]
 
@@ -158,5 +158,5 @@ def load_public_name(name: str) -> Any:
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":
         return import_module(f"contraport.{name}")
-    with report_missing_extra(EXTRA_BY_PACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
+    with report_missing_extra(EXTRA_BY_SUBPACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
         return getattr(import_module(module), name)

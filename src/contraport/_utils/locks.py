@@ -81,22 +81,33 @@ class _Lock:
         self._text = json.dumps({"work": work, **_build_process_record()})
         self._released = threading.Event()
 
+    @hint_on_error("contraport docs troubleshooting resume-is-refused")
     def acquire(self, *, wait: bool) -> None:
-        """Create the lock file and start the heartbeat; raise `FolderInUseError` if it is held, unless `wait`."""
-        message = ""
+        """Create the lock file and start the heartbeat; if another process holds the lock, wait for it or raise.
+
+        Raises:
+            FolderInUseError: another process holds the lock, and `wait` is false.
+            UsageError: the lock is not a regular file.
+        """
+        logged = ""
         while True:
             try:
                 file = self._path.open("x", encoding="utf-8")
                 break
             except (FileExistsError, IsADirectoryError):
-                try:
-                    self._remove_if_stale()
-                except FolderInUseError as error:
-                    if not wait:
-                        raise
-                    if message != (message := str(error)):
-                        log.info("%s", message)
-                    time.sleep(POLL_SECONDS)
+                text = _read_lock_text(self._path, self._argument)
+            if text is None:
+                continue
+            message = self._find_in_use_message(text)
+            if message is None:
+                self._remove_stale_lock(text)
+                continue
+            if not wait:
+                raise FolderInUseError(message, kind="in_use")
+            if message != logged:
+                log.info("%s", message)
+                logged = message
+            time.sleep(POLL_SECONDS)
         try:
             with file:
                 file.write(self._text)
@@ -107,11 +118,11 @@ class _Lock:
         self._heartbeat.start()
 
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lock file if it is still this one."""
+        """Stop the heartbeat, and remove the lock file unless another process has replaced it."""
         self._released.set()
         self._heartbeat.join()
         with suppress(OSError, UsageError):  # a lock that cannot be removed expires with this process
-            if _read_lock(self._path, self._argument) == self._text:
+            if _read_lock_text(self._path, self._argument) == self._text:
                 self._path.unlink()
 
     def _send_heartbeats(self) -> None:
@@ -122,33 +133,32 @@ class _Lock:
             except OSError:
                 continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
-    @hint_on_error("contraport docs troubleshooting resume-is-refused")
-    def _remove_if_stale(self) -> None:
-        """Remove a stale lock, whose process has ended.
-
-        Raises:
-            FolderInUseError: its process is running.
-            UsageError: the lock is not a regular file.
-        """
-        text = _read_lock(self._path, self._argument)
-        if text is None:
-            return
-        owner = _parse_process_record(text)
+    def _find_in_use_message(self, text: str) -> str | None:
+        """Return the error message that names the process which holds the lock; None if the lock is stale."""
+        try:
+            owner = json.loads(text)
+        except ValueError:  # being written, or cut short by a full disk
+            owner = {}
+        owner = owner if isinstance(owner, dict) else {}
         running = _running_if_known(owner)
-        if running or (running is None and self._seconds_since_heartbeat() < STALE_SECONDS):
-            process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
-            work = f"contraport {owner.get('work', 'train')}"
-            message = f"{self._argument}: {self._folder} is in use by {work}, {process}; wait for its end, or stop it."
-            if not running:
-                message += f" If it was killed, its lock expires {STALE_SECONDS / 60:.0f} minutes after it stopped."
-            raise FolderInUseError(message, kind="in_use")
-        # Renamed first and read again: another process may have replaced the lock since it was read above.
+        if running is False or (running is None and self._seconds_since_heartbeat() >= STALE_SECONDS):
+            return None
+        process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
+        work = f"contraport {owner.get('work', 'train')}"
+        message = f"{self._argument}: {self._folder} is in use by {work}, {process}; wait for its end, or stop it."
+        if not running:
+            message += f" If it was killed, its lock expires {STALE_SECONDS / 60:.0f} minutes after it stopped."
+        return message
+
+    def _remove_stale_lock(self, text: str) -> None:
+        """Remove the lock file if its content is still the text of the stale lock."""
+        # Renamed first and read again: another process may have replaced the lock since it was read.
         aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
         try:
             self._path.rename(aside)
         except FileNotFoundError:
             return
-        if _read_lock(aside, self._argument) == text:
+        if _read_lock_text(aside, self._argument) == text:
             aside.unlink()
         else:  # the new lock of another process
             aside.rename(self._path)
@@ -210,20 +220,11 @@ def _process_start_time(pid: int) -> str | None:
     return None if state in "ZX" else rest[18]
 
 
-def _read_lock(path: Path, argument: str) -> str | None:
-    """Return the content of a lock file, or None if there is none."""
+def _read_lock_text(path: Path, argument: str) -> str | None:
+    """Return the text of a lock file, or None if there is none."""
     try:
         check_regular_file(argument, path)
         return path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
         check(not path.is_symlink(), f"{argument}: {path} is a broken link; remove it.", "broken_link")
         return None
-
-
-def _parse_process_record(text: str) -> dict[str, Any]:
-    """Parse the process in a lock file; an empty dict if the file is incomplete."""
-    try:
-        owner = json.loads(text)
-    except ValueError:  # being written, or cut short by a full disk
-        return {}
-    return owner if isinstance(owner, dict) else {}

@@ -1,4 +1,4 @@
-"""Parser of option values with settings, such as ``balanced:iterations=5`` (a name, then settings after a colon)."""
+"""Parser of option values that name a method and set its parameters, such as ``balanced:iterations=5``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def build_from_spec(
         parameters[name] += [old for old in getattr(one, "deprecated_keywords", ()) if f"{old}=" in str(text)]
     name, settings = parse_spec(argument, text, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
-    options |= {key: _BOOLEAN_BY_TEXT.get(str(value), parse_setting_value(value)) for key, value in settings.items()}
+    options |= {key: parse_setting_value(value) for key, value in settings.items()}
     try:
         return classes[name](**options)
     except UsageError as error:  # the class names its parameter; add the option
@@ -104,7 +104,6 @@ def strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-_BOOLEAN_BY_TEXT = {"true": True, "false": False}
 # A comma within quotes, parentheses or brackets separates nothing; an opening one that is never closed is a character.
 _PART_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
 
@@ -119,14 +118,16 @@ def parse_number_or_text(value: str) -> int | float | str:
     return value
 
 
-def parse_setting_value(value: T) -> T | int | float | str | tuple[int | float, ...]:
-    """Convert a text to a number, or numbers in parentheses or brackets to a tuple, if possible.
+def parse_setting_value(value: T) -> T | bool | int | float | str | tuple[int | float, ...]:
+    """Convert a text to a number, a Boolean or, from numbers in parentheses or brackets, a tuple, if possible.
 
-    >>> parse_setting_value("0.1"), parse_setting_value("(.1, 2)"), parse_setting_value("(a, b)")
-    (0.1, (0.1, 2), '(a, b)')
+    >>> parse_setting_value("0.1"), parse_setting_value("true"), parse_setting_value("(.1, 2)")
+    (0.1, True, (0.1, 2))
     """
     if not isinstance(value, str):
         return value
+    if value in ("true", "false"):
+        return value == "true"
     if value[:1] + value[-1:] not in ("()", "[]"):
         return parse_number_or_text(value)
     parts = [parse_number_or_text(part.strip()) for part in value[1:-1].split(",")]

@@ -227,7 +227,7 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
     parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:
         check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
-        options[key] = _parse_number_bool_or_text(value)
+        options[key] = parse_setting_value(strip_quotes(value))
     try:
         return _nest_objective_settings(f"objectives: {name}", options)
     except UsageError as error:
@@ -235,12 +235,6 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
         if cut is None:
             raise
         raise UsageError(f"{error} Quote a value that contains commas: {cut}.", kind="unquoted") from error
-
-
-def _parse_number_bool_or_text(value: str) -> Any:
-    """Parse a text as a number, numbers in parentheses or Boolean; other text is returned without its quotes."""
-    text = strip_quotes(value)
-    return {"true": True, "false": False}.get(text, parse_setting_value(text))
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +282,7 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []
         for row, value in itertools.product(
-            expanded, map(_parse_number_bool_or_text, split_at_unquoted_commas(values))
+            expanded, [parse_setting_value(strip_quotes(part)) for part in split_at_unquoted_commas(values)]
         ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
@@ -338,6 +332,6 @@ def parse_column_name_and_options(
             options["augment"] = part
         elif name != "plain":
             option, default = _OPTION_AND_DEFAULT_BY_SETTING_WORD[name]
-            options[option] = _parse_number_bool_or_text(rest or default)
+            options[option] = parse_setting_value(strip_quotes(rest or default))
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options
