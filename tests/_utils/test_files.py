@@ -20,11 +20,11 @@ import contraport
 from contraport._utils import files
 from contraport._utils.files import (
     atomic_write,
-    atomic_write_folder,
     check_checksum,
     checksum_path,
     read_npy_array,
     read_npz_arrays,
+    stage_folder,
     write_checksum,
     write_text,
 )
@@ -98,7 +98,7 @@ def write_checked(path: Path, text: str) -> None:
 
 
 def write_folder(folder: Path, text: str) -> None:
-    with atomic_write_folder(folder) as temporary:
+    with stage_folder(folder) as temporary:
         (temporary / "config.json").write_text("{}")
         (temporary / "weights").write_text(text)
         write_checksum(temporary / "weights")

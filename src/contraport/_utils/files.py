@@ -65,8 +65,8 @@ def iter_leftover_temporary_files(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_write_folder(folder: Path) -> Iterator[Path]:
-    """Context manager: yield a temporary folder; if the block succeeds, its files are moved to `folder` one by one.
+def stage_folder(folder: Path) -> Iterator[Path]:
+    """Context manager: yield a staging folder, whose files are moved to `folder` one by one if the block succeeds.
 
     The files in subfolders are moved first. Missing folders are made.
     """

@@ -42,8 +42,8 @@ import yaml
 
 from contraport._utils.files import (
     atomic_write,
-    atomic_write_folder,
     iter_leftover_temporary_files,
+    stage_folder,
     write_npz,
     write_text,
 )
@@ -385,7 +385,7 @@ def _save_model_files(model: Model, target: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        with atomic_write_folder(target) as folder:
+        with stage_folder(target) as folder:
             model.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(str(error)) from error
