@@ -30,7 +30,9 @@ KERNELS = [
 @pytest.fixture(params=[None, (3, 7, 10)], ids=["one tile", "many tiles"])
 def tiles(request, monkeypatch):
     for name, value in zip(
-        ("MAX_TILE_ROW_VECTORS", "MAX_TILE_COLUMN_VECTORS", "MAX_SORTED_MAXIMA"), request.param or (), strict=False
+        ("MAX_TILE_ROW_VECTORS", "MAX_TILE_COLUMN_VECTORS", "SORTED_MAXIMA_PER_CHUNK"),
+        request.param or (),
+        strict=False,
     ):
         monkeypatch.setattr(late_interaction, name, value)
 
@@ -187,7 +189,11 @@ def test_gradient_is_the_same_in_each_run():
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 def test_allocates_no_tensor_over_pairs_of_vectors(kernel, monkeypatch):
-    for name, value in (("MAX_TILE_ROW_VECTORS", 32), ("MAX_TILE_COLUMN_VECTORS", 32), ("MAX_SORTED_MAXIMA", 256)):
+    for name, value in (
+        ("MAX_TILE_ROW_VECTORS", 32),
+        ("MAX_TILE_COLUMN_VECTORS", 32),
+        ("SORTED_MAXIMA_PER_CHUNK", 256),
+    ):
         monkeypatch.setattr(late_interaction, name, value)
     x, y = (torch.randn(16, 16, 4).requires_grad_() for _ in range(2))
     with Largest() as seen:

@@ -155,7 +155,7 @@ def _implicit_gradients(
         return WeightTerm(f, -column_sums, "columns", v)
 
     def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-        return passes.weighted_kernel_sums_per_term([term])[0]
+        return passes.weighted_sum_per_term([term])[0]
 
     s, t = point.row_and_column_slopes()
     # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.

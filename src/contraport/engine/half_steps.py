@@ -269,7 +269,7 @@ class HalfStepsOperation(OperationWithDenseForm):
             return list(potentials)
         # One exponential serves all steps that read no potential. MAX_UNSHIFTED_EXPONENT_BY_DTYPE bounds factors of
         # which two are multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.max_absolute_value_bound <= 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(
+        moderate = self.geometry.log_kernel.absolute_value_bound <= 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(
             s.dtype, 0.0
         )
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
@@ -288,7 +288,7 @@ class HalfStepsOperation(OperationWithDenseForm):
             return False
         limit, bound = (
             MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(dtype, 0.0),
-            self.geometry.log_kernel.max_absolute_value_bound,
+            self.geometry.log_kernel.absolute_value_bound,
         )
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
@@ -318,7 +318,7 @@ class HalfStepsOperation(OperationWithDenseForm):
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
         for batch in self._iter_steps_by_pass():
-            read = {self.steps[k].axis: self._input_potential(potentials, self.steps[k]) for k in batch}
+            read = {self.steps[k].axis: self._input_potential_or_zeros(potentials, self.steps[k]) for k in batch}
             sums = passes.row_column_log_sums(read.get("rows"), read.get("columns"))
             for k in batch:
                 axis = self.steps[k].axis
@@ -363,7 +363,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                 cotangent = self.relaxation.backward(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
-                exponents = -log_sums[k], self._input_potential(potentials, step)
+                exponents = -log_sums[k], self._input_potential_or_zeros(potentials, step)
                 row_exponents, column_exponents = exponents if step.axis == "rows" else exponents[::-1]
                 term = WeightTerm(row_exponents, column_exponents, step.axis, -cotangent)
                 terms.append(term)
@@ -371,7 +371,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.weighted_kernel_sums_per_term([term for _, term in sources]) if sources else []
+            sums = passes.weighted_sum_per_term([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total
@@ -379,7 +379,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         inputs = passes.input_grads(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
         return [*outer, *cotangents[:num_initial], *inputs]
 
-    def _input_potential(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
+    def _input_potential_or_zeros(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
         """Return the potential of the other axis that a half-step reads; zeros if it reads none."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]

@@ -78,14 +78,14 @@ class Kernel(nn.Module, ABC):
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
         if isinstance(temperature, str):
-            temperature = InitialTemperature(_parse_temperature(temperature))
+            temperature = InitialTemperature(_temperature_to_float(temperature))
         check_boolean("learnable", learnable)
         if isinstance(cost, str) and cost not in _SCALING_FUNCTIONS:
             raise unknown_name_error("cost", cost, _SCALING_FUNCTIONS)
         if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
             raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
-        self._value = _parse_temperature(temperature)
+        self._value = _temperature_to_float(temperature)
         # In a tuple: a module would register a bare parameter as its own.
         self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
@@ -207,9 +207,9 @@ class Kernel(nn.Module, ABC):
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
         tau = self._resolve_temperature(similarities.dtype, temperature)
-        return self.log_kernel(partial(self._build_log_kernel_of_similarities, similarities, temperature=tau), tau)
+        return self.log_kernel(partial(self._build_matrix_log_kernel, similarities, temperature=tau), tau)
 
-    def _build_log_kernel_of_similarities(
+    def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
         """Return T = -cost / cost_unit, given a matrix of similarities, (N, M)."""
@@ -290,7 +290,7 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
             state[prefix + name] = value.reshape(1)
 
 
-def _parse_temperature(temperature: TemperatureLike) -> float:
+def _temperature_to_float(temperature: TemperatureLike) -> float:
     """Convert a temperature argument to a number; raise `UsageError` unless it is a single positive number."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"

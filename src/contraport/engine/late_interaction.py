@@ -46,7 +46,7 @@ MAX_TILE_ROW_VECTORS, MAX_TILE_COLUMN_VECTORS = 256, 2048
 MIN_TRANSPORT_TOKEN_TEMPERATURE = 0.05
 """Lowest temperature of half-steps on rows and columns: products of two e^(2 / 0.05) = e^40 fit single precision."""
 
-MAX_SORTED_MAXIMA = 1 << 16
+SORTED_MAXIMA_PER_CHUNK = 1 << 16
 """Number of maxima whose positions are sorted at a time in the gradient of MaxSim: 512 KiB of integers."""
 
 MATCHING_NAMES = ("max", "soft", "transport")
@@ -148,7 +148,7 @@ class LateInteraction(Kernel):
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
-        return self._build_log_kernel_of_similarities(self.similarities(*sets), cost_unit, temperature)
+        return self._build_matrix_log_kernel(self.similarities(*sets), cost_unit, temperature)
 
     def __repr__(self) -> str:
         token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"
@@ -473,7 +473,7 @@ def _write_max_sim_gradient(
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
     rows = torch.arange(n * t, device=x.device)[:, None]
-    width = max(1, MAX_SORTED_MAXIMA // (n * t))
+    width = max(1, SORTED_MAXIMA_PER_CHUNK // (n * t))
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left

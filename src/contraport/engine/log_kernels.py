@@ -57,7 +57,7 @@ class LinearOperator(Protocol):
 
 @keep_deprecated_attributes(
     reduce_to_pass_inputs="with_pass_inputs_only",
-    tile="tile_with_link_argument",
+    tile="tile_with_link_input",
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
 )
@@ -132,7 +132,7 @@ class LogKernel(ABC):
         return False
 
     @property
-    def max_absolute_value_bound(self) -> float:
+    def absolute_value_bound(self) -> float:
         """Bound on |log K| that holds by construction; infinity if none is known."""
         return math.inf
 
@@ -173,7 +173,7 @@ class LogKernel(ABC):
         return self
 
     @abstractmethod
-    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
@@ -184,7 +184,7 @@ class LogKernel(ABC):
 
         Its logarithm must be bounded, as no maximum is subtracted before the exponential.
         """
-        return self.tile_with_link_argument(rows, columns, out)[0].exp_()
+        return self.tile_with_link_input(rows, columns, out)[0].exp_()
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
@@ -333,7 +333,7 @@ class InnerProductLogKernel(LogKernel):
         return self.link is None
 
     @property
-    def max_absolute_value_bound(self) -> float:
+    def absolute_value_bound(self) -> float:
         if self.constant_bias is None or self.link is not None:
             return math.inf
         return abs(self.constant_bias) + self.max_product
@@ -342,7 +342,7 @@ class InnerProductLogKernel(LogKernel):
     def is_symmetric(self) -> bool:
         return self.x is self.y and self.row_bias is self.column_bias
 
-    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         (x, y), row_bias, column_bias = self._rounded_embeddings, self.row_bias.detach(), self.column_bias.detach()
         t = self._multiply(x[rows], y[columns].T, out)
         if self.link is None:
@@ -455,13 +455,13 @@ class CallableLogKernel(LogKernel):
         t = self._scaled_negative_costs(self.x, self.y)
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
-    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        t = self._restrict_to_tile_without_link(rows, columns).dense().detach()
+    def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        t = self._linkless_tile(rows, columns).dense().detach()
         return self._apply_link(t), t
 
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
-        tile = self._restrict_to_tile_without_link(rows, columns)
+        tile = self._linkless_tile(rows, columns)
         structure = flatten(tile, tensors)
 
         def t(*values: Tensor) -> Tensor:
@@ -476,7 +476,7 @@ class CallableLogKernel(LogKernel):
             if gradient is not None and value is not None:
                 gradient[part] += value
 
-    def _restrict_to_tile_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
+    def _linkless_tile(self, rows: slice, columns: slice) -> CallableLogKernel:
         """Return the kernel between the rows and columns of a tile, without the link."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
@@ -545,7 +545,7 @@ class MatrixLogKernel(LogKernel):
     def dense(self) -> Tensor:
         return self._apply_link(self.matrix)
 
-    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self.matrix.detach()[rows, columns].clone()
         return self._apply_link(t), t
 

@@ -3,7 +3,7 @@
 Each pass works on a geometry, S = log K with its masks:
 
 1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``weighted_kernel_sums_per_term``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+2. ``weighted_sum_per_term``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
 4. ``plan_weighted_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
@@ -99,7 +99,7 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         """Return the weighted sums of the kernel, one vector per term, all in one pass; at most one term per axis.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
@@ -156,7 +156,7 @@ class DensePairPasses(PairPasses):
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
 
     def input_grads(
@@ -165,7 +165,7 @@ class DensePairPasses(PairPasses):
         log_kernel = self.log_kernel
         weight = torch.stack([self._dense_weight(term) for term in terms]).sum(0)
         if log_kernel.link is not None and not without_link:
-            weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_argument(FULL_SLICE, FULL_SLICE)[1])
+            weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_input(FULL_SLICE, FULL_SLICE)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
         log_kernel.add_tile_gradients(FULL_SLICE, FULL_SLICE, weight, gradients)
         return gradients

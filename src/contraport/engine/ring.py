@@ -157,8 +157,8 @@ class RingLogKernel(LogKernel):
         return self.own.is_always_finite
 
     @property
-    def max_absolute_value_bound(self) -> float:
-        return self.own.max_absolute_value_bound
+    def absolute_value_bound(self) -> float:
+        return self.own.absolute_value_bound
 
     @property
     def is_symmetric(self) -> bool:
@@ -208,7 +208,7 @@ class RingLogKernel(LogKernel):
             kind="exchange",
         )
 
-    take_rows = dense = tile_with_link_argument = add_tile_gradients = _raise_unsupported
+    take_rows = dense = tile_with_link_input = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
         """Start the exchange of the columns around the whole ring, or the half that a symmetric problem needs."""
@@ -313,19 +313,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._terms_with_vectors_in_owner_order(terms)
+    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.weighted_kernel_sums_per_term(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.weighted_sum_per_term(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
-                for side, part in zip(both, passes.weighted_kernel_sums_per_term(both), strict=True):
+                for side, part in zip(both, passes.weighted_sum_per_term(both), strict=True):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
@@ -334,7 +334,7 @@ class RingPairPasses(PairPasses):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._terms_with_vectors_in_owner_order(terms), self.ring.own.column_input_indices
+        terms, columns = self._terms_in_owner_order(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -384,7 +384,7 @@ class RingPairPasses(PairPasses):
             geometry = Geometry(visit.log_kernel, masks)
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
-    def _terms_with_vectors_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+    def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         """Return weight terms whose vectors are permuted from block order to owner order."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [

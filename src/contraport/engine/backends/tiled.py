@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -111,7 +111,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
@@ -130,7 +130,7 @@ class StreamedPairPasses(PairPasses):
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for tile in self._iter_own_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                for rows, columns, kernel in _iter_rows_columns_and_values(tile):
+                for rows, columns, kernel in _iter_tile_and_transpose(tile):
                     e = self._exponential_on_tile(
                         kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
                     )
@@ -164,7 +164,7 @@ class StreamedPairPasses(PairPasses):
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
-                _iter_rows_columns_and_values(tile), (tile.link_input, tile.link_input.T), strict=False
+                _iter_tile_and_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
                 e = self._exponential_on_tile(kernel, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
@@ -178,7 +178,7 @@ class StreamedPairPasses(PairPasses):
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
         else:
-            kernel, t = self.log_kernel.tile_with_link_argument(rows, columns, buffer)
+            kernel, t = self.log_kernel.tile_with_link_input(rows, columns, buffer)
             if kernel is t and with_link_input:
                 kernel = kernel.clone()
         for mask, ranges in zip(self.geometry.masks, self._label_ranges_by_mask, strict=True):
@@ -197,25 +197,27 @@ class StreamedPairPasses(PairPasses):
             yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
     def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of this process's tiles: every R-th tile of all, so that loads are equal."""
-        rank, processes = self.processes
-        return islice(self._iter_tile_ranges(), rank, None, processes)
+        """Yield the row and column ranges of this process's tiles: every R-th tile of all, so that loads are equal.
 
-    def _iter_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of all tiles; in a symmetric problem, of tiles on and above the diagonal."""
+        A symmetric problem has only the tiles on and above the diagonal.
+        """
         n, m = self.geometry.shape
-        for rows in _iter_range_slices(0, n, TILE_SHAPE[0]):
-            if self.is_symmetric:
-                yield rows, rows
-            for columns in _iter_range_slices(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
-                yield rows, columns
+        symmetric = self.is_symmetric
+        ranges = (
+            (rows, columns)
+            for rows in _iter_range_slices(0, n, TILE_SHAPE[0])
+            for columns in chain(
+                [rows] if symmetric else [], _iter_range_slices(rows.stop if symmetric else 0, m, TILE_SHAPE[1])
+            )
+        )
+        return islice(ranges, self.processes.rank, None, self.processes.size)
 
     def _multiply_by_exp_kernel_without_biases(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
-        """Multiply E = e^S, without biases, by a vector on the right, (M,), and on the left, (N,), in one pass."""
+        """Return E @ right, (N,), and left @ E, (M,), for E = e^S without biases; computed in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):
-            for rows, columns, e in _iter_rows_columns_and_values(tile):
+            for rows, columns, e in _iter_tile_and_transpose(tile):
                 if by_row is not None and right is not None:
                     by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
@@ -231,7 +233,7 @@ class StreamedPairPasses(PairPasses):
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
         for tile in self._iter_own_tiles(exponential=False):
-            for rows, columns, kernel in _iter_rows_columns_and_values(tile):
+            for rows, columns, kernel in _iter_tile_and_transpose(tile):
                 if by_row is not None and column_potential is not None:
                     by_row.add(rows, kernel + column_potential[columns])
                 if by_column is not None and row_potential is not None:
@@ -305,7 +307,7 @@ class StreamedPairPasses(PairPasses):
 
 
 class StoredPairPasses(StreamedPairPasses):
-    """Passes over all pairs that store every tile: O(N M) memory, and one matrix product in all.
+    """Passes over all pairs that store every tile: O(N M) memory; each tile is computed only once.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: K where exponents are
     moderate, else log K itself; then, if there is a link, T of all tiles.
@@ -321,7 +323,7 @@ class StoredPairPasses(StreamedPairPasses):
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _max_stored_tile_entries(self.geometry, self.processes)
+        size = _storage_size_bound(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
@@ -340,7 +342,7 @@ class StoredPairPasses(StreamedPairPasses):
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_max_stored_tile_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_storage_size_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
         """Return the stored tile itself as buffer 0, so that a tile is computed in place."""
@@ -385,8 +387,8 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return any(check() for check in checks if check is not None)
 
 
-def _max_stored_tile_entries(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the number of entries that this process stores for its tiles; sizes may be symbolic."""
+def _storage_size_bound(geometry: Geometry, processes: Processes) -> int:
+    """Return how many numbers the tiles of this process contain at most; sizes may be symbolic."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -433,7 +435,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Weight terms that share one exponential: exp(S + A + B), S = log-kernel, times low-rank U V^T, elementwise.
+    """Weight terms with one common exponential: exp(S + A + B) times the elements of the low-rank matrix U V^T.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
@@ -449,7 +451,14 @@ class _TermGroup(NamedTuple):
 def _build_term_group(
     terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of k terms; their exponents, (k, N) and (k, M), exclude the shared ones and are overwritten."""
+    """Build a group of k terms.
+
+    Args:
+        terms: the terms.
+        shared: exponents A and B of the group.
+        row_exponents: exponent of each term minus A, (k, N); overwritten.
+        column_exponents: exponent of each term minus B, (k, M); overwritten.
+    """
     row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
@@ -479,8 +488,8 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
     return (high + low) / 2, (high - low) / 2
 
 
-def _iter_rows_columns_and_values(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the rows, columns and values of a tile, then of its transpose if the tile stands for both."""
+def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield (rows, columns, values) of a tile, then of the transposed tile if it stands for both."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T
