@@ -95,17 +95,56 @@ class FixedPointOperation(Operation):
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        return _implicit_gradients(
-            passes, self._read_fixed_point(args), self._read_potential_cotangents(args), args.needs_grad
-        )
+        point, needs_grad = self._read_fixed_point(args), args.needs_grad
+        (f, g), (row_sums, column_sums), (f_bar, g_bar), log_marginals, relaxation = point
+
+        def from_rows(u: Tensor) -> WeightTerm:
+            return WeightTerm(-row_sums, g, "rows", u)
+
+        def from_columns(v: Tensor) -> WeightTerm:
+            return WeightTerm(f, -column_sums, "columns", v)
+
+        def weighted_kernel_sum(term: WeightTerm) -> Tensor:
+            return passes.weighted_sum_per_term([term])[0]
+
+        s, t = point.row_and_column_slopes()
+        # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
+        root_mass = ((f + row_sums) / 2).exp()
+        scaling = s.sqrt() / root_mass
+        inverse_scaling = s.sqrt() * root_mass
+
+        def schur_complement(y: Tensor) -> Tensor:
+            by_column = t * weighted_kernel_sum(from_rows(inverse_scaling * y))
+            return y - scaling * weighted_kernel_sum(from_columns(by_column))
+
+        right = scaling * (f_bar - weighted_kernel_sum(from_columns(t * g_bar)))
+        if _has_exact_marginals(s, t):
+            # The constant that f may gain and g lose, in scaled coordinates: the complement maps it to 0.
+            null_vector = root_mass / root_mass.norm()
+            right = right - (null_vector @ right) * null_vector
+        magnitude = (f_bar * scaling).norm() + (g_bar / ((g + column_sums) / 2).exp()).norm()
+        u = inverse_scaling * _solve_by_conjugate_gradients(schur_complement, right, magnitude)
+        v = g_bar - weighted_kernel_sum(from_rows(u))
+        outer: list[Tensor | None] = [
+            torch.zeros_like(value) if needed and value is not None else None
+            for value, needed in zip((*log_marginals, *relaxation.tensors()), needs_grad, strict=False)
+        ]
+        # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
+        before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sum(from_columns(t * v))
+        relaxation.backward(0, "rows", log_marginals, row_sums, before, outer)
+        v = relaxation.backward(1, "columns", log_marginals, column_sums, v, outer)
+        needs_inputs = needs_grad[len(outer) :]
+        gradients: list[Tensor | None] = [None for _ in needs_inputs]
+        if any(needs_inputs):
+            gradients = passes.input_grads([from_rows(-u), from_columns(-v)], needs_inputs)
+        return [*outer, *gradients]
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
         point = operation._read_fixed_point(args)
-        (f, g), cotangents = point.potentials, operation._read_potential_cotangents(args)
-        u, v = _solve_adjoint_system_densely(operation.geometry, point, cotangents)
+        (f, g), (u, v) = point.potentials, _solve_adjoint_system_densely(operation.geometry, point)
 
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
@@ -116,84 +155,34 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Return the fixed point that the outputs of the forward computation hold."""
+        """Build the fixed point from the outputs of the forward pass and the gradients of the loss in f and g."""
         f, g, row_sums, column_sums, *_ = args.outputs
-        return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
-
-    def _read_potential_cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the loss with respect to the potentials f and g, zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
-        return f_bar, g_bar
+        return _FixedPoint((f, g), (row_sums, column_sums), (f_bar, g_bar), self.log_marginals, self.relaxation)
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration: potentials, log-sums, marginals and relaxation."""
+    """Fixed point of the Sinkhorn iteration, and the gradients of the loss there; each pair is (rows, columns)."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
+    potential_grads: tuple[Tensor, Tensor]
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
 
     def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
         """Return the derivatives of the relaxed row update, (N,), and column update, (M,)."""
-        s, t = (self.relaxation.slope(k, _AXES[k], self.log_marginals[k], self.log_sums[k]) for k in range(2))
+        s, t = (
+            self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
+            for k in range(2)
+        )
         return s, t
 
 
-def _implicit_gradients(
-    passes: PairPasses, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
-) -> list[Tensor | None]:
-    """Return the gradients of log-marginals, relaxation and log-kernel inputs, by solving the adjoint system."""
-    (f, g), (row_sums, column_sums), log_marginals, relaxation = point
-    f_bar, g_bar = cotangents
-
-    def from_rows(u: Tensor) -> WeightTerm:
-        return WeightTerm(-row_sums, g, "rows", u)
-
-    def from_columns(v: Tensor) -> WeightTerm:
-        return WeightTerm(f, -column_sums, "columns", v)
-
-    def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-        return passes.weighted_sum_per_term([term])[0]
-
-    s, t = point.row_and_column_slopes()
-    # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
-    root_mass = ((f + row_sums) / 2).exp()
-    scaling = s.sqrt() / root_mass
-    inverse_scaling = s.sqrt() * root_mass
-
-    def schur_complement(y: Tensor) -> Tensor:
-        return y - scaling * weighted_kernel_sum(from_columns(t * weighted_kernel_sum(from_rows(inverse_scaling * y))))
-
-    right = scaling * (f_bar - weighted_kernel_sum(from_columns(t * g_bar)))
-    if _has_exact_marginals(s, t):
-        # The constant that f may gain and g lose, in scaled coordinates: the complement maps it to 0.
-        null_vector = root_mass / root_mass.norm()
-        right = right - (null_vector @ right) * null_vector
-    magnitude = (f_bar * scaling).norm() + (g_bar / ((g + column_sums) / 2).exp()).norm()
-    u = inverse_scaling * _solve_by_conjugate_gradients(schur_complement, right, magnitude)
-    v = g_bar - weighted_kernel_sum(from_rows(u))
-    outer: list[Tensor | None] = [
-        torch.zeros_like(value) if needed and value is not None else None
-        for value, needed in zip((*log_marginals, *relaxation.tensors()), needs_grad, strict=False)
-    ]
-    # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
-    before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sum(from_columns(t * v))
-    relaxation.backward(0, "rows", log_marginals, row_sums, before, outer)
-    v = relaxation.backward(1, "columns", log_marginals, column_sums, v, outer)
-    needs_inputs = needs_grad[len(outer) :]
-    gradients: list[Tensor | None] = [None for _ in needs_inputs]
-    if any(needs_inputs):
-        gradients = passes.input_grads([from_rows(-u), from_columns(-v)], needs_inputs)
-    return [*outer, *gradients]
-
-
-def _solve_adjoint_system_densely(
-    geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return the adjoints of the potentials, u (N,) and v (M,), from the linear system of the implicit gradient."""
-    (f, g), (f_bar, g_bar) = point.potentials, cotangents
+def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
+    """Solve the linear system in the module docstring on the whole matrix; return u, (N,), and v, (M,)."""
+    (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
     rows, columns = plan.sum(1), plan.sum(0)

@@ -75,12 +75,12 @@ class Relaxation(NamedTuple):
         step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
-    def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of step k in log a - log sum, per row, (N,), or column, (M,)."""
-        slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
+    def derivative_in_log_marginal(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return d potential / d log_marginal of half-step k, per row, (N,), or column, (M,)."""
+        derivative = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
-            return slope
-        return slope.masked_fill(self._clamped_mask(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
+            return derivative
+        return derivative.masked_fill(self._clamped_mask(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
 
     def backward(
         self,
@@ -91,10 +91,16 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient in the unrelaxed value of step k, log a - log sum, given that in its potential.
+        """Backpropagate through half-step k: from its potential to the unrelaxed potential, which is returned.
 
-        The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place; an
-        entry is None where no gradient is needed.
+        Args:
+            k: index of the half-step.
+            axis: axis of the half-step.
+            log_marginals: log a and log b.
+            log_sum: log-sum-exp of the half-step.
+            cotangent: gradient with respect to the relaxed potential.
+            gradients: gradients of log a, log b, the dampings, the bounds and the references, to which this step adds
+                its share in place; None where no gradient is needed.
         """
         side = int(axis == "columns")
         d_log_marginal, d_dampings, d_bounds, d_reference = gradients[side], *gradients[2:4], gradients[4 + side]
@@ -131,9 +137,6 @@ class Relaxation(NamedTuple):
         """Return the damping, bound and reference tensors of the relaxation, None where unset."""
         return self.dampings, self.max_shifts, *(self.reference_potentials or (None, None))
 
-
-UNRELAXED = Relaxation()
-"""No relaxation: half-steps enforce the marginals exactly."""
 
 LOG2E = math.log2(math.e)
 """log2(e), by which exponents are multiplied so that exp2 replaces exp."""
@@ -177,7 +180,7 @@ def _run_half_steps_in_log_domain(
     s: Tensor,
     log_marginals: tuple[Tensor, Tensor],
     initial: Sequence[Tensor] = (),
-    relaxation: Relaxation = UNRELAXED,
+    relaxation: Relaxation = Relaxation(),  # noqa: B008  (a constant)
     empty_value: float | None = None,
     kernel: Tensor | None = None,
 ) -> list[Tensor]:
@@ -269,9 +272,8 @@ class HalfStepsOperation(OperationWithDenseForm):
             return list(potentials)
         # One exponential serves all steps that read no potential. MAX_UNSHIFTED_EXPONENT_BY_DTYPE bounds factors of
         # which two are multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.absolute_value_bound <= 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(
-            s.dtype, 0.0
-        )
+        limit = 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(s.dtype, 0.0)
+        moderate = self.geometry.log_kernel.absolute_value_bound <= limit
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_half_steps_in_log_domain(
@@ -286,10 +288,8 @@ class HalfStepsOperation(OperationWithDenseForm):
         """
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
-        limit, bound = (
-            MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(dtype, 0.0),
-            self.geometry.log_kernel.absolute_value_bound,
-        )
+        limit = MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(dtype, 0.0)
+        bound = self.geometry.log_kernel.absolute_value_bound
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
             return False
@@ -299,7 +299,7 @@ class HalfStepsOperation(OperationWithDenseForm):
 
     @property
     def output_and_differentiable_counts(self) -> tuple[int, int]:
-        """Number of outputs, the potentials and then the log-sums of all steps, and number of potentials."""
+        # The outputs are the potentials of all steps, then the log-sums of all steps.
         return 2 * len(self.steps), len(self.steps)
 
     def _iter_steps_by_pass(self) -> Iterator[list[int]]:

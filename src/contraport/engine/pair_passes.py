@@ -21,21 +21,18 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry
 
-FULL_SLICE = slice(None)
-"""Slice of all rows or of all columns, for a tile that is the whole matrix."""
-
 RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Sums of the rows, (N,), and sums of the columns, (M,); None where they were not requested."""
 
 
 class WeightTerm(NamedTuple):
-    """Term of the pair weights W: exp(S_ij + A_i + B_j) times a factor of the row or of the column.
+    """One term of the pair weights W: W_ij = exp(S_ij + A_i + B_j) u_i, or the same with v_j in place of u_i.
 
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
         column_exponents: Exponents B of the columns, (M,).
-        axis: Axis of the factor, ``"rows"`` or ``"columns"``.
-        factor: Factor of each row, (N,), or of each column, (M,).
+        axis: Whose factor it is: ``"rows"`` for u, ``"columns"`` for v.
+        factor: Factor u of each row, (N,), or v of each column, (M,).
     """
 
     row_exponents: Tensor
@@ -100,9 +97,10 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the weighted sums of the kernel, one vector per term, all in one pass; at most one term per axis.
+        """Sum the weights of each term over the axis of its factor; return one vector per term, all in one pass.
 
-        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
+        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
+        most one term may be on each axis.
         """
 
     @abstractmethod
@@ -162,12 +160,12 @@ class DensePairPasses(PairPasses):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        log_kernel = self.log_kernel
+        log_kernel, whole = self.log_kernel, slice(None)
         weight = torch.stack([self._dense_weight(term) for term in terms]).sum(0)
         if log_kernel.link is not None and not without_link:
-            weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_input(FULL_SLICE, FULL_SLICE)[1])
+            weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_input(whole, whole)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
-        log_kernel.add_tile_gradients(FULL_SLICE, FULL_SLICE, weight, gradients)
+        log_kernel.add_tile_gradients(whole, whole, weight, gradients)
         return gradients
 
     def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
