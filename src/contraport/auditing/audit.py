@@ -49,17 +49,8 @@ from contraport.training.train import train_from_options
 
 log = logging.getLogger("contraport.auditing")
 
-CROSS_FIT_SCORES_FILE = "judgements.npz"
-"""Scores of the finished folds of a cross-fit, from which a stopped audit resumes."""
-
 OPTIONS_FILE = "audit_options.json"
 """Options of the audit and fingerprint of its items, by which a stopped audit resumes."""
-
-PAGE_FILE = "audit.html"
-"""File name of the page of the worst pairs in the output folder."""
-
-MAX_FOLDER_NAME_CHARS = 60
-"""Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
 
 
 @AUDIT_COMMAND_SPEC.with_option_parameters
@@ -88,8 +79,14 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     check_paired_dataset(dataset, data=options.data, columns=options.columns)
     _check_exports(options, dataset)
     try:
-        with _open_output_folder(options, dataset) as folder:
-            result = (_audit_two_views if len(views) == 2 else _audit_all_views)(options, dataset, folder)
+        with _lock_output_folder(options, dataset) as folder:
+            result: Audit | ViewAudit
+            if len(views) > 2:
+                result = _audit_all_views(options, dataset, folder)
+            else:
+                result = _score_two_views(options, dataset, folder)
+                if options.out is not None:
+                    _save_two_view_audit(options, result, dataset, folder)
             with report_write_errors("out", folder), console_logging(quiet=not options.progress):
                 for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
@@ -143,16 +140,8 @@ def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
         check_views_accept_nan(dataset)
 
 
-def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views, and write the result to `folder` if the option `out` is set."""
-    result = _score_two_views(options, dataset, folder)
-    if options.out is not None:
-        _save_two_view_audit(options, result, dataset, folder)
-    return result
-
-
 def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views; the training or the cross-fit scores go to `folder`, the result is not written."""
+    """Audit a dataset of two views without saving the result; `folder` gets what a stopped audit resumes from."""
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
@@ -160,7 +149,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         own["resume"] = options.resume and run.config_path.exists()
         result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
-        result = _audit_in_rounds(options, dataset, folder)
+        result = _audit_offline(options, dataset, folder)
     return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
 
 
@@ -169,8 +158,9 @@ def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset,
     with report_write_errors("out", folder), console_logging(quiet=not options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
-        write_audit_page(result, dataset, folder / PAGE_FILE)
-        log.info("page of the worst pairs: %s", folder / PAGE_FILE)
+        page = folder / "audit.html"
+        write_audit_page(result, dataset, page)
+        log.info("page of the worst pairs: %s", page)
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
@@ -198,8 +188,13 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
     """
     named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
-    is_usable = len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_FOLDER_NAME_CHARS
-    return named if is_usable else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
+    are_distinct = len({name.casefold() for name in named}) == len(named)
+    are_short = max(map(len, named)) <= 60  # file systems allow 255 bytes, and a character takes up to four
+    return (
+        named
+        if are_distinct and are_short
+        else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
+    )
 
 
 def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
@@ -210,8 +205,8 @@ def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[
     return {dataset.view_names[view]: each[view] for view in views}
 
 
-def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit two views by cross-fit or on frozen vectors, in rounds, and propose better partners."""
+def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit two views by cross-fit or on frozen vectors, and propose better partners for suspected mismatches."""
     rounds: Iterator[RoundResult]
     statistic = options.statistic_name
     if options.method == "frozen":
@@ -219,7 +214,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     else:
         device = select_training_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
-        path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
+        path = None if options.out is None else folder / "judgements.npz"
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
@@ -244,7 +239,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the training options of an audit by name; its trainings use no augmentation."""
+    """Return the options of the trainings of an audit, by name; there is no augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
@@ -252,10 +247,10 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 
 @contextmanager
-def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Lock the output folder, record the options in it and yield its path; without `out`, yield a temporary folder.
+def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
+    """Context manager: lock the output folder, record the options in it and yield it; a temporary one without `out`.
 
-    A folder to which nothing else was written has no audit to resume: the record is removed.
+    The record is removed if nothing else was written, as there is no audit to resume.
     """
     if options.out is None:
         with tempfile.TemporaryDirectory() as folder:

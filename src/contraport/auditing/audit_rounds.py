@@ -116,7 +116,7 @@ class CrossFitScores:
             raise UsageError(message, kind="corrupt") from error
 
     def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
-        """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` is (number of round, of repeat)."""
+        """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` has the indices of round and repeat."""
         return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
 
     def store_fold_scores(self, repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor) -> None:

@@ -24,9 +24,6 @@ FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighe
 SAMPLE_WEIGHT_COLUMN = "audit_weight"
 """Name of the column of sample weights (0 for flagged pairs, else 1) in a weighted table."""
 
-EXPORT_BLOCK_ITEMS = 1_000
-"""Number of items that are read at a time."""
-
 
 @dataclass(frozen=True)
 class RowEdits:
@@ -78,7 +75,7 @@ def write_clean_data(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.is_coupling_folder(str(data)):
         path = folder / FILE_STEM_BY_EXPORT[export]
-        _write_coupling(result, export, path, data=str(data), dataset=dataset, second=second)
+        _write_coupling_folder(result, export, path, data=str(data), dataset=dataset, second=second)
     elif suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEM_BY_EXPORT[export]}{suffix}"
         _write_table(result, export, path, data=Path(data), rows=rows, second=second, columns=columns)
@@ -122,7 +119,7 @@ def _write_table(
     tables.write_table(edited, path)
 
 
-def _write_coupling(result: Audit, export: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
+def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
     """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
     files = coupling_folder.find_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
@@ -173,7 +170,7 @@ def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> d
 
 def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     """Convert a dataset to the named arrays of an `.npz` file."""
-    blocks = [dataset.store.fetch_views(block) for block in torch.arange(len(dataset)).split(EXPORT_BLOCK_ITEMS)]
+    blocks = [dataset.store.fetch_views(block) for block in torch.arange(len(dataset)).split(1_000)]
     arrays = {
         f"view{view}": np.concatenate([
             np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks

@@ -22,9 +22,6 @@ MAX_PAGE_PAIRS = 200
 MAX_IMAGE_SIDE_PIXELS = 112
 """Longest side of an image, in pixels."""
 
-NUM_HISTOGRAM_BINS = 48
-"""Number of bins of the histogram of scores."""
-
 METHOD_DESCRIPTIONS = {
     "online": "one training scored its pairs between epochs and dropped suspected mismatches",
     "crossfit": "encoders scored pairs that they were not trained on",
@@ -85,8 +82,7 @@ def compute_score_histograms(audit: Audit) -> dict[str, Any]:
     if high == low:
         high = low + 1
     shares = [
-        np.histogram(values, NUM_HISTOGRAM_BINS, (low, high))[0] / len(values)
-        for values in (audit.scores, audit.known_mismatch_scores)
+        np.histogram(values, 48, (low, high))[0] / len(values) for values in (audit.scores, audit.known_mismatch_scores)
     ]
     flagged = audit.flagged()
     return {
