@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
+from contraport.data.duplicate_groups import assign_content_ids
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
@@ -204,7 +204,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             return None
         else:
             ids = assign_content_ids(self.digests, self.present)
-        return ids if has_repeated_content(ids) else None
+        is_repeated = any(len(column.unique()) < len(column) for column in ids.unbind(1))
+        return ids if is_repeated else None
 
     @property
     def is_image(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,17 +20,16 @@ if TYPE_CHECKING:
     from contraport.data.splits import Codes
     from contraport.data.stores import UndecodedItems
 
-_ITEMS_PER_READ = 1024  # items whose encoded bytes are digested at a time
 _MAX_SWAP_ROUNDS = 50
 """Maximum number of rounds of swaps; pairs that are still correct then remain."""
 
 
-def digest_bytes(contents: Iterable[bytes]) -> Tensor:
+def digest_byte_strings(contents: Iterable[bytes]) -> Tensor:
     """Return the digest of each byte string, int64 ``(n,)``.
 
     64 bits: among a million items the chance that any two different ones collide is 3e-8.
 
-    >>> a, b, c = digest_bytes([b"one", b"two", b"one"]).tolist()
+    >>> a, b, c = digest_byte_strings([b"one", b"two", b"one"]).tolist()
     >>> a == c, a == b
     (True, False)
     """
@@ -48,8 +46,8 @@ def digest_rows(view: Tensor) -> Tensor:
     """
     rows = view.contiguous().view(len(view), -1).numpy()
     if is_text_batch(view):
-        return digest_bytes(row.tobytes().rstrip(b"\0") for row in rows)
-    return digest_bytes(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
+        return digest_byte_strings(row.tobytes().rstrip(b"\0") for row in rows)
+    return digest_byte_strings(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
 
 def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
@@ -57,23 +55,22 @@ def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Ten
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.
     """
-    digests = []
+
+    def digest(position: int) -> int:
+        try:
+            content = items[position]
+            if isinstance(content, Path):
+                check_regular_file("data", content)  # reading a pipe or a device would never end
+                content = content.read_bytes()
+        except Exception:  # a missing file, or a corrupt archive or table: each format raises its own errors
+            content = f"unreadable: {items.describe_item_location(position)}".encode()
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+    digests, block = [], 1024  # a pool starts all calls at once, so blocks bound the memory
     with ThreadPoolExecutor() as pool:  # hashing and reading release the interpreter's lock
-        for first in range(0, len(positions), _ITEMS_PER_READ):
-            digests += list(pool.map(partial(_digest_encoded_item, items), positions[first : first + _ITEMS_PER_READ]))
+        for first in range(0, len(positions), block):
+            digests += list(pool.map(digest, positions[first : first + block]))
     return torch.tensor(digests, dtype=torch.int64)
-
-
-def _digest_encoded_item(items: UndecodedItems, position: int) -> int:
-    """Return the 64-bit digest of an item's encoded bytes, or of its name if it cannot be read."""
-    try:
-        content = items[position]
-        if isinstance(content, Path):
-            check_regular_file("data", content)  # reading a pipe or a device would never end
-            content = content.read_bytes()
-    except Exception:  # a missing file, or a corrupt archive or table: each format raises its own errors
-        content = f"unreadable: {items.describe_item_location(position)}".encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
@@ -88,11 +85,6 @@ def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor
     """
     ids = torch.stack([_number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
-
-
-def has_repeated_content(ids: Tensor) -> bool:
-    """Return whether some content occurs in more than one item, given the result of `assign_content_ids`."""
-    return any(len(column.unique()) < len(column) for column in ids.unbind(1))
 
 
 class ContentGroups(NamedTuple):
@@ -148,10 +140,10 @@ def _number_by_first_occurrence(values: Tensor) -> Tensor:
 
 
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
-    """Draw a wrong partner for each item, that of another item; return the new partners, int64 ``(m,)``.
+    """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
 
-    An item and the item whose partner it gets differ in the content of every view, and of two views no item has those
-    of the new pair, as otherwise it would be a correct one. An item keeps its own partner if no such item was found.
+    An item and the item whose partner it gets differ in the content of every view. With two views, no item has the
+    content of the new pair, which would be correct then. An item keeps its own partner if no such item was found.
 
     Args:
         items: the items in random order, int64 ``(m,)``.
@@ -168,17 +160,17 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     """
     if ids is None:
         return items.roll(shift)
-    first, second = items.numpy(), items.roll(shift).numpy().copy()
-    is_still_correct = swap_correct_pairs(first, second, ids.numpy(), random)
-    return torch.from_numpy(np.where(is_still_correct, first, second))
+    first, second, is_correct = items.numpy(), items.roll(shift).numpy().copy(), build_correct_pair_test(ids.numpy())
+    swap_correct_pairs(first, second, is_correct, random)
+    return torch.from_numpy(np.where(is_correct(first, second), first, second))
 
 
-def _build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
+def build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
     """Build the function that returns the mask of correct pairs, given the first and the second items.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
-    views only.
+    views only. `ids` are the `assign_content_ids` of all items, ``(n, views)``.
     """
     base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
     known = np.unique(ids[:, 0] * base + ids[:, -1])
@@ -195,17 +187,19 @@ def _build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes],
 
 
 def swap_correct_pairs(
-    first: Codes, second: Codes, ids: NDArray[np.int64], random: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Replace correct pairs by wrong ones, by random swaps in place; return the mask of pairs that are still correct.
+    first: Codes,
+    second: Codes,
+    is_correct: Callable[[Codes, Codes], NDArray[np.bool_]],
+    random: np.random.Generator,
+) -> None:
+    """Replace correct pairs by wrong ones: swap entries of `second` at random, in place; a few may remain correct.
 
     Args:
-        first: items, int64 ``(m,)``.
-        second: their partners, int64 ``(m,)``.
-        ids: `assign_content_ids` of all items, ``(n, views)``.
+        first: first item of each pair, int64 ``(m,)``.
+        second: second item of each pair, int64 ``(m,)``.
+        is_correct: function that `build_correct_pair_test` returned.
         random: generator for the pairs that exchange their second items.
     """
-    is_correct = _build_correct_pair_test(ids)
     for _ in range(_MAX_SWAP_ROUNDS):
         found = np.flatnonzero(is_correct(first, second))
         if len(found) == 0:
@@ -213,4 +207,3 @@ def swap_correct_pairs(
         for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
             if not is_correct(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
-    return is_correct(first, second)

@@ -20,17 +20,6 @@ Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Booleans per item, or per item and view."""
 
 
-def check_split_name(split: str) -> None:
-    """Raise `UsageError` unless the split is "train" or "test"."""
-    check(split in ("train", "test"), f"split: must be 'train' or 'test', got {split!r}.")
-
-
-def check_test_fraction(test_fraction: float | None) -> None:
-    """Raise `UsageError` unless the fraction is None or in [0, 1)."""
-    good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 <= test_fraction < 1)
-    check(good, f"test_fraction: must be at least 0 (holds out none) and below 1, got {test_fraction!r}.")
-
-
 def draw_stratified_split(
     classes: np.ndarray, split: str, *, fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
 ) -> Positions:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.duplicate_groups import digest_bytes, digest_encoded_items, digest_rows
+from contraport.data.duplicate_groups import digest_byte_strings, digest_encoded_items, digest_rows
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
@@ -125,7 +125,7 @@ class PackedTextStore(Store):
     @cached_property
     def digests(self) -> Tensor:
         content, ends = self.utf8_bytes.numpy().tobytes(), self.text_bounds.tolist()
-        return digest_bytes(content[start:end] for start, end in pairwise(ends))[:, None]
+        return digest_byte_strings(content[start:end] for start, end in pairwise(ends))[:, None]
 
     def __len__(self) -> int:
         return len(self.text_bounds) - 1

@@ -15,7 +15,7 @@ from contraport._utils.formatting import format_flags, pluralize, to_file_name
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
-from contraport.data.formats.tables import suggest_table_views
+from contraport.data.formats.tables import find_view_suggestion
 from contraport.data.streams import Stream
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.errors import check
@@ -148,7 +148,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
 
 def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
     """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
-    suggestion = suggest_table_views(options.data, options.columns)
+    suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
         return None
     number = len(suggestion.columns)

@@ -17,6 +17,7 @@ from torch import Tensor
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
+    build_correct_pair_test,
     draw_wrong_partners,
     group_by_content,
     swap_correct_pairs,
@@ -151,7 +152,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[members[sizes.cumsum() - sizes]]
-        swap_correct_pairs(first, second, content, random)
+        swap_correct_pairs(first, second, build_correct_pair_test(content), random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

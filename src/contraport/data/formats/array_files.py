@@ -121,7 +121,7 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
 
 
 def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
-    """Convert all values to arrays; raise `UsageError` for unknown keys or a file of features."""
+    """Convert all values to arrays; raise `UsageError` for unknown keys, or a file written by `contraport embed`."""
     checked = {
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in arrays.items()
@@ -129,7 +129,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     message = f"data: {path} contains features written by embed; neighbors, search, cluster and duplicates take it. "
     message += "To train on the features, write them by embed --out FILE.npy."
     check(not {"features", "rows", "splits"} <= set(checked), message, "features_file")
-    named = len(_get_custom_view_names(checked)) > 1
+    named = len(_list_custom_view_names(checked)) > 1
     for key, array in checked.items():
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
             raise unknown_name_error(f"data: {path}", key, _KEYS_TO_SUGGEST, noun="array")
@@ -138,7 +138,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     return checked
 
 
-def _get_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
+def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(name == "x" or _NUMBERED_VIEW_PATTERN.fullmatch(name) for name in names):
@@ -150,7 +150,7 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
     """Return the arrays of one split by name, without the suffix of the split; views come first and in order."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
-    views = views or [name for name in _get_custom_view_names(arrays) if name in names]
+    views = views or [name for name in _list_custom_view_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
     message = f"data: {path}: must have an array 'x{suffix}' or 'view0{suffix}', got {sorted(arrays)}."
     check(len(views) > 0, message, "no_view")

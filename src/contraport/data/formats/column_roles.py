@@ -20,19 +20,11 @@ LABEL_COLUMN_NAMES = ("label", "labels", "y", "class", "target")
 """Names, in upper or lower case, of columns that are read as labels."""
 DOMAIN_COLUMN_NAMES = ("domain", "domains")
 """Names, in upper or lower case, of columns that are read as domains."""
-KEY_COLUMN_NAMES = ("id",)
-"""Names, in upper or lower case, of columns that are read as the names of the rows."""
-_COLUMN_NAMES_BY_ROLE = {
+COLUMN_NAMES_BY_ROLE = {
     "labels": LABEL_COLUMN_NAMES, "numbers": (), "domains": DOMAIN_COLUMN_NAMES, "split": ("split",), "weights": (),
-    "sequence": (), "keys": KEY_COLUMN_NAMES,
+    "sequence": (), "keys": ("id",),
 }  # fmt: skip
 """Column names that imply a role, in upper or lower case. Roles without such names must be declared."""
-ROLES = ("views", *_COLUMN_NAMES_BY_ROLE)
-"""All roles that a column can have."""
-_ROW_NUMBER_COLUMN_NAMES = ("", "id", "index", "unnamed: 0")
-"""Names of columns with row numbers, which are not read as features."""
-_PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
-"""Column name that pandas writes for an index without a name."""
 _TEXT_COLUMN_PATTERN = re.compile(
     r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
     r"comment|premise|hypothesis|summary)s?_?\d*",
@@ -96,10 +88,10 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     repeated = sorted({name for name in names if names.count(name) > 1})
     check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
     for role in explicit:
-        check_name("columns", role, ROLES)
+        check_name("columns", role, ("views", *COLUMN_NAMES_BY_ROLE))
     column_by_role = {
         role: _find_role_column(role, role_names, explicit, names, where)
-        for role, role_names in _COLUMN_NAMES_BY_ROLE.items()
+        for role, role_names in COLUMN_NAMES_BY_ROLE.items()
     }
     labels = column_by_role["labels"]
     if labels and column_by_role["numbers"] is None and pa.types.is_floating(schema.field(labels).type):
@@ -108,7 +100,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used = [name for name in column_by_role.values() if name is not None]
     if explicit.get("views") is None:
         unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        roles = _infer_view_roles(schema, unassigned, column_by_role, where)
+        roles = _complete_roles(schema, unassigned, column_by_role, where)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
@@ -169,10 +161,6 @@ class ViewSuggestion(NamedTuple):
     is_evident: bool
 
 
-_SUFFIX_PATTERNS = (re.compile(r"\d+$"), re.compile(r"(?<=[._ -]).+"))
-"""Patterns of a column name after the prefix shared by the columns of a view: a number, or text after a separator."""
-
-
 def suggest_views(names: Sequence[str]) -> ViewSuggestion:
     """Suggest how two or more columns of one view may divide into two to four views, by the prefixes of their names.
 
@@ -185,10 +173,10 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
     >>> suggest_views(["height", "width", "age"])
     ViewSuggestion(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
     """
-    for suffix in _SUFFIX_PATTERNS:
+    for suffix in (r"\d+$", r"(?<=[._ -]).+"):  # a number, or any text after a separator
         groups: dict[str, list[str]] = {}
         for name in names:
-            groups.setdefault(suffix.sub("", name), []).append(name)
+            groups.setdefault(re.sub(suffix, "", name), []).append(name)
         patterns = [f"{prefix}*" if len(group) > 1 else group[0] for prefix, group in groups.items()]
         sizes = sorted(map(len, groups.values()))
         has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
@@ -199,22 +187,14 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
     return ViewSuggestion(tuple(names), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
 
 
-def abridge_names(names: Sequence[str]) -> list[str]:
-    """Abridge a list of more than `MAX_LISTED_COLUMNS` names to the first ones, dots and the last.
-
-    >>> len(abridge_names(list(map(str, range(20))))), abridge_names(list(map(str, range(99))))[-3:]
-    (20, ['17', '...', '98'])
-    """
-    return list(names) if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
-
-
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
+    if name.lower() in ("", "id", "index", "unnamed: 0"):
+        return True
+    if re.fullmatch(r"__index_level_\d+__", name):  # pandas writes an index without a name so
+        return True
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    was_index = _PANDAS_INDEX_PATTERN.fullmatch(name) is not None or (
-        name in index and not _is_separate_view(schema.field(name))
-    )
-    return name.lower() in _ROW_NUMBER_COLUMN_NAMES or was_index
+    return name in index and not _is_separate_view(schema.field(name))
 
 
 def _find_role_column(
@@ -235,10 +215,10 @@ def _find_role_column(
     return found[0] if found else None
 
 
-def _infer_view_roles(
+def _complete_roles(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], where: str
 ) -> ColumnRoles:
-    """Infer the views from the columns without another role; return them with the other roles."""
+    """Complete the roles: infer the views from the columns without another role."""
     check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in unassigned if (match := _NUMBERED_VIEW_PATTERN.fullmatch(name))}
     if matches:
@@ -278,7 +258,8 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
     found = tuple(name for name in names if fnmatchcase(name, view))
     if not found and any(sign in view for sign in "*?["):
         message = f"columns: views: no column of {where} matches {view!r}; its columns are "
-        raise UsageError(f"{message}{', '.join(abridge_names(names))}.", kind="unknown")
+        shown = names if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
+        raise UsageError(f"{message}{', '.join(shown)}.", kind="unknown")
     if not found:
         raise unknown_name_error("columns: views", view, names, noun=f"column of {where}")
     return found

@@ -15,11 +15,6 @@ from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.errors import UsageError, check
 
-# Functions of an Arrow type that return whether it is one of a list, a number or a string.
-_LIST_TYPE_TESTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-_NUMBER_TYPE_TESTS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-_STRING_TYPE_TESTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-
 
 def can_hold_encoded_images(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
@@ -30,20 +25,18 @@ def can_hold_encoded_images(field: pa.Field) -> bool:
 
 def holds_lists(field: pa.Field) -> bool:
     """Return whether each row of a column holds a list, read as an array."""
-    return _passes_any_test(_unwrap_type(field.type), _LIST_TYPE_TESTS)
+    return _is_list(_unwrap_type(field.type))
 
 
 def holds_strings(field: pa.Field) -> bool:
     """Return whether a column holds strings: texts, or names of files."""
-    return _passes_any_test(_unwrap_type(field.type), _STRING_TYPE_TESTS)
+    return _is_string(_unwrap_type(field.type))
 
 
 def holds_lists_of_texts(field: pa.Field) -> bool:
     """Return whether a column holds lists of strings, such as several captions in each row."""
     kind = _unwrap_type(field.type)
-    return _passes_any_test(kind, _LIST_TYPE_TESTS) and _passes_any_test(
-        _unwrap_type(kind.value_type), _STRING_TYPE_TESTS
-    )
+    return _is_list(kind) and _is_string(_unwrap_type(kind.value_type))
 
 
 def holds_texts(table: pa.Table, name: str) -> bool:
@@ -67,7 +60,7 @@ def is_number_text(text: str) -> bool:
     return True
 
 
-def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
+def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
     """Read a column of categories: integers or texts, one per row.
 
     Raises:
@@ -75,13 +68,13 @@ def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     """
     column = unwrap_column(table, name)
     _check_no_nulls(column, name, "a value", where)
-    if _passes_any_test(column.type, _STRING_TYPE_TESTS):
+    if _is_string(column.type):
         values = np.array(column.to_pylist(), dtype=np.str_)
         row = np.argmax(values == "")
         message = f"{_describe_column(where, name)}: must have a value in each row, got an empty text in row {row}."
         check(bool((values != "").all()), message, "missing_value")
         return values
-    good = _passes_any_test(column.type, (pa.types.is_integer, pa.types.is_boolean))
+    good = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     check(good, f"{_describe_column(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
     return np.asarray(column.to_numpy())
 
@@ -103,12 +96,12 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
 def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     """Read a column of numbers, lists of numbers or numbers as text; one row per item."""
     _check_no_nulls(column, name, "a number", where)
-    if _passes_any_test(column.type, _STRING_TYPE_TESTS):
+    if _is_string(column.type):
         values = column.to_pylist()
         row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
         message = f"{_describe_column(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
         raise UsageError(message, kind="not_numeric")
-    good = _passes_any_test(column.type, _NUMBER_TYPE_TESTS)
+    good = _is_number(column.type)
     check(good, f"{_describe_column(where, name)}: must be numbers, got {column.type}.", "not_numeric")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
     _check_finite(numbers, 1, name, where)
@@ -119,7 +112,7 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
     """Read a column of lists, nested to any depth, as one array."""
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
-    while _passes_any_test(values.type, _LIST_TYPE_TESTS):
+    while _is_list(values.type):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         odd = lengths != lengths[0]
         if odd.any() or lengths[0] == 0:
@@ -129,10 +122,8 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
         shape.append(int(lengths[0]))
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
-    good = _passes_any_test(values.type, _NUMBER_TYPE_TESTS)
-    check(
-        good, f"{_describe_column(where, name)}: must have lists of numbers, got lists of {values.type}.", "not_numeric"
-    )
+    message = f"{_describe_column(where, name)}: must have lists of numbers, got lists of {values.type}."
+    check(_is_number(values.type), message, "not_numeric")
     per_row = len(values) // shape[0]
     if values.null_count:
         row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // per_row
@@ -193,7 +184,7 @@ def group_sequences_with_first_frames(
     >>> group_sequences_with_first_frames(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
-    values = read_categories(table, sequence, where)
+    values = read_category_values(table, sequence, where)
     _, first, groups, lengths = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
     short, long = lengths.argmin(), lengths.argmax()
     message = f"must have sequences of one length, got {lengths[long]} rows with {values[first[long]]} and "
@@ -220,18 +211,6 @@ def group_sequences_with_first_frames(
     return pa.table(columns), frames[:, 0]
 
 
-def explode_text_lists_with_rows(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray]:
-    """Concatenate the lists of texts in a column; return all texts with their rows. An empty list becomes "".
-
-    >>> texts, rows = explode_text_lists_with_rows(pa.table({"captions": [["a bag", "a red bag"], []]}), "captions")
-    >>> texts.to_pylist(), rows.tolist()
-    (['a bag', 'a red bag', ''], [0, 0, 1])
-    """
-    lists = [texts or [""] for texts in unwrap_column(table, name).to_pylist()]
-    rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
-    return pa.array([text for texts in lists for text in texts], pa.string()), rows
-
-
 def empty_row_mask(table: pa.Table) -> np.ndarray:
     """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
 
@@ -242,7 +221,7 @@ def empty_row_mask(table: pa.Table) -> np.ndarray:
     for name in table.column_names:
         column = unwrap_column(table, name)
         missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
-        if _passes_any_test(column.type, _STRING_TYPE_TESTS):
+        if _is_string(column.type):
             missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
         empty &= missing.to_numpy()
     return empty
@@ -287,9 +266,19 @@ def _unwrap_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def _passes_any_test(kind: pa.DataType, predicates: Sequence[Any]) -> bool:
-    """Return whether any of several predicates holds for an Arrow type."""
-    return any(predicate(kind) for predicate in predicates)
+def _is_list(kind: pa.DataType) -> bool:
+    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    return any(test(kind) for test in tests)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    tests = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    return any(test(kind) for test in tests)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal
+    return any(test(kind) for test in tests)
 
 
 def _describe_column(where: str, name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from contraport.data.coupling import from_coupling, get_key_positions
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.columns import read_categories
+from contraport.data.formats.columns import read_category_values
 from contraport.data.formats.table_rows import TableRows, resolve_roles
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.splits import get_test_and_unused_masks
@@ -49,7 +49,7 @@ def _load_side(file: Path, image_size: int | None) -> Dataset:
         table = read_table(file)
         name = resolve_roles(TableRows(table), None, str(file)).column_by_role["keys"]
         if name is not None:
-            side.keys = read_categories(table, name, str(file)).astype(np.str_)[side.rows].tolist()
+            side.keys = read_category_values(table, name, str(file)).astype(np.str_)[side.rows].tolist()
     return side
 
 

@@ -23,15 +23,15 @@ from contraport.data.formats.column_roles import ColumnRoles, derive_view_names,
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
     empty_row_mask,
-    explode_text_lists_with_rows,
     group_sequences_with_first_frames,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
-    read_categories,
+    read_category_values,
     read_image_file_names,
     read_number_columns,
     read_texts,
+    unwrap_column,
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
@@ -39,14 +39,8 @@ from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, get_test_
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
-MAX_TEXT_LABEL_CLASSES = 100
-"""Maximum number of distinct values of a text column that is read as labels; each must occur ten times on average."""
-
 _BYTES_PER_BLOCK = 2**22
 """Number of bytes of a table that are converted to numbers at a time."""
-
-_HUGGINGFACE_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""Files in a folder written by `save_to_disk`, at least one of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,28 +74,24 @@ class TableRows:
 
     def read(self, positions: Positions | None = None) -> pa.Table:
         """Return the rows at some positions, or all."""
+        indices = positions
         if self.indices is not None:
-            positions = self.indices if positions is None else self.indices[positions]
+            indices = self.indices if positions is None else self.indices[positions]
         if self.is_table:
-            return self.table if positions is None else self.table.take(pa.array(positions))
-        return self.table[:] if positions is None else self.table[positions.tolist()]
+            table = self.table if indices is None else self.table.take(pa.array(indices))
+        else:
+            table = self.table[:] if indices is None else self.table[indices.tolist()]
+        if self.texts is None:
+            return table
+        name = self.texts.schema.names[0]
+        texts = self.texts if positions is None else self.texts.take(pa.array(positions))
+        return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
-    def iterate_blocks(self) -> Iterator[tuple[pa.Table, Positions]]:
-        """Yield all rows of an Arrow table in blocks, with the positions of the rows of each block."""
-        size = max(1, _BYTES_PER_BLOCK * len(self.table) // max(self.table.nbytes, 1))
-        for start in range(0, len(self.table), size):
-            block = self.table.slice(start, size)
-            if self.indices is None:
-                yield block, np.arange(start, start + len(block))
-            else:
-                places = np.flatnonzero((start <= self.indices) & (self.indices < start + size))
-                if len(places) > 0:
-                    yield block.take(pa.array(self.indices[places] - start)), places
-
-    def read_row(self, position: int) -> pa.Table:
-        """Return one row without copying the table; `read` copies all rows if the table has several chunks."""
+    def get_cell(self, position: int, column: str) -> Any:
+        """Return one value without copying the table; `read` copies all rows if the table has several chunks."""
         index = position if self.indices is None else int(self.indices[position])
-        return self.table.slice(index, 1) if self.is_table else self.table[index]
+        row = self.table.slice(index, 1) if self.is_table else self.table[index]
+        return row.column(column)[0].as_py()
 
     def empty_mask(self) -> np.ndarray:
         """Return the mask of the rows without a value in any column.
@@ -127,19 +117,27 @@ class TableRows:
         return TableRows(self.table, indices, texts)
 
     def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
-        """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
-        name = find_text_list_column(self.schema, views)
-        if name is None:
+        """Repeat each row with a list of texts once per text; return the new rows, and the source row of each.
+
+        An empty list becomes one empty text.
+
+        Args:
+            views: columns of each view; at most one may hold lists of texts.
+
+        >>> rows = TableRows(pa.table({"captions": [["a bag", "a red bag"], []], "y": [0, 1]}))
+        >>> exploded, source_rows = rows.explode_with_source_rows([["captions"]])
+        >>> exploded.read().to_pydict(), source_rows.tolist()
+        ({'captions': ['a bag', 'a red bag', ''], 'y': [0, 0, 1]}, [0, 0, 1])
+        """
+        names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(self.schema.field(names[0]))]
+        check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
+        if not names:
             return self, np.arange(len(self))
-        texts, source_rows = explode_text_lists_with_rows(self.select_columns([name]).read(), name)
-        return replace(self.subset(source_rows), texts=pa.table({name: texts})), source_rows
-
-
-def find_text_list_column(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
-    """Return the column of lists of texts that is a view; None if there is no such column."""
-    names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
-    check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
-    return names[0] if names else None
+        column = unwrap_column(self.select_columns(names).read(), names[0])
+        lists = [texts or [""] for texts in column.to_pylist()]
+        source_rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
+        exploded = pa.array([text for texts in lists for text in texts], pa.string())
+        return replace(self.subset(source_rows), texts=pa.table({names[0]: exploded})), source_rows
 
 
 def is_single_string_column(rows: TableRows) -> bool:
@@ -180,7 +178,7 @@ class ImageColumn(UndecodedItems):
         return len(self.rows)
 
     def __getitem__(self, position: int) -> Path | bytes:
-        value = self.rows.read_row(position).column(self.column)[0].as_py()
+        value = self.rows.get_cell(position, self.column)
         if isinstance(value, dict):
             value = value["bytes"] if value["bytes"] is not None else value["path"]
         check(value is not None, "no image in this row")
@@ -234,7 +232,7 @@ def dataset_from_rows(
         table, source_rows = group_sequences_with_first_frames(rows.read(), sequence, roles.views, constant, where)
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
-        names = read_categories(rows.select_columns([column]).read(), column, where)
+        names = read_category_values(rows.select_columns([column]).read(), column, where)
         is_test, neither = get_test_and_unused_masks(names, f"{where}: column {column!r}")
         rows, is_test = rows.subset(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
@@ -251,7 +249,7 @@ def dataset_from_rows(
         _build_view(part, names, folder, where, texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_file_keys(views, present, source_rows, where)
+    files = _find_image_path_per_row(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -283,9 +281,12 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     """
     roles = infer_roles(rows.schema, columns, where)
     undeclared = roles.undeclared_text_columns if len(roles.views) > 1 else ()
-    counts = {name: _count_distinct_texts(rows, name) for name in undeclared}
-    limit = min(MAX_TEXT_LABEL_CLASSES, len(rows) // 10)
-    few = {name: count for name, count in counts.items() if 0 < count <= limit}
+    few: dict[str, int] = {}
+    for name in undeclared:
+        table = rows.select_columns([name]).read()
+        count = len(set(table.column(name).to_pylist()) - {None, ""}) if holds_texts(table, name) else 0
+        if 0 < count <= min(100, len(rows) // 10):  # each class has ten rows on average
+            few[name] = count
     if not few:
         return roles
     names, numbers = list(few), join_names([f"{count:,}" for count in few.values()])
@@ -305,16 +306,10 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _count_distinct_texts(rows: TableRows, name: str) -> int:
-    """Count the distinct nonempty texts in a column; 0 if it holds image names or numbers."""
-    table = rows.select_columns([name]).read()
-    return len(set(table.column(name).to_pylist()) - {None, ""}) if holds_texts(table, name) else 0
-
-
-def _find_file_keys(
+def _find_image_path_per_row(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return each row's first image file as its key, or the row number without one; None if no view has files."""
+    """Return the path of each row's first image, or the row number if it has none; None if no view has image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -330,7 +325,7 @@ def _find_row_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any]
     if name is None:
         return None
     try:
-        return read_categories(rows.select_columns([name]).read(), name, where).astype(np.str_)
+        return read_category_values(rows.select_columns([name]).read(), name, where).astype(np.str_)
     except UsageError as error:
         if name in columns.values():
             raise
@@ -353,7 +348,7 @@ def _read_category_codes_and_names(
     """Return the codes and names of a column of categories; ``(None, None)`` without a column."""
     if name is None:
         return None, None
-    values = read_categories(rows.select_columns([name]).read(), name, where)
+    values = read_category_values(rows.select_columns([name]).read(), name, where)
     if name not in class_names:
         return factorize(f"data: {where}: column {name!r}", values)
     if (values == -1).all():  # Hugging Face's mark of unlabeled data
@@ -395,7 +390,15 @@ def _build_view(
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
     """Read the numbers of an Arrow table block by block, so that only the result is in memory as a whole."""
     numbers: Tensor | None = None
-    for block, places in rows.iterate_blocks():
+    size = max(1, _BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
+    for start in range(0, len(rows.table), size):
+        block = rows.table.slice(start, size)
+        places = np.arange(start, start + len(block))
+        if rows.indices is not None:
+            places = np.flatnonzero((start <= rows.indices) & (rows.indices < start + size))
+            block = block.take(pa.array(rows.indices[places] - start))
+        if len(places) == 0:
+            continue
         try:
             part = _numbers_to_view_tensor(block, names, where)
             numbers = part.new_empty(len(rows), *part.shape[1:]) if numbers is None else numbers
@@ -414,7 +417,7 @@ def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str)
 
 def is_huggingface_folder(folder: str) -> bool:
     """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    return any(Path(folder, name).is_file() for name in _HUGGINGFACE_FILES)
+    return any(Path(folder, name).is_file() for name in ("dataset_dict.json", "dataset_info.json", "state.json"))
 
 
 @data_format(
@@ -453,9 +456,9 @@ def dataset_from_huggingface(loaded: Any, split: str, path: Path, **options: Any
 
 
 def _check_arrow_files_intact(folder: Path) -> None:
-    """Raise `UsageError` if a table file in a folder is damaged: Arrow would read outside its memory.
+    """Raise `UsageError` if a table file in a folder has invalid offsets or texts.
 
-    Only offsets and texts are read, so this is cheap for images and numbers.
+    Arrow itself follows such offsets, to memory outside of the file. Images and numbers are not read.
     """
     for file in _iterate_saved_dataset_files(folder):
         check_regular_file("data", file)
@@ -488,7 +491,7 @@ def _join_file_name(folder: Path, name: str) -> Path:
 
 
 def _select_train_and_test(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
-    """Return the train and the test split of a `DatasetDict`; None if it has no test split."""
+    """Return the train and the test split of a `DatasetDict`; the latter is None if there is no test split."""
     check("train" in loaded, f"data: {folder} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
     found = [name for name in TEST_SPLIT_NAMES if name in loaded]
     unused = sorted(set(loaded) - {"train", *found[:1]})

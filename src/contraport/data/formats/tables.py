@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import mmap
@@ -24,15 +25,13 @@ from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import (
-    DOMAIN_COLUMN_NAMES,
-    KEY_COLUMN_NAMES,
-    LABEL_COLUMN_NAMES,
+    COLUMN_NAMES_BY_ROLE,
     MAX_LISTED_COLUMNS,
     ViewSuggestion,
     suggest_views,
 )
-from contraport.data.formats.columns import explode_text_lists_with_rows, holds_strings, holds_texts, is_number_text
-from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_column, resolve_roles
+from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
+from contraport.data.formats.table_rows import TableRows, dataset_from_rows, resolve_roles
 from contraport.errors import UsageError, check, translate_read_errors
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -40,17 +39,8 @@ TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 _MAX_BLOCK_BYTES = 2**31 - 1
 """Maximum size of a block that Arrow parses at a time."""
-_MAX_HEADER_BYTES = 100_000
-"""Maximum length of the header line of a `.csv` file."""
 _PARQUET_BATCH_BYTES = 2**22
 """Approximate size of the batches in which a `.parquet` file is copied."""
-_UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_LABEL_OR_KEY_ROLE_BY_COLUMN_NAME = {
-    **dict.fromkeys(LABEL_COLUMN_NAMES, "labels"),
-    **dict.fromkeys(DOMAIN_COLUMN_NAMES, "domains"),
-    **dict.fromkeys(KEY_COLUMN_NAMES, "keys"),
-}
-"""Roles by column name, for roles whose values are names: 007 must not become 7."""
 
 
 @data_format("a table", suffixes=TABLE_SUFFIXES, options=["image_size", "columns", "test_fraction"])
@@ -86,7 +76,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     return table
 
 
-def suggest_table_views(data: Any, columns: Mapping[str, Any] | None) -> ViewSuggestion | None:
+def find_view_suggestion(data: Any, columns: Mapping[str, Any] | None) -> ViewSuggestion | None:
     """Suggest how the columns of a table with one view may divide into several views.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
@@ -112,7 +102,7 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: M
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (suggestion := suggest_table_views(data, columns)) is None:
+    if (suggestion := find_view_suggestion(data, columns)) is None:
         raise UsageError(message, kind="views")
     number = len(suggestion.columns)
     message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
@@ -156,23 +146,6 @@ def write_table(table: pa.Table, path: Path) -> None:
         else:
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
             temporary.write_text("".join(lines), encoding="utf-8")
-
-
-def explode_texts_with_source_rows(
-    table: pa.Table, columns: Mapping[str, Any] | None, where: str
-) -> tuple[pa.Table, np.ndarray]:
-    """Repeat the rows of a table with lists of texts so that each has one text; return the table and the source rows.
-
-    Args:
-        table: the table.
-        columns: roles of its columns; see `resolve_roles`.
-        where: name of the table in messages.
-    """
-    name = find_text_list_column(table.schema, resolve_roles(TableRows(table), columns, where).views)
-    if name is None:
-        return table, np.arange(len(table))
-    texts, rows = explode_text_lists_with_rows(table, name)
-    return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, texts), rows
 
 
 def replace_view_columns(
@@ -233,8 +206,9 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     """Read a `.csv` file, with numbers parsed except in columns of names."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
-        header = file.readline(_MAX_HEADER_BYTES)
-    check(not header.startswith(_UTF16_BYTE_ORDER_MARKS), f"data: {path} must be UTF-8, got UTF-16.", "encoding")
+        header = file.readline(100_000)  # a file without line ends could be large
+    is_utf16 = header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    check(not is_utf16, f"data: {path} must be UTF-8, got UTF-16.", "encoding")
     # With other separators each row would be parsed as one text, which is valid data.
     commas = b"," in header or not (b";" in header or b"\t" in header)
     text = header.decode("utf-8", "replace").rstrip("\r\n")
@@ -264,9 +238,8 @@ def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
 def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
     """Restore the texts of labels, domains, keys and sequences where parsing changed them, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
-    roles = {
-        name: explicit.get(name, _LABEL_OR_KEY_ROLE_BY_COLUMN_NAME.get(name.lower())) for name in table.schema.names
-    }
+    implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
+    roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]
     parsed = [name for name in naming if not holds_strings(table.schema.field(name))]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere

@@ -29,7 +29,6 @@ from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream, resize_if_images
 from contraport.data.sources.remote import download, is_remote
-from contraport.data.splits import check_split_name, check_test_fraction
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
 from contraport.errors import (
     UsageError,
@@ -81,8 +80,9 @@ def load(
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1348, 449)
     """
-    check_split_name(split)
-    check_test_fraction(test_fraction)
+    check(split in ("train", "test"), f"split: must be 'train' or 'test', got {split!r}.")
+    good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 <= test_fraction < 1)
+    check(good, f"test_fraction: must be at least 0 (holds out none) and below 1, got {test_fraction!r}.")
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIDE_PIXELS)
     check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIDE_PIXELS} (pixels), got {image_size!r}.")
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}

@@ -18,7 +18,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import objective as named_objective
 from contraport.catalog.objectives import CUSTOM_OBJECTIVE
 from contraport.data import Batch, Dataset, Views
-from contraport.data.formats.tables import check_several_views, suggest_table_views
+from contraport.data.formats.tables import check_several_views, find_view_suggestion
 from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
@@ -272,7 +272,7 @@ def build_training_module(
         plan_weights = parse_plan_weights_schedule(str(settings.sample_weight), steps)
     check_sample_weights(objective, dataset, plan_weights)
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
-    if is_one_view and suggest_table_views(settings.data, settings.columns) is not None:
+    if is_one_view and find_view_suggestion(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
         check_several_views(dataset, purpose, data=settings.data, columns=settings.columns)
     with seeded_weight_initialization(settings):
