@@ -19,23 +19,10 @@ from torch import Tensor
 
 MAX_CELL_ROWS = 512  # maximum number of rows of a cell
 MIN_CANDIDATE_ROWS = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
-
-MAX_CLUSTERS_PER_SPLIT = 64
-"""Maximum number of clusters of one k-means split, whose time grows with it; clusters that are too large are split
-again."""
-
-SAMPLED_ROWS_PER_CLUSTER = 32  # number of sampled rows per cluster to which k-means is fitted
-KMEANS_ITERATIONS = 4  # number of iterations of k-means
-
-MAX_ARGPARTITION_ROW_LENGTH = 2**13
-"""Maximum number of entries of a row whose largest ones NumPy finds sooner than topk."""
-
 MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 
 MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
-
-RECALL_TOLERANCE = 1e-6  # difference of two products that counts as a tie in a recall
 
 
 def top_products_and_indices(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -105,9 +92,9 @@ def top_indices(products: Tensor, count: int) -> Tensor:
 def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
     """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, in any order."""
     width = products.shape[1]
-    if products.device.type != "cpu" or width > MAX_ARGPARTITION_ROW_LENGTH:
+    # On the CPU, NumPy partitions some thousand entries in a third of the time of topk.
+    if products.device.type != "cpu" or width > 2**13:
         return products.topk(count, dim=1, sorted=False).indices
-    # NumPy partitions some thousand entries in a third of the time of topk.
     return torch.from_numpy(
         np.argpartition(products.detach().numpy(), width - count, axis=1)[:, width - count :].copy()
     )
@@ -209,7 +196,7 @@ class CellSearch:
 
 
 class CalibratedSearch(NamedTuple):
-    """Approximate search whose number of compared rows was chosen by a recall.
+    """Approximate search that compares each query with as many rows as a required recall takes.
 
     Attributes:
         search: index of the keys.
@@ -224,7 +211,7 @@ class CalibratedSearch(NamedTuple):
     num_measured: int
 
     def top_products_and_indices(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return most of the largest products of queries with keys, and the positions of these keys, ``(q, count)``."""
+        """Return the approximately largest products of queries with keys, and the indices of these keys, ``(q, count)``."""
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 
@@ -258,7 +245,7 @@ def calibrate_search(
     if 2 * compared > len(keys):
         return None
     found = search.top_products_and_indices(sample[1::2], count, compared)[0]
-    reached = found >= products[1::2, -1:] - RECALL_TOLERANCE
+    reached = found >= products[1::2, -1:] - 1e-6  # equal products differ by rounding
     return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
@@ -270,7 +257,8 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
         if len(part) <= MAX_CELL_ROWS:
             cells.append(part)
             continue
-        number = min(MAX_CLUSTERS_PER_SPLIT, math.ceil(2 * len(part) / MAX_CELL_ROWS))
+        # The time grows with the number of clusters; those that are too large are split again.
+        number = min(64, math.ceil(2 * len(part) / MAX_CELL_ROWS))
         labels = _kmeans_labels(values, part, number, generator)
         sizes = labels.bincount(minlength=number)
         if int(sizes.max()) == len(part):  # equal rows
@@ -281,11 +269,11 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
 
 
 def _kmeans_labels(values: Tensor, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
-    """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample."""
-    drawn = torch.randperm(len(rows), generator=generator)[: SAMPLED_ROWS_PER_CLUSTER * clusters].to(rows.device)
+    """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample of 32 rows per cluster."""
+    drawn = torch.randperm(len(rows), generator=generator)[: 32 * clusters].to(rows.device)
     sample = values[rows[drawn]]
     centers = sample[:clusters]  # the sample is in random order
-    for _ in range(KMEANS_ITERATIONS):
+    for _ in range(4):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)

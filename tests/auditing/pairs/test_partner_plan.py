@@ -13,7 +13,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED_PAIRS,
     CandidateScoreMatrix,
-    _assign_items_to_proposals,
+    _assigned_item_indices,
     lowest_scoring_item_indices,
     propose_partners,
     score_candidates,
@@ -169,6 +169,5 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     found = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    dealt, members = _assign_items_to_proposals(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
-    assert dealt.tolist() == [2, 0]
-    assert members.tolist() == [0, 1]
+    assigned = _assigned_item_indices(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    assert assigned.tolist() == [1, -1, 0]

@@ -199,7 +199,10 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         self._order.restrict_positions(self._positions.numpy())
 
     def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
-        """Draw new partners of the decoys, ``(d,)``, for pairs that were not trained on; the item itself if none."""
+        """Draw another wrong partner for each decoy, ``(d,)``, or the item itself if there is none.
+
+        These pairs are mismatches that were not trained on.
+        """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
         return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, shift=2)

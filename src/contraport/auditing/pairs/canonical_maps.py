@@ -20,18 +20,9 @@ NUM_FOLDS = 5
 RIDGE = 0.05
 """Ridge on each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
 
-_MIN_RIDGE = 1e-12
-"""Minimum ridge, which keeps the Cholesky factorization defined where all items are equal."""
-
 MAX_DIRECTIONS = 512
 """Maximum width of features that maps are fitted to; wider ones are projected to this many directions of largest
 variance. The time to fit grows with the cube of the width, and more directions than pairs mostly hold noise."""
-
-SUBSPACE_ITERATIONS = 2
-"""Number of power iterations that find the directions of largest variance."""
-
-MAX_DROPPED_VARIANCE_SHARE = 1e-4
-"""Maximum share of dropped directions in the variance of the similarities in canonical space."""
 
 
 class CanonicalMaps(NamedTuple):
@@ -71,7 +62,7 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     widths = [values.shape[1] for values in features]
     # Directions need all rows at a time. Of narrow rows only those of a fold are copied: all may fill the memory.
     projected = [
-        project_wide_rows_with_directions(values[pool] - center) if width > MAX_DIRECTIONS else None
+        _project_to_top_directions(values[pool] - center) if width > MAX_DIRECTIONS else None
         for values, center, width in zip(features, centers, widths, strict=True)
     ]
     bases = [None if one is None else one[1] for one in projected]
@@ -109,19 +100,17 @@ def find_projection_message(features: tuple[Tensor, Tensor]) -> str | None:
     )
 
 
-def project_wide_rows_with_directions(rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Project centered rows, ``(n, F)``, to directions of largest variance if they are wider than `MAX_DIRECTIONS`.
+def _project_to_top_directions(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Project centered rows, ``(n, F)``, to the `MAX_DIRECTIONS` orthonormal directions of largest variance.
 
-    Returns the rows, ``(n, MAX_DIRECTIONS)``, and the orthonormal directions, ``(F, MAX_DIRECTIONS)``; or the rows and
-    None. The directions are approximate, by randomized subspace iteration, but contain all variance of a low rank.
+    Returns the rows, ``(n, MAX_DIRECTIONS)``, and the directions, ``(F, MAX_DIRECTIONS)``. The directions are
+    approximate, by randomized subspace iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """
-    if rows.shape[1] <= MAX_DIRECTIONS:
-        return rows, None
     drawn = torch.randn(len(rows), MAX_DIRECTIONS, generator=torch_generator("audit.canonical_directions", *rows.shape))
     basis = torch.linalg.qr(rows.T @ drawn.to(rows.device)).Q
-    for _ in range(SUBSPACE_ITERATIONS):
+    for _ in range(2):
         basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
     return rows @ basis, basis
 
@@ -138,9 +127,10 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     exact = cross.double()
     squares, vectors = torch.linalg.eigh(exact @ exact.T)
     # A similarity in canonical space weighs a direction by the third power of its correlation; its variance, by the
-    # sixth. Most directions of wide features are noise, and cost as much time as the others.
+    # sixth. Most directions of wide features are noise, and cost as much time as the others: those with a share of the
+    # variance of at most 1e-4 are dropped.
     rest = squares.clamp(min=0).pow(3).cumsum(0).flip(0)
-    kept = max(1, int((rest > MAX_DROPPED_VARIANCE_SHARE * rest[0]).sum()))
+    kept = max(1, int((rest > 1e-4 * rest[0]).sum()))
     u = vectors.flip(1)[:, :kept]
     v = exact.T @ u
     correlations = v.norm(dim=0)
@@ -148,17 +138,17 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fit_maps_and_correlations(
-    number: Any, first: Tensor, second: Tensor, across: Tensor, *, widths: Sequence[int]
+    num_pairs: Any, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Fit the maps of one fold from products of its centered rows: ``X'X``, ``Y'Y`` and ``X'Y``; with correlations."""
+    """Fit the maps and correlations of one fold, from the products ``X'X``, ``Y'Y`` and ``X'Y`` of centered rows."""
     roots = []
-    for products, width in zip((first, second), widths, strict=True):
-        covariance = products / number
-        # Of the whole width, which may be more than the covariance has.
-        ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=_MIN_RIDGE)
+    for products, width in zip((first_products, second_products), widths, strict=True):
+        covariance = products / num_pairs
+        # Of the whole width, which may be more than the covariance has. Equal items have no variance, but need a ridge.
+        ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=1e-12)
         identity = torch.eye(len(covariance), device=covariance.device)
         roots.append(torch.linalg.cholesky(covariance + ridge * identity))
-    left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
+    left = torch.linalg.solve_triangular(roots[0], cross_products / num_pairs, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
     u, correlations, v = decompose_cross_covariance(cross)
     # The maps act on rows from the right: x L'^-1 whitens x.

@@ -13,11 +13,9 @@ from torch import Tensor
 from contraport._utils.vector_search import mean_top_products
 from contraport.auditing.pairs.paired_features import (
     CANONICAL_POWERS,
-    MAX_HUB_CORRECTION_ITEMS,
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
-    average_gathered_rows,
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
@@ -33,9 +31,6 @@ MARGINAL_RELAXATION = 0.1
 
 SINKHORN_ITERATIONS = 200
 """Number of Sinkhorn iterations of the plans."""
-
-MAX_PAIRS_PER_BLOCK = 2**16
-"""Number of pairs that `neighbors` scores at a time: each takes some hundred bytes per neighbor."""
 
 _ScoreFunction = Callable[[PairedFeatures, PairIndices], Tensor]
 """Function that scores pairs, ``(p,)``; higher scores mean better matches."""
@@ -94,7 +89,9 @@ def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_S
     "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
 )
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Rank agreement: mean rank of the partners of one member's neighbors, by nearness to the other member.
+    """Agreement of neighbors: in a right pair, the items near one member have partners near the other member.
+
+    The score is the mean negative log of the rank of these partners, by nearness to the other member.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
     bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.
@@ -102,7 +99,8 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     captions the fifteen nearest are arbitrary.
     """
     scores = []
-    for first, second in zip(*(members.split(MAX_PAIRS_PER_BLOCK) for members in pairs), strict=True):
+    # In blocks, as each pair takes some hundred bytes per neighbor.
+    for first, second in zip(*(members.split(2**16) for members in pairs), strict=True):
         near_first, near_second = paired.neighbor_indices_of_members(PairIndices(first, second))
         in_second = paired.compute_neg_log_rank_shares(1, second, near_first)
         in_first = paired.compute_neg_log_rank_shares(0, first, near_second)
@@ -121,8 +119,9 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
     references = paired.references_in_canonical_spaces
-    # With fewer references, fewer count as nearest, so that they are the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(paired.reference_indices) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
+    # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
+    # items the share is constant.
+    nearest = math.ceil(paired.neighbors * len(paired.reference_indices) / min(len(paired), 4_096))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
@@ -145,7 +144,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity, in one view, to the partners of the items nearest in the other view, averaged over both ways."""
+    """Similarity of each member to the partners of the other member's neighbors, averaged over both members."""
     (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
@@ -156,7 +155,7 @@ def _compute_mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> T
     """Return the mean similarity of each item, ``(p,)``, to its row of `others`, ``(p, k)``; both index `values`."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
-    return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
+    return torch.cat([(values[i] * F.embedding_bag(k, values, mode="mean")).sum(dim=1) for i, k in blocks])
 
 
 @_register_statistic("cosine similarity of the two embeddings", shared_space=True)

@@ -37,18 +37,12 @@ MIN_PAIRS = 50
 MAX_REFERENCE_ITEMS = 1_024
 """Maximum number of items against which ranks and hubs are measured: all of them would take O(n^2) time."""
 
-MAX_HUB_CORRECTION_ITEMS = 4_096
-"""Number of items beyond which the hub correction averages over a constant share of them as nearest items."""
-
 MAX_EXACT_NEIGHBOR_ITEMS = 20_000
 """Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
 
 MAX_KEPT_PRODUCTS_ITEMS = 4_096
 """Maximum number of items whose similarities within a view are all kept, in 64 MiB per view: neighbors and ranks take
 them from there. Of more items they are computed where needed."""
-
-NUM_RANK_THRESHOLDS = 64
-"""Number of ranks whose similarity is stored for each item, geometrically spaced: only the log of a rank is used."""
 
 SIMILARITY_TIE_TOLERANCE = 1e-6
 """Similarities that differ by at most this are ties: equal items differ by rounding alone."""
@@ -180,7 +174,7 @@ class PairedFeatures:
 
     @cached_property
     def neighbor_indices_ignoring_pool_by_view(self) -> tuple[Tensor, Tensor]:
-        """Nearest items of each item in each view, also outside the pool, ``(n, k)``; k is 2 (neighbors + 2), or n."""
+        """Nearest items of each item in each view, also outside the pool: up to 2 (neighbors + 2) of them."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._neighbor_indices_in_view(0, items, number), self._neighbor_indices_in_view(1, items, number)
 
@@ -267,7 +261,8 @@ class PairedFeatures:
         """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
         values, references = self.features[view], self.reference_indices
         compared, number = values[references], len(references) - 1  # the item itself does not count
-        ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()
+        # At most 64 ranks, geometrically spaced: only the log of a rank is used.
+        ranks = torch.logspace(0, math.log10(number), 64).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
         reference_of = torch.full((len(self),), -1, device=values.device)
         reference_of[references] = torch.arange(len(references), device=values.device)
@@ -294,7 +289,7 @@ class PairedFeatures:
 
     @cached_property
     def references_in_canonical_spaces(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Reference items in the common space of each fold and of each of `CANONICAL_POWERS`, ``(r, k)`` per view."""
+        """Reference items in canonical space, ``(r, k)``: by fold, by pair of `CANONICAL_POWERS`, and by view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -322,11 +317,6 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split a tensor into blocks of rows, small enough that rows times `width` is at most a million numbers."""
     blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
-
-
-def average_gathered_rows(values: Tensor, items: Tensor) -> Tensor:
-    """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
-    return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 
 
 MAX_SCORED_VECTOR_WIDTH = 1_024

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
-    average_gathered_rows,
     split_into_row_blocks,
 )
 from contraport.data import Dataset
@@ -34,9 +34,6 @@ from contraport.seeding import numpy_generator
 
 CANDIDATES_PER_ITEM = 16
 """Number of candidates scored for each item, and of items scored for each candidate."""
-
-MIN_EXCHANGEABLE_SHARE = 0.1
-"""Minimum share of the pairs that may exchange partners: users also inspect pairs beyond the estimated noise rate."""
 
 MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 30, 2_000
 """Minimum and maximum number of pairs that the plan is fitted to; with fewer trusted pairs nothing is proposed."""
@@ -89,13 +86,15 @@ class CandidateScoreMatrix(NamedTuple):
         return own_partner_mask
 
 
-def lowest_scoring_item_indices(scores: Tensor, rate: float, min_rate: float = MIN_EXCHANGEABLE_SHARE) -> Tensor:
-    """Return the sorted indices of the items with the lowest scores, int64 ``(f,)``: the larger of two shares of all.
+def lowest_scoring_item_indices(scores: Tensor, rate: float) -> Tensor:
+    """Return the sorted indices of the share `rate` of the items with the lowest scores, at least 10 %, int64 ``(f,)``.
+
+    Users also inspect pairs beyond the estimated noise rate.
 
     >>> lowest_scoring_item_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
-    number = math.ceil(max(rate, min_rate) * len(scores))
+    number = math.ceil(max(rate, 0.1) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
@@ -148,7 +147,8 @@ def propose_partners(
         entries = _row_argmax_entries(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        entries, members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _assigned_item_indices(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
         best[at] = torch.from_numpy(candidates.scores[entries]).to(best)
@@ -189,7 +189,7 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_gathered_rows(values, paired.neighbor_indices_of_members(PairIndices(block, block))[view])
+        F.embedding_bag(paired.neighbor_indices_of_members(PairIndices(block, block))[view], values, mode="mean")
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
@@ -271,18 +271,23 @@ def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assign_items_to_proposals(
+def _assigned_item_indices(
     entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Assign the items of each content to the proposals of that content, the largest mass first.
+) -> IntArray:
+    """Return the item that each proposal gets, int64 ``(p,)``, or -1 if larger masses took all items of its content.
 
-    Returns:
-        The entries that get an item, and the items, int64 ``(p,)`` each.
+    Args:
+        entries: entries of the matrix that are proposals, ``(p,)``.
+        candidates: the matrix.
+        mass: mass of each entry in the plan, ``(e,)``.
+        contents: number of the content of each item.
     """
-    entries = entries[np.lexsort((-mass[entries], candidates.columns[entries]))]
-    columns = candidates.columns[entries]
+    order = np.lexsort((-mass[entries], candidates.columns[entries]))
+    columns = candidates.columns[entries[order]]
     turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
     is_left = turn < candidates.capacities[columns]
     members = np.argsort(contents, kind="stable")
     begin = np.concatenate([[0], candidates.capacities.cumsum()[:-1]]).astype(np.int64)
-    return entries[is_left], members[(begin[columns] + turn)[is_left]]
+    assigned = np.full(len(entries), -1)
+    assigned[order[is_left]] = members[(begin[columns] + turn)[is_left]]
+    return assigned

@@ -128,13 +128,10 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
         check(varies, message, "constant_view")
 
 
-ExchangeGroup = tuple[Tensor, ...]
-"""Two or three sets of items that exchange partners; a set is one item, or several that share content."""
+def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
+    """Draw groups of two item sets that exchange partners; a set is one item, or the items of one content.
 
-
-def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
-    """Draw random pairs of item sets of similar size that exchange partners; items of equal content are in one set.
-
+    The sets of a group are of similar size.
     If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
@@ -159,7 +156,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     return tuple(tuple(sets[number] for number in group) for group in groups)
 
 
-def rotate_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
+def rotate_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
     """Return mismatched partners, int64 ``(n,)``: each set of items in a group gets the partners of the set before it.
 
     >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
