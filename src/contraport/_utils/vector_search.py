@@ -211,7 +211,7 @@ class CalibratedSearch(NamedTuple):
     num_measured: int
 
     def top_products_and_indices(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the approximately largest products of queries with keys, and the indices of these keys, ``(q, count)``."""
+        """Return the largest products of queries with keys and their indices, ``(q, count)``; a few may be missed."""
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 

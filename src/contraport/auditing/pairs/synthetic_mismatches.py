@@ -131,8 +131,7 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
     """Draw groups of two item sets that exchange partners; a set is one item, or the items of one content.
 
-    The sets of a group are of similar size.
-    If the number of sets is odd, the last group has three sets.
+    The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
