@@ -8,7 +8,9 @@ import io
 import logging
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,6 +23,7 @@ from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run
 
 import contraport
+from contraport.cli.console import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, open_feature_buffer, read_features, write_features
@@ -243,12 +246,32 @@ def test_file_of_duplicates_has_all_items_of_all_groups(tmp_path: Path) -> None:
     found = duplicates(np.repeat(np.eye(3), (20, 1, 2), axis=0), out=out)
     assert [len(group.positions) for group in found] == [20, 2]
     lines = out.read_text().splitlines()
-    assert lines[0] == "position,name,group"
-    assert lines[1:] == [f"{place},train row {place},{2 if place > 20 else 1}" for place in (*range(20), 21, 22)]
+    assert lines[0] == "position,row,name,group"
+    assert lines[1:] == [
+        f"{place},{place},train row {place},{2 if place > 20 else 1}" for place in (*range(20), 21, 22)
+    ]
     with raises_usage_error("out.exists", "same.csv"):
         duplicates(np.eye(3), out=out)
     with raises_usage_error("out.suffix", ".csv", "same.txt"):
         duplicates(np.eye(3), out=tmp_path / "same.txt")
+
+
+@pytest.mark.parametrize("command", [duplicates, partial(cluster, k=1)], ids=["duplicates", "cluster"])
+def test_files_and_terminal_name_items_by_row_key_and_text(
+    tmp_path: Path, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, texts = np.array(["bag-1", "bag-7"]), np.array(["a red bag", "a red bag, used"])
+    given = Features(np.ones((2, 3), np.float32), np.array([4, 9]), np.full(2, "test"), keys, descriptions=texts)
+    found = command(given, out=tmp_path / "items.csv", page=tmp_path / "items.html")
+    header, *lines = (tmp_path / "items.csv").read_text().splitlines()
+    assert header.startswith("position,row,name,description,")
+    assert [line.rpartition(",")[0] for line in lines] == ["0,4,bag-1,a red bag", '1,9,bag-7,"a red bag, used"']
+    assert "bag-7: a red bag, used" in (tmp_path / "items.html").read_text()
+    (print_duplicate_groups if command is duplicates else print_clusters)(found)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "bag-1: a red bag" in printed
+    assert "bag-7: a red bag, used" in printed
+    assert "bag-7: a red bag, used" in found._repr_html_()
 
 
 def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> None:
@@ -276,8 +299,8 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
         distances = -(unit[inside] @ unit[inside].mean(0))
         assert one.typical_names[0] == given.item_name(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
-    assert lines[0] == "position,name,cluster"
-    assert lines[-1] == "119,train row 119,2"
+    assert lines[0] == "position,row,name,cluster"
+    assert lines[-1] == "119,119,train row 119,2"
     assert len(lines) == 121
     with pytest.raises(UsageError, match=r"^out: .*overwrite=True"):
         cluster(given, k=3, out=out)

@@ -127,8 +127,8 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
-        for position, name in zip(group.positions[:MAX_NAMES_SHOWN_PER_GROUP], group.names, strict=False):
-            print(f"    {name} (position {position})")
+        for position, title in zip(group.positions, group.list_titles(MAX_NAMES_SHOWN_PER_GROUP), strict=False):
+            print(f"    {title} (position {position})")
         if len(group.names) > MAX_NAMES_SHOWN_PER_GROUP:
             print(f"    ... and {len(group.names) - MAX_NAMES_SHOWN_PER_GROUP:,} more")
     if len(groups) > MAX_GROUPS_PRINTED:

@@ -83,7 +83,7 @@ class Clusters(NamedTuple):
         return [
             {"cluster": str(number), "items": str(one.size)}
             | ({"largest class": one.format_majority_class()} if with_class else {})
-            | {"nearest to the center": ", ".join(one.typical_names)}
+            | {"nearest to the center": "; ".join(one.typical_names)}
             for number, one in enumerate(self.clusters)
         ]
 

@@ -243,8 +243,9 @@ DUPLICATES_COMMAND_SPEC = _command(
         Two items are linked if their cosine similarity is at least `threshold`; a group is a set of items connected by
         links. How similar different items are depends on the encoder, so pairs just below the threshold are counted,
         and if the similarities have a gap, a threshold in it is proposed. The terminal shows the first items of the
-        largest groups; `--out` writes all. In this file a name that a spreadsheet would take for a formula (it begins
-        with =, +, - or @) has an apostrophe before it.
+        largest groups; `--out` writes all, each by position, row in the data and name (key, path or beginning of its
+        text). In this file a name that a spreadsheet would take for a formula (it begins with =, +, - or @) has an
+        apostrophe before it.
     """,
     examples=(
         "contraport duplicates photos.parquet",

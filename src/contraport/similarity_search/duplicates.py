@@ -59,10 +59,18 @@ class DuplicateGroup(NamedTuple):
     Attributes:
         positions: positions of the items among the features, from 0.
         names: keys of the items, or else their splits and rows in the source.
+        descriptions: beginnings of the texts of the items; empty if they have none, or the texts are their names.
     """
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
+    descriptions: tuple[str, ...] = ()
+
+    def list_titles(self, max_items: int) -> list[str]:
+        """List the names of the first items, each with its description in the same line."""
+        names = self.names[:max_items]
+        described = zip(names, self.descriptions, strict=False)
+        return [f"{name}: {text}" for name, text in described] if self.descriptions else list(names)
 
 
 class NearestPair(NamedTuple):
@@ -109,10 +117,12 @@ class DuplicatesResult(list[DuplicateGroup]):
     def format_rows(self) -> list[dict[str, str]]:
         """Format the groups as rows of a table, one for each group."""
         rows = []
-        for number, (_, names) in enumerate(self, start=1):
-            more = len(names) - MAX_NAMES_SHOWN_PER_GROUP
-            first = ", ".join(names[:MAX_NAMES_SHOWN_PER_GROUP]) + (f" and {more:,} more" if more > 0 else "")
-            rows.append({"group": str(number), "items": str(len(names)), "names": first})
+        for number, group in enumerate(self, start=1):
+            more = len(group.names) - MAX_NAMES_SHOWN_PER_GROUP
+            first = "; ".join(group.list_titles(MAX_NAMES_SHOWN_PER_GROUP)) + (
+                f" and {more:,} more" if more > 0 else ""
+            )
+            rows.append({"group": str(number), "items": str(len(group.names)), "names": first})
         return rows
 
     def _repr_html_(self) -> str:
@@ -180,7 +190,15 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
     order = np.argsort(labels, kind="stable")
     groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
     groups.sort(key=lambda positions: (-len(positions), positions))
-    return [DuplicateGroup(tuple(positions), tuple(map(features.item_name, positions))) for positions in groups]
+    texts = features.descriptions
+    return [
+        DuplicateGroup(
+            tuple(positions),
+            tuple(map(features.item_name, positions)),
+            () if texts is None else tuple(texts[positions].tolist()),
+        )
+        for positions in groups
+    ]
 
 
 def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
@@ -240,11 +258,11 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
         lead.append(f"The {MAX_GROUPS_SHOWN} largest groups are shown.")
     sections = []
     for number, group in enumerate(result[:MAX_GROUPS_SHOWN], start=1):
-        cards = [ItemCard(*item) for item in zip(group.positions, group.names, strict=True)]
+        cards = [ItemCard(position, features.item_title(position)) for position in group.positions]
         shown, more = cards[:MAX_SECTION_CARDS], len(cards[MAX_SECTION_CARDS:])
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
-        cards = [ItemCard(*item) for item in zip(pair.positions, pair.names, strict=True)]
+        cards = [ItemCard(position, features.item_title(position)) for position in pair.positions]
         notes = f"cosine {pair.similarity:.4f}", "below the threshold"
         sections.append(CardSection(f"Near duplicates {number}", cards, notes))
     write_cards_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)

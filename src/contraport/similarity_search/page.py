@@ -62,10 +62,21 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 
 
 def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
-    """Write a table of items atomically; each row is the position and name of an item, and its number in `column`."""
-    rows = ((position, features.item_name(position), number) for number, position in numbered_items)
+    """Write a table of items atomically: their position, row, name and description, and their number in `column`."""
+    described = features.descriptions is not None
+    names = ["position", "row", "name", *(["description"] if described else []), column]
+    rows = (
+        (
+            position,
+            features.source_rows[position],
+            features.item_name(position),
+            *([features.item_description(position)] if described else []),
+            number,
+        )
+        for number, position in numbered_items
+    )
     with report_write_errors("out", Path(path)):
-        write_csv(Path(path), ["position", "name", column], rows)
+        write_csv(Path(path), names, rows)
 
 
 def write_cards_page(
