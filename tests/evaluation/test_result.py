@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from tests.evaluation.making import make_run, several, vector_model, vectors
 
 import contraport
@@ -157,6 +158,26 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
     if given != "others":
         assert samples["worst"].tolist() == list(range(10))
         assert np.array_equal(samples["worst_better"], samples["worst_2"]), "no better partner is known"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "expected"),
+    [
+        ({"metrics": ["recall@1"]}, {"audit": True}, True),
+        ({"metrics": ["uniformity"]}, {"audit": True}, False),
+        ({"metrics": ["recall@1"]}, {"audit": False}, False),
+        ({"metrics": ["recall@1"]}, {"audit": True, "mismatch": "0.2"}, False),
+        ({"metrics": ["recall@1"], "data": (several(45, (6,), (4,)), several(20, (6,), (4,)))}, {"audit": True}, False),
+    ],
+    ids=["recall", "no recall", "no audit", "only training pairs are exchanged", "test pairs of the user"],
+)
+def test_notes_that_held_out_pairs_may_be_wrong_too(
+    audited: tuple[Run, str], options: dict[str, Any], settings: dict[str, Any], expected: bool
+) -> None:
+    folder = as_run_folder(audited[0])
+    folder.config_path.write_text(yaml.safe_dump(folder.config() | settings))
+    result = evaluate(audited[0], progress=False, **options)
+    assert any("held-out pairs may be wrong too" in note for note in result["notes"]) == expected
 
 
 def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     )
     assert (len(of_narrow), len(of_wide)) == (3, 3)
     assert min(of_narrow) >= 8 > max(of_wide)
-    assert out.read_text().splitlines()[1::27] == ["0,train row 0,1", "27,train row 27,0"]
+    assert out.read_text().splitlines()[1::27] == ["0,0,train row 0,1", "27,27,train row 27,0"]
     first, second = page.read_text().split("<section")[1:]
     assert "20 items; largest class: c (19 of 20)" in first
     assert "8 items; largest class: b (4 of 8)" in second
@@ -666,7 +666,7 @@ def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(found) == "2 groups of duplicates among 10 items"
     assert [row["items"] for row in found.format_rows()] == ["7", "2"]
     assert found.format_rows()[0]["names"].endswith(" and 2 more")
-    assert found.format_rows()[1]["names"] == ", ".join(found[1].names)
+    assert found.format_rows()[1]["names"] == "; ".join(found[1].names)
     shown = found._repr_html_()
     assert shown.count("<tr>") == 4, "the heads, two groups and a note"
     assert "more group" not in shown

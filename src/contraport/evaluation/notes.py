@@ -13,6 +13,7 @@ from contraport._version import __version__
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
+from contraport.evaluation.split_loading import is_training_data
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
 from contraport.metrics.intervals import (
@@ -90,9 +91,17 @@ def build_caveat_notes(
         )
     if isinstance(raw, RawInputEncoder) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
+    measured = collect_metrics_from_rows([results])
+    settings = loaded.training_settings
+    is_of_own_data = is_training_data(settings, loaded.evaluate_options.data)
+    has_unaudited_pairs = settings.audit and settings.mismatch is None and is_of_own_data
+    if has_unaudited_pairs and any(metric.group == "retrieval" for metric in measured):
+        notes.append(
+            "The audit left out training pairs only: held-out pairs may be wrong too, and then the recall of the right "
+            "ones is higher than measured."
+        )
     uses_labels = any(
-        REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
-        for metric in collect_metrics_from_rows([results])
+        REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering" for metric in measured
     )
     train, test = loaded.train, loaded.test
     if uses_labels and train.labels is not None and test.labels is not None:
@@ -138,7 +147,7 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
     >>> print(*build_zero_width_notes(results))
-    kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
+    kNN: all 24 test items have the same value, so resampling them gives no interval. Up to 12% of new items may differ.
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
@@ -152,8 +161,8 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     unseen = 1 - (1 - CONFIDENCE_LEVEL) ** (1 / items)
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
-        f"{titles}: all {items:,} test items agree, so the interval has no width. "
-        f"Up to {100 * unseen:.2g}% of other items may differ."
+        f"{titles}: all {items:,} test items have the same value, so resampling them gives no interval. "
+        f"Up to {100 * unseen:.2g}% of new items may differ."
     ]
 
 

@@ -18,7 +18,7 @@ function card(pair) {
   title.append(element("span", { className: "aside", textContent: [pair.kind && `class ${pair.kind}`, pair.name].filter(Boolean).join(" · ") }));
   const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
   if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
-  const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}${confidence(pair)}` : ", no better partner found";
+  const gain = pair.partner >= 0 ? `; with the ${VIEWS[1]} of ${pair.partner}: ${short(pair.partner_score)}${confidence(pair)}` : "; no better partner found";
   const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% of the pairs that score as low are right` }));
   const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
   const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
