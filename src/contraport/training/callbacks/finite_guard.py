@@ -111,7 +111,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_each_step(self) -> bool:
-        """True if each step is checked before its update: if `every` is 1, or no checkpoint exists to restart from."""
+        """Whether each step is checked before its update: always if `every` is 1, else until the first checkpoint."""
         return self.every == 1 or not self._has_checkpoint
 
     def _raise_if_unread_step_not_finite(self) -> None:
@@ -121,15 +121,19 @@ class FailedStepRecorder(FiniteGuard):
             raise NonFiniteEarlierStep
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Write checkpoint, batch and `nonfinite.json` of the failed step, then raise."""
+        """Write the checkpoint, the items of all processes and `nonfinite.json` of the failed step, then raise."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
-        batch = _gather_batch_tensors_by_name(self._batches[part])
+        batch = self._batches[part]
+        named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
+        named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
+        named |= {"present": batch.present, "weights": batch.weights}
+        tensors = {name: distributed.gather(value) for name, value in named.items() if value is not None}
         # All processes take part in the write, as it gathers sharded weights.
         write_checkpoint(self._run, loop, self._run.nonfinite_checkpoint)
         if is_main_process():
             with self._run.translate_write_errors():
-                write_npz(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
+                write_npz(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in tensors.items()})
                 write_json(
                     self._run.nonfinite_path,
                     {
@@ -139,7 +143,7 @@ class FailedStepRecorder(FiniteGuard):
                         "seed": self._seed,
                         "loss": str(losses[part]),
                         "gradient_norm": str(norm),
-                        "ids": batch["ids"].tolist(),
+                        "ids": tensors["ids"].tolist(),
                     },
                 )
         message = (
@@ -149,11 +153,3 @@ class FailedStepRecorder(FiniteGuard):
         )
         with hint_on_error("contraport docs troubleshooting the-loss-is-not-finite"):
             raise_once_across_ranks(FloatingPointError(message), status=1)
-
-
-def _gather_batch_tensors_by_name(batch: Batch) -> dict[str, Tensor]:
-    """Return the tensors of a batch by name, with the items of all processes."""
-    named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
-    named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
-    named |= {"present": batch.present, "weights": batch.weights}
-    return {name: distributed.gather(value) for name, value in named.items() if value is not None}

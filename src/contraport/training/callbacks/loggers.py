@@ -11,13 +11,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from contraport._utils.files import write_json
-from contraport.errors import UsageError, import_optional
+from contraport.errors import UsageError
 from contraport.runs import MetricsRow, RunFolder
 
 _TRACKER_PROJECT_NAME = "contraport"
 """Project (Weights & Biases) or experiment (MLflow) that runs are logged to."""
-_SESSION_IDS_FILE = "versions.json"
-"""File in `loggers/` with the session id of each logger, by which a resumed run continues its sessions."""
 _MLFLOW_MAX_VALUE_LENGTH = 250
 """Maximum length of a parameter value, in characters, that every MLflow server accepts."""
 _MLFLOW_MAX_PARAMS = 100
@@ -150,12 +148,6 @@ LOGGER_CLASSES: dict[str, Callable[[RunFolder, str | None, int], Logger]] = {
 """Loggers by name; arguments: the run, the identifier of an earlier session or None, the number of steps done."""
 
 
-def check_loggers(names: Iterable[str]) -> None:
-    """Raise `UsageError` unless the packages of the named loggers are installed."""
-    for name in names:
-        import_optional(name, "loggers", f"logger {name!r}")
-
-
 def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
     """Open the loggers of a run; a resumed run continues its sessions.
 
@@ -165,7 +157,7 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
     if not makers:
         return []
     run.loggers_path.mkdir(exist_ok=True)
-    file = run.loggers_path / _SESSION_IDS_FILE
+    file = run.loggers_path / "versions.json"  # session ids by logger
     session_ids: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     with _translate_logger_errors(run):
         loggers = {name: make(run, session_ids.get(name), step) for name, make in makers.items()}

@@ -77,7 +77,7 @@ class NegativeMiner(Callback):
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
     def _mine_if_due(self, loop: Loop) -> None:
-        """Mine the negatives if the epoch is one of mining, and pass the last ones to the loader."""
+        """Mine negatives if they are due in this epoch, and pass the most recent ones to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
@@ -91,7 +91,7 @@ class NegativeMiner(Callback):
         self.update_loader_negatives(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
-        """Return the mined positions, ``(items, sets * k)``; an item without a negative gets its own position."""
+        """Return the positions of mined negatives, ``(items, tables * k)``; the item itself where one is missing."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, unaugmented=True)

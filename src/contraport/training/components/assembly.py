@@ -17,18 +17,17 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
 from contraport.encoders.lora import check_peft_installed
-from contraport.errors import check, check_existing_file
+from contraport.errors import check, check_existing_file, import_optional
 from contraport.objectives import Loss, Objective
 from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_plan_weights_schedule
 from contraport.runs import RunFolder
-from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
     check_feature_cache_supported,
     count_steps_per_epoch,
-    find_mismatched_partners,
+    load_or_draw_partners,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -89,7 +88,7 @@ def build_components(
         check(not requires_ids, f"objective: not supported for streams, such as {dataset.name}.", "stream")
         message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
         check(not settings.num_workers, message, "stream")
-    partners = find_mismatched_partners(settings, dataset, run)
+    partners = load_or_draw_partners(settings, dataset, run)
     if partners is not None:
         dataset = with_partner_views(dataset, partners)
     if settings.audit:
@@ -149,5 +148,6 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         check_peft_installed()
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
-    check_loggers(settings.logger)
+    for logger in settings.logger:
+        import_optional(logger, "loggers", f"logger {logger!r}")
     check_feature_cache_supported(settings)

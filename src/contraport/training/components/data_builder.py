@@ -43,7 +43,7 @@ DEFAULT_CACHED_DRAWS = 4
 
 
 def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
-    """Return settings with `steps` converted to the number of epochs that has at least as many steps.
+    """Return settings with `steps` converted to `epochs`, rounded up.
 
     For a stream, `steps` stays and is the length of an epoch. With `has_explicit_epochs` the user gave `epochs`.
 
@@ -121,12 +121,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_stream_settings(settings, dataset)
     if settings.sample_weight_source == "file" and dataset.split == "train":
-        values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
-        if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
-            values = values[dataset.rows]  # one per row of the source, including other splits
-        message = f"sample_weight: {weights} must have {len(dataset)} values, one per training item, got {len(values)}."
-        check(values.shape == (len(dataset),), message, "shape")
-        dataset = dataset.with_weights(values)
+        dataset = dataset.with_weights(_read_item_weights(str(weights), dataset))
     if settings.validation is not None:
         positions = _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
         dataset = dataset.subset(positions, split)
@@ -134,7 +129,31 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if most is not None and most < len(dataset):
         positions = _draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items")
         dataset = dataset.subset(positions)
-    return _apply_perturbations(settings, dataset)
+    if settings.imbalance is not None and dataset.split == "train":
+        dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
+    if settings.given_views:
+        names, shapes = dataset.view_names, dataset.shapes
+        views = [resolve_view_index("given_views", view, names, shapes) for view in settings.given_views]
+        message = f"given_views: must name each view once, got {list(settings.given_views)}."
+        check(len({*views}) == len(views), message, "duplicate")
+        dataset = dataset.select_views(views, "given_views")
+    if settings.domains is not None:
+        dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
+    if settings.corrupt is not None:
+        dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
+    if settings.sample_weight_source == "classes" and dataset.split == "train":
+        dataset = dataset.with_weights(class_balanced_item_weights(dataset))
+    return dataset
+
+
+def _read_item_weights(file: str, dataset: Dataset) -> Tensor:
+    """Read the sample weight of each item, ``(n,)``, from an .npy file with one per item or per row of the source."""
+    values = as_weight_per_item(f"sample_weight: {file}", read_npy("sample_weight", file))
+    if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
+        values = values[dataset.rows]  # one per row of the source, including other splits
+    message = f"sample_weight: {file} must have {len(dataset)} values, one per training item, got {len(values)}."
+    check(values.shape == (len(dataset),), message, "shape")
+    return values
 
 
 def find_held_out_dataset(settings: Settings) -> Dataset | None:
@@ -170,29 +189,10 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     check(wrong is None, f"{wrong}: not supported for streams, such as {stream.name}.", "stream")
 
 
-def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
-    """Apply the perturbations of the settings to a dataset; imbalance and class weights to training items only."""
-    if settings.imbalance is not None and dataset.split == "train":
-        dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
-    if settings.given_views:
-        names, shapes = dataset.view_names, dataset.shapes
-        views = [resolve_view_index("given_views", view, names, shapes) for view in settings.given_views]
-        message = f"given_views: must name each view once, got {list(settings.given_views)}."
-        check(len({*views}) == len(views), message, "duplicate")
-        dataset = dataset.select_views(views, "given_views")
-    if settings.domains is not None:
-        dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
-    if settings.corrupt is not None:
-        dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
-    if settings.sample_weight_source == "classes" and dataset.split == "train":
-        dataset = dataset.with_weights(class_balanced_item_weights(dataset))
-    return dataset
+def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
+    """Return the item from which each item gets its second view, ``(n,)``; None unless `mismatch` is set.
 
-
-def find_mismatched_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
-    """Return the partner of each item by the option `mismatch`, ``(n,)``; None without mismatched pairs.
-
-    Item i is to get the second view of item `partners[i]`. A resumed run keeps its partners.
+    The partners of a resumed run are loaded.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
