@@ -18,7 +18,7 @@ from contraport.metrics.probes import knn
 from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.config import Settings
-from contraport.training.preflight import list_overridden_option_names
+from contraport.training.preflight import list_overridden_recipe_options
 from tests.errors import raises_usage_error
 from tests.training.steps import pipeline_of
 
@@ -131,7 +131,7 @@ def test_resolving_twice_changes_nothing(name: str) -> None:
     once = apply_recipe({"recipe": name})
     assert apply_recipe(once) == once
     teacher = "teacher.npy" if name == "distillation" else None
-    assert list_overridden_option_names(Settings(**once, teacher=teacher)) == []
+    assert list_overridden_recipe_options(Settings(**once, teacher=teacher)) == []
 
 
 def test_an_unknown_recipe() -> None:

@@ -72,7 +72,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     check_custom_code_trusted(
         settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects
     )
-    step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch_indices)
+    step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch)
     weights = load_initial_weights(settings, run)
     module = build_components(with_defaults_from_weights(settings, weights), weights, run=run).module
 
@@ -89,7 +89,7 @@ def replay(path: str | Path, **arguments: Any) -> FailedStep:
     return load_failed_step(path, **arguments)
 
 
-def _read_step_and_micro_batch_indices(file: Path) -> tuple[int, int]:
+def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
     """Read the indices, from 0, of the failed step and of its micro-batch from `nonfinite.json`."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])

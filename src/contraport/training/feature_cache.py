@@ -28,9 +28,6 @@ from contraport.training.parallelism import select_training_device
 
 log = logging.getLogger("contraport.training")
 
-_MEMORY_ADDRESS_PATTERN = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
-"""Memory addresses in the text of objects, which the cache key leaves out since they differ between processes."""
-
 
 def with_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Return the components with the training items replaced by their cached features.
@@ -95,9 +92,10 @@ def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict
     return {
         "version": __version__,
         "data": digest_dataset(components.dataset),
-        # The architecture includes what weights do not determine, such as activations; without addresses of objects.
+        # The architecture includes what weights do not determine, such as activations; without addresses of objects,
+        # which differ between processes.
         "networks": [
-            hashlib.sha256(_MEMORY_ADDRESS_PATTERN.sub("", repr(each)).encode()).hexdigest() for each in model.encoders
+            hashlib.sha256(re.sub("0[xX][0-9a-fA-F]+", "", repr(each)).encode()).hexdigest() for each in model.encoders
         ],
         "weights": _compute_weights_digest(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],

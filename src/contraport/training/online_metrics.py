@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 EvalContextFactory: TypeAlias = "Callable[[torch.device], EvalContext]"
 """Function that builds the evaluation context of the online metrics for a device."""
 
-MAX_ONLINE_METRIC_ITEMS = 2_000
-"""Maximum number of training items on which online metrics are computed."""
-
 
 class OnlineMetrics(Callback):
     """Callback that computes metrics after some epochs and adds them to the epoch's last row of `metrics.jsonl`.
@@ -59,8 +56,8 @@ def build_eval_context_factory(
 ) -> EvalContextFactory | None:
     """Build the function that creates the evaluation context of the online metrics; None without online metrics.
 
-    The items are a fixed random subset of the training items: one half to fit probes, the other to score them. No test
-    item is used.
+    The items are a fixed random subset of at most 2,000 training items: one half to fit probes, the other to score
+    them. No test item is used.
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
@@ -73,7 +70,7 @@ def build_eval_context_factory(
 
     model, objective = components.module.model, components.module.objective
     whole = dataset.drop_incomplete()  # items that lack a view have no representation
-    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MAX_ONLINE_METRIC_ITEMS].numpy()
+    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:2_000].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
     train_items, test_items = copy_subset(whole, drawn[::2], "train"), copy_subset(whole, drawn[1::2], "test")
 

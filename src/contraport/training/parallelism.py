@@ -20,17 +20,6 @@ from contraport.errors import check
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
-_PACKAGES_WITHOUT_UNUSED_PARAMETERS = ("contraport", "torch")
-"""Packages whose modules use all their parameters in each step, so that DDP need not look for unused ones."""
-
-
-_DDP_BUFFER_SYNC_ARGUMENT = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch have only the second
-    if name in inspect.signature(DistributedDataParallel.__init__).parameters
-)
-"""Argument of `DistributedDataParallel` that turns the synchronization of buffers on or off."""
-
 
 def check_strategy(settings: Settings) -> None:
     """Raise `UsageError` if `strategy` or `exchange` needs several processes or conflicts with other options."""
@@ -42,7 +31,7 @@ def check_strategy(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives": settings.mined_negatives_spec is not None,
-        settings.freezing_label: settings.freezes_some_encoder,
+        settings.frozen_by: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }
@@ -79,18 +68,21 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
         return module
     options: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
-    options[_DDP_BUFFER_SYNC_ARGUMENT] = False  # all processes compute equal buffers (statistics, queue, bank)
+    parameters = inspect.signature(DistributedDataParallel.__init__).parameters
+    sync_argument = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"  # old torch
+    options[sync_argument] = False  # all processes compute equal buffers (statistics, queue, bank)
     return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **options)
 
 
 def may_have_unused_parameters(module: TrainingModule) -> bool:
     """Return whether some trainable parameters may get no gradient in some steps.
 
-    That is so for encoders frozen for the first epochs, and possible for modules of other packages.
+    That is so for encoders frozen for the first epochs, and possible for modules of other packages: those of contraport
+    and torch use all parameters in each step.
     """
     for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.steps is not None
     return for_some_steps or any(
-        type(module).__module__.partition(".")[0] not in _PACKAGES_WITHOUT_UNUSED_PARAMETERS
+        type(module).__module__.partition(".")[0] not in ("contraport", "torch")
         and any(weights.requires_grad for weights in module.parameters())
         for module in module.modules()
     )

@@ -55,12 +55,6 @@ With 48 digits a linear probe gained 23 points from 10 to 100 epochs, 2 from 100
 MIN_SUGGESTED_BATCH_SIZE = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
 
-_MAX_RAW_RECALL_PAIRS = 1_000
-"""Number of pairs of texts among which the recall of raw word counts is computed."""
-
-_NUM_PROBED_ITEMS = 4
-"""Number of items whose views are tested for being identical."""
-
 log = logging.getLogger("contraport.training")
 
 
@@ -80,7 +74,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
-    if others := list_overridden_option_names(settings):
+    if others := list_overridden_recipe_options(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
@@ -114,7 +108,7 @@ def _describe_transform_input(own: CustomTransform, components: TrainingComponen
     return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
 
 
-def list_overridden_option_names(settings: Settings) -> list[str]:
+def list_overridden_recipe_options(settings: Settings) -> list[str]:
     """Return the names of the recipe's options that the user overrode."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
@@ -156,7 +150,7 @@ def log_preflight_warnings(
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
         longer = suggest_longer_training(settings, len(dataset), hint_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.derivation}")
+        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.reason}")
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
@@ -167,7 +161,7 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_raw_text_recall_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_recall_baseline_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_series_note(dataset)) is not None:
         log.info("%s", note)
@@ -180,7 +174,7 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
     views, model = module.views, module.model
     if views.augment != "none" or len(views.unaugmented_shapes) > 1 or dataset.has_mismatched_partners:
         return False
-    items = dataset.__getitems__(list(range(min(len(dataset), _NUM_PROBED_ITEMS)))).views
+    items = dataset.__getitems__(list(range(min(len(dataset), 4)))).views
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]
     for norm in norms:  # the probe must not change running statistics
         norm.eval()
@@ -191,10 +185,10 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
 
 
 class SuggestedOptions(NamedTuple):
-    """Suggested options, by name, for a longer training, and a text that derives its number of steps."""
+    """Suggested options by name, and the number of steps that they result in, as a text."""
 
     options: dict[str, Any]
-    derivation: str
+    reason: str
 
 
 def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> SuggestedOptions:
@@ -204,13 +198,13 @@ def suggest_longer_training(settings: Settings, items: int, options: Mapping[str
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
     >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
-    SuggestedOptions(options={'batch_size': 64, 'epochs': 200}, derivation='1,000 steps, 5 per epoch')
-    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).derivation
+    SuggestedOptions(options={'batch_size': 64, 'epochs': 200}, reason='1,000 steps, 5 per epoch')
+    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).reason
     '400 steps, 1 per epoch; more passes over 40 items gain little'
     """
     size = settings.batch_size
     if "batch_size" in options and not settings.resume:
-        size = suggest_small_batch_size(items, size)
+        size = suggest_batch_size(items, size)
     per_epoch = math.ceil(items // size / settings.grad_accum_steps)
     wanted = math.ceil(MIN_SUGGESTED_STEPS / per_epoch)
     epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
@@ -220,12 +214,12 @@ def suggest_longer_training(settings: Settings, items: int, options: Mapping[str
     return SuggestedOptions(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
-def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
+def suggest_batch_size(items: int, max_batch_size: int) -> int:
     """Suggest a batch size for few items: a power of two, from `MIN_SUGGESTED_BATCH_SIZE` to a quarter of them.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 
-    >>> [suggest_small_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
+    >>> [suggest_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
     """
     if items < 2 * MIN_SUGGESTED_BATCH_SIZE:
@@ -245,8 +239,8 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     return f"objective: nt-xent, the default. Recommended is {best.options}: {best.text} See contraport advise."
 
 
-def find_raw_text_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
-    """Return a note with the recall@1 of raw word counts between two texts, which a random encoder begins below.
+def find_recall_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+    """Return a note with the recall@1 of raw word counts on pairs of texts, as a baseline; None if it does not apply.
 
     None for other data, for given weights, and for an encoder that begins at the counts.
     """
@@ -256,7 +250,7 @@ def find_raw_text_recall_note(settings: Settings, dataset: Dataset, model: Model
     if not are_pairs or begins_above:
         return None
     whole = dataset.drop_incomplete()
-    drawn = torch.randperm(len(whole), generator=torch_generator("preflight.raw_recall"))[:_MAX_RAW_RECALL_PAIRS]
+    drawn = torch.randperm(len(whole), generator=torch_generator("preflight.raw_recall"))[:1_000]
     pairs, encoder = whole.subset(drawn), RawInputEncoder(whole.shapes)
     counts = embed_views(encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), unaugmented=True)
     recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids) == 1).mean()
@@ -275,7 +269,7 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
 
 
 def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
-    """Return a warning of few images with an encoder for them; None for a suitable one, or named (benchmark) data."""
+    """Return a warning if the images are too few for the encoder; None if they suffice, or for a named data set."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:

@@ -36,29 +36,14 @@ from contraport.training.step.training_module import TrainingModule
 DRY_RUN_SKIPPED_STEPS = 2
 """Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
 
-DRY_RUN_TIMED_STEPS = 5
-"""Number of timed steps of a dry run, after the untimed ones."""
-
-_ALL_DRY_RUN_STEPS = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
-"""Indices of all steps of a dry run, untimed and timed."""
+DRY_RUN_STEPS = 7
+"""Number of steps of a dry run, with the untimed ones."""
 
 PROFILE_SKIPPED_STEPS, PROFILE_WARMUP_STEPS, PROFILE_RECORDED_STEPS, PROFILE_TABLE_ROWS = 5, 2, 10, 30
 """Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
 
 MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
 """Seconds of a step on one thread above which all threads are used, without timing other numbers of threads."""
-
-MIN_WEIGHTS_FOR_ALL_THREADS = 20_000_000
-"""Number of weights of the model above which all threads are used, without timing other numbers of threads."""
-
-MAX_TIMED_STEPS_PER_THREAD_COUNT = 5
-"""Maximum number of timed steps for each number of threads tried, after one untimed step."""
-
-TIMING_SECONDS_PER_THREAD_COUNT = 1.0
-"""Seconds of timing for each number of threads tried; at least one step is timed."""
-
-MAX_TIME_RATIO_FOR_MORE_THREADS = 0.9
-"""Maximum ratio of the step time to that with fewer threads for which more threads are chosen."""
 
 log = logging.getLogger("contraport.training")
 
@@ -102,7 +87,7 @@ class _StepTimer(Callback):
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_ALL_DRY_RUN_STEPS, "timing steps", len(_ALL_DRY_RUN_STEPS)))
+        self._shown = iter(bars.track(range(DRY_RUN_STEPS), "timing steps", DRY_RUN_STEPS))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -159,7 +144,7 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
-    loop.epochs = len(_ALL_DRY_RUN_STEPS)  # of at least one step each, so that the timer ends the loop
+    loop.epochs = DRY_RUN_STEPS  # of at least one step each, so that the timer ends the loop
     try:
         with temporary_thread_count(choose_thread_count(settings, components)):
             loop.run()
@@ -177,7 +162,7 @@ def _measure_encoding_seconds_per_batch(
     """Return the median seconds to load and encode a batch by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
-        for _ in bars.track(_ALL_DRY_RUN_STEPS, "timing the encoder", len(_ALL_DRY_RUN_STEPS)):
+        for _ in bars.track(range(DRY_RUN_STEPS), "timing the encoder", DRY_RUN_STEPS):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
             _synchronize_device(device)
@@ -241,8 +226,8 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
     if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
         return None
-    if sum(weights.numel() for weights in module.parameters()) >= MIN_WEIGHTS_FOR_ALL_THREADS:
-        return most
+    if sum(weights.numel() for weights in module.parameters()) >= 20_000_000:
+        return most  # not timed: large models gain from every thread
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
         return measure_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
@@ -258,7 +243,7 @@ def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
         measured = measure_step_seconds(module, batch, settings, threads=number)
-        if measured < MAX_TIME_RATIO_FOR_MORE_THREADS * seconds:
+        if measured < 0.9 * seconds:  # more threads must save a tenth
             best, seconds = number, measured
     return best
 
@@ -267,9 +252,8 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
     """Return the median seconds of a forward and backward pass of a batch; if the first pass is slow, its seconds."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
-        while len(seconds) <= MAX_TIMED_STEPS_PER_THREAD_COUNT and (
-            len(seconds) < 2 or sum(seconds) < TIMING_SECONDS_PER_THREAD_COUNT
-        ):
+        # An untimed step, then one to five timed steps within a second.
+        while len(seconds) <= 5 and (len(seconds) < 2 or sum(seconds) < 1):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
                 loss = module(batch, 0)

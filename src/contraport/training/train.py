@@ -44,7 +44,7 @@ from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Set
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
-from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
+from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_batch_size
 from contraport.training.resumable_fit import run_training_loop
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import (
@@ -183,7 +183,7 @@ def reduce_batch_size_with_notes(
             return SettingsWithNotes(settings, (note,))
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
         return SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
-    smaller = suggest_small_batch_size(items, size)
+    smaller = suggest_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
         return SettingsWithNotes(settings)
     note = f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s"

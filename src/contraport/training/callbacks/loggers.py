@@ -16,10 +16,6 @@ from contraport.runs import MetricsRow, RunFolder
 
 _TRACKER_PROJECT_NAME = "contraport"
 """Project (Weights & Biases) or experiment (MLflow) that runs are logged to."""
-_MLFLOW_MAX_VALUE_LENGTH = 250
-"""Maximum length of a parameter value, in characters, that every MLflow server accepts."""
-_MLFLOW_MAX_PARAMS = 100
-"""Maximum number of parameters per request to an MLflow server."""
 
 
 class Logger(ABC):
@@ -100,11 +96,10 @@ class MLflow(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        entries = [
-            Param(name, str(value)[:_MLFLOW_MAX_VALUE_LENGTH]) for name, value in _iterate_flat_settings(settings)
-        ]
-        for first in range(0, len(entries), _MLFLOW_MAX_PARAMS):
-            self._client.log_batch(self.session_id, params=entries[first : first + _MLFLOW_MAX_PARAMS])
+        # Every MLflow server accepts values of 250 characters, and 100 parameters per request.
+        entries = [Param(name, str(value)[:250]) for name, value in _iterate_flat_settings(settings)]
+        for first in range(0, len(entries), 100):
+            self._client.log_batch(self.session_id, params=entries[first : first + 100])
 
     def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric

@@ -93,10 +93,6 @@ def _format_epoch(loop: Loop) -> str:
     return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"
 
 
-_UNIT_MASS_TOLERANCE = 1e-4
-"""Tolerance within which the mass of a plan counts as 1."""
-
-
 def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     """Format the metrics of a row and the last online metrics for the console.
 
@@ -109,7 +105,7 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     parts = [f"loss {row['loss']:.3f}"]
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
-    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _UNIT_MASS_TOLERANCE:
+    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > 1e-4:
         parts.append(f"plan mass {row['plan_mass']:.1%}")
     for metric in collect_metrics_from_rows([online_values]):
         parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")

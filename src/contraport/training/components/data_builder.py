@@ -38,9 +38,6 @@ from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
 
-DEFAULT_CACHED_DRAWS = 4
-"""Default number of cached random views per item and view."""
-
 
 def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
     """Return settings with `steps` converted to `epochs`, rounded up.
@@ -79,7 +76,7 @@ def count_cached_draws(settings: Settings) -> int:
     if not settings.freezes_all_encoders:
         return 0
     if settings.frozen_draws is None:
-        return DEFAULT_CACHED_DRAWS if feature_cache_unsupported_reason(settings) is None else 0
+        return 4 if feature_cache_unsupported_reason(settings) is None else 0
     return settings.frozen_draws
 
 
@@ -199,7 +196,7 @@ def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder |
         return None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_label} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.frozen_by} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         return torch.from_numpy(run.mismatched_partners())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)

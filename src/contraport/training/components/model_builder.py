@@ -136,12 +136,11 @@ def build_model(
         view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )
-    trained_mask = [False] * len(model.towers)
+    pretrained_mask = [False] * len(model.towers)
     if initial_weights is not None:
         initial_weights.load_into(model)
-        trained_mask = initial_weights.trained_tower_mask(model)
-    for argument in ("freeze", "lora"):
-        _check_frozen_encoders_are_pretrained(argument, settings, model, trained_mask)
+        pretrained_mask = initial_weights.trained_tower_mask(model)
+    _check_frozen_are_pretrained(settings, model, pretrained_mask)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
         enable_activation_checkpointing(model)
@@ -211,20 +210,19 @@ def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[An
     return [value] * towers
 
 
-def _check_frozen_encoders_are_pretrained(
-    argument: str, settings: Settings, model: Model, trained_mask: Sequence[bool]
-) -> None:
+def _check_frozen_are_pretrained(settings: Settings, model: Model, pretrained_mask: Sequence[bool]) -> None:
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
-    frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
-    for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained_mask, strict=True)):
+    for number, is_pretrained in enumerate(pretrained_mask):
         encoder, view = model.encoder_sources[number], model.view_names[number]
         may_be_trained = isinstance(encoder, nn.Module) or bool(list_custom_code_encoders(encoder))
         has_weights = next(model.tower(number).encoder.parameters(), None) is not None
-        message = (
-            f"{argument}: requires trained weights for the encoder of view {view!r}: add --init.{view}, or apply "
-            f"{argument} to the other views only."
-        )
-        check(not is_frozen or is_trained or may_be_trained or not has_weights, message, "untrained_view")
+        for argument in ("freeze", "lora"):
+            is_frozen = bool(resolve_option_per_tower(argument, getattr(settings, argument), model)[number])
+            message = (
+                f"{argument}: requires trained weights for the encoder of view {view!r}: add --init.{view}, or apply "
+                f"{argument} to the other views only."
+            )
+            check(not is_frozen or is_pretrained or may_be_trained or not has_weights, message, "untrained_view")
 
 
 def check_encoder_accepts_views(model: Model, views: Views) -> None:
@@ -243,8 +241,3 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
             raise UsageError(message, kind="fixed_size") from error
         finally:
             model.train(was_training)
-
-
-def list_tower_projection_sizes(model: Model) -> list[int]:
-    """Return the output size of the projection head of each tower."""
-    return [model.tower(view).projection_width for view in range(len(model.towers))]

@@ -41,7 +41,6 @@ from contraport.training.components.data_builder import build_views, count_cache
 from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
-    list_tower_projection_sizes,
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
@@ -214,7 +213,7 @@ def check_objective_by_trial_call(
 
 
 def _check_teacher_features(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
-    """Raise `UsageError` if teacher features are missing or unused, or per item but required per view."""
+    """Raise `UsageError` if teacher features are missing, unused, or given per item where each view needs its own."""
     is_required = objective.requires_features(target)
     if teacher is None:
         message = "teacher: required by the objective, got none. Pass a file of features, --teacher FILE."
@@ -281,7 +280,8 @@ def build_training_module(
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
         loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
-        predictor = Predictor(list_tower_projection_sizes(model)) if settings.predictor else None
+        sizes = [model.tower(view).projection_width for view in range(len(model.towers))]
+        predictor = Predictor(sizes) if settings.predictor else None
     return TrainingModule(
         model,
         views,
@@ -353,7 +353,7 @@ def _build_objective_loss(
     plan_weights: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
     """Build the loss that calls the objective on all views, queries and keys, prototypes or teacher features."""
-    sizes, number = list_tower_projection_sizes(model), len(views.shapes)
+    sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
     if isinstance(objective, Loss) and objective.compares_sets:
@@ -380,7 +380,7 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _compute_log_q_column_weights(dataset, objective)
+            kwargs["column_weights"] = _build_log_q_weights(dataset, objective)
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
@@ -416,8 +416,8 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _compute_log_q_column_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the weight of the column of each training pair as a negative, ``(n,)``: 1 / (number of its pairs).
+def _build_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return the logQ correction as a weight per training pair, ``(n,)``: 1 / (number of pairs of its column).
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

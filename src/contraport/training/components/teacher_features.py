@@ -135,7 +135,7 @@ def reduce_by_truncated_svd(features: Tensor, width: int) -> Tensor:
 
 
 class _ConcatenatingEncoder(nn.Module):
-    """Module that encodes all views of each item and concatenates their features, or their projections."""
+    """Module that concatenates the features of all views of an item, or the projections if `project` is true."""
 
     def __init__(self, model: Model, *, project: bool) -> None:
         super().__init__()

@@ -34,8 +34,8 @@ def _serialize_encoder(encoder: Any) -> Any:
     return serialize_encoder(encoder)
 
 
-def _list_values_by_view(*options: Any) -> list[tuple[Any, ...]]:
-    """Return tuples of the values of options for a view, one for each view that is a key of an option by view."""
+def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
+    """Return a tuple of the values of the options for each view; a single value applies to all views."""
     views = dict.fromkeys(view for option in options if isinstance(option, Mapping) for view in option) or [None]
     return [tuple(one.get(view) if isinstance(one, Mapping) else one for one in options) for view in views]
 
@@ -75,7 +75,7 @@ def _build_type_check(kind: Any) -> OptionCheck:
 
 
 def encoder_option(group: str) -> Any:
-    """Declare the option `encoder` of a command that trains: a field of a dataclass."""
+    """Return the option `encoder` as a dataclass field in a group of the help, for commands that train."""
     return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "
@@ -187,7 +187,7 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def freezing_label(self) -> str:
+    def frozen_by(self) -> str:
         """Name for messages: the option that freezes the encoder, or the encoder if it has no trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
@@ -235,7 +235,7 @@ class NetworkSettings(BaseOptions):
 
     def _check_freezing(self) -> None:
         """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
-        for pretrained, init in _list_values_by_view(self.pretrained, self.init):
+        for pretrained, init in _zip_options_by_view(self.pretrained, self.init):
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
             check(not (pretrained and init), message, "conflict")
         self._check_lora()
@@ -243,9 +243,9 @@ class NetworkSettings(BaseOptions):
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_feature_cache_options()
             return
-        message = f"freeze_epochs: cannot be combined with {self.freezing_label}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.frozen_by}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
-        message = f"{self.freezing_label}: requires a projection, since nothing else is trained; got a projection of 0."
+        message = f"{self.frozen_by}: requires a projection, since nothing else is trained; got a projection of 0."
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         is_frozen_with_weights = self.has_initial_weights or any(self._untrainable_encoder_mask)
@@ -261,7 +261,7 @@ class NetworkSettings(BaseOptions):
         """Raise `UsageError` if `lora` is set and conflicts with freezing or has no trained weights to adapt."""
         if self.lora is None:
             return
-        is_frozen = any(freeze and lora for freeze, lora in _list_values_by_view(self.freeze, self.lora))
+        is_frozen = any(freeze and lora for freeze, lora in _zip_options_by_view(self.freeze, self.lora))
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
         message = f"lora: requires an encoder with weights, got {self.encoder!r}."

@@ -23,7 +23,7 @@ PROTOTYPES_FROM_TEACHER = "teacher"
 
 
 def _check_temperature(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a temperature, a schedule of one, or a learned one."""
+    """Raise `UsageError` unless a value is a number, a schedule, or the start of a learned temperature."""
     if is_learned_temperature(value):
         parse_initial_temperature(value)
     else:

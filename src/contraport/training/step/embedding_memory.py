@@ -16,9 +16,6 @@ from torch import Tensor, nn
 from contraport.distributed import gather
 from contraport.objectives.inputs import ExtraNegatives
 
-BANK_MOMENTUM = 0.5
-"""Weight of the old entry in the moving average of an entry of `ItemBank`."""
-
 
 class EmbeddingMemory(nn.Module, ABC):
     """Base class of embedding memories, which store embeddings of each view separately."""
@@ -92,7 +89,7 @@ class Queue(EmbeddingMemory):
 class ItemBank(EmbeddingMemory):
     """Memory bank with one normalized embedding per item and view: positives, and randomly drawn negatives.
 
-    An entry is an exponential moving average of the item's embeddings, normalized after each update.
+    An entry is an exponential moving average of the item's embeddings, with momentum 0.5, normalized after each update.
 
     Args:
         draws: number of negatives drawn per step, with replacement.
@@ -119,5 +116,5 @@ class ItemBank(EmbeddingMemory):
         return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        averages = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)
+        averages = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], 0.5)
         self.embeddings[ids] = F.normalize(averages, dim=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -35,9 +35,6 @@ from contraport.training.step.target_spec import TargetFunction, select_batch_ro
 
 ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 """Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""
-
-MIN_BATCH_SIZE_WITHOUT_WARNING = 32
-"""Batch size below which `batch_size_warning` warns of too few negatives."""
 
 
 class EmbeddedBatch(NamedTuple):
@@ -74,9 +71,9 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
-    def iter_query_key_views(self) -> Iterator[tuple[int, int]]:
-        """Iterate over the ordered pairs of different views: the view of the query, then that of the key."""
-        return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
+    def list_view_index_pairs(self) -> list[tuple[int, int]]:
+        """Return all ordered pairs of different views: the index of the query view, then that of the key view."""
+        return [(v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections)]
 
 
 class StepLoss(nn.Module, ABC):
@@ -168,13 +165,13 @@ class ObjectiveStepLoss(StepLoss):
         loss: Tensor = functional_call(self.objective, buffers, embeddings, accepted)
         return loss
 
-    def list_query_key_views(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
+    def list_compared_view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
         """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
         core = isinstance(self.objective, Loss) and self.objective.has_core_view
-        return [pair for pair in embedded.iter_query_key_views() if not core or 0 in pair]
+        return [pair for pair in embedded.list_view_index_pairs() if not core or 0 in pair]
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
-        """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
+        """Build the arguments of a trial call of the objective; each view gets the embeddings ``z``, ``(b, d)``."""
         # Cloned: one tensor twice would be one view twice.
         return (z, z.clone()), self._build_batch_kwargs(batch, target)
 
@@ -198,7 +195,7 @@ class ObjectiveStepLoss(StepLoss):
 
     def batch_size_warning(self, items: int) -> str | None:
         has_negatives = isinstance(self.objective, Loss) and self.objective.has_negatives
-        if items >= MIN_BATCH_SIZE_WITHOUT_WARNING or not has_negatives:
+        if items >= 32 or not has_negatives:
             return None
         return (
             f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
@@ -223,7 +220,7 @@ class AllViewsLoss(ObjectiveStepLoss):
             return self.call_objective(batch, *queries, **embedded.objective_kwargs())
         losses = [
             self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
-            for w, v in self.list_query_key_views(embedded)
+            for w, v in self.list_compared_view_pairs(embedded)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
@@ -259,7 +256,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in self.list_query_key_views(embedded):
+        for v, w in self.list_compared_view_pairs(embedded):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
@@ -328,7 +325,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
-            for v, w in embedded.iter_query_key_views()
+            for v, w in embedded.list_view_index_pairs()
         ]
         return torch.stack(losses).mean()
 
@@ -447,7 +444,7 @@ class CrossViewReconstructionLoss(StepLoss):
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
         losses = [
-            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.iter_query_key_views()
+            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.list_view_index_pairs()
         ]
         return torch.stack(losses).mean()
 

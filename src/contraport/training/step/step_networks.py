@@ -12,12 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contraport.encoders import Model, Projector
 from contraport.schedules import RampSchedule
 
-PREDICTOR_HIDDEN_WIDTH = 512
-"""Width of the hidden layer of the prediction head."""
-
 
 class Predictor(nn.Module):
-    """Prediction head (BYOL) on the projections of the trained network.
+    """Prediction head (BYOL) on the projections of the trained network, with a hidden layer of width 512.
 
     Args:
         dimensions: projection size of each tower. Each tower has its own head; a shared tower has one for all views.
@@ -29,7 +26,7 @@ class Predictor(nn.Module):
 
     def __init__(self, dimensions: Sequence[int]) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(Projector(size, PREDICTOR_HIDDEN_WIDTH, size) for size in dimensions)
+        self.heads = nn.ModuleList(Projector(size, 512, size) for size in dimensions)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(self.heads) == 1:

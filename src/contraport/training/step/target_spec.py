@@ -39,15 +39,6 @@ from contraport.options import int_in_range
 TargetFunction = Callable[[Batch], Target]
 """Function that returns the target plan of a batch."""
 
-DEFAULT_NUM_NEIGHBORS = 5
-"""Default `k` of ``neighbors:k=...``, the number of nearest neighbors that are positives."""
-
-DEFAULT_SOFT_TEMPERATURE = 0.1
-"""Default temperature of the teacher's similarities in ``soft:FILE``."""
-
-_MATRIX_ENTRIES_PER_CHECK = 2**22
-"""Number of matrix entries that are checked at a time, since a matrix may be larger than the memory."""
-
 _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "pairs": (),
     "labels": (),
@@ -118,9 +109,9 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
         return partial(_build_target_from_rows, partial(SimilarityMatrix, matrix), torch.arange(len(dataset)))
     if name == "soft":
         teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
-        kernel = Gibbs("cosine", parameters.get("temperature", DEFAULT_SOFT_TEMPERATURE))
+        kernel = Gibbs("cosine", parameters.get("temperature", 0.1))
         return partial(_build_target_from_rows, partial(SoftNeighbors, kernel=kernel), teacher)
-    number = parameters.get("k", DEFAULT_NUM_NEIGHBORS)
+    number = parameters.get("k", 5)
     if "features" in parameters:
         features = read_teacher_features("target", str(parameters["features"]), len(dataset))
         return partial(_build_target_from_rows, partial(Neighbors, neighbors=number), features)
@@ -250,7 +241,7 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
         "shape",
     )
     has_entries = False
-    rows = max(1, _MATRIX_ENTRIES_PER_CHECK // items)
+    rows = max(1, 2**22 // items)  # checked in parts, since a matrix may be larger than the memory
     for start in range(0, len(values), rows):
         part = values[start : start + rows]
         good = bool(np.isfinite(part).all() and (part >= 0).all())

@@ -33,7 +33,7 @@ class MinedBatchParts(NamedTuple):
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item is followed by its negatives, one set after the other.
+    """Layout of a batch with mined negatives: each item is followed by its k negatives of each set.
 
     Attributes:
         num_negatives_per_set: number of negatives of an item in a set.
