@@ -49,7 +49,6 @@ from contraport.metrics.intervals import (
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
-    wrap_if_item_values,
 )
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, RunFolder, as_different_run_folders
@@ -283,7 +282,7 @@ def _compute_results_by_metric(
         report_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
         if context.name == "trained" or metric.first_unmet_requirement(context) is None:
-            result = wrap_if_item_values(metric(context))
+            result = metric(context)
             if np.isfinite(result.item_values if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
     return results

@@ -245,7 +245,7 @@ def unseen_domain_correctness(context: EvalContext) -> ItemValues:
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
-    values = context.link_ranking.row_recall_values_at(number)
+    values = context.link_ranking.row_recall_influences_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 

@@ -22,12 +22,6 @@ MIN_EPOCHS = 10
 MIN_STEPS = 200
 """Minimum number of optimizer steps: small data get more epochs."""
 
-MAX_BATCH_SIZE = 128
-"""Maximum number of items in a batch; fewer training items make one batch."""
-
-PEAK_LEARNING_RATE = 1e-3
-"""Learning rate of the first step; it falls to zero along a cosine."""
-
 
 class ClassificationModel(nn.Module):
     """Encoder with a linear classification head on its representation."""
@@ -89,9 +83,9 @@ def fine_tuning_correctness(
     with fixed_seed(0, loader_config.device):
         model = ClassificationModel(copy.deepcopy(encoder), int(train.labels.max()) + 1)
         model.to(loader_config.device).train().requires_grad_(True)
-        size = min(MAX_BATCH_SIZE, len(train))
+        size = min(128, len(train))
         batches = build_loader(train, size, shuffle=True, seed=0, num_workers=loader_config.num_workers, drop_last=True)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
         Loop(

@@ -60,9 +60,10 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
-    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, transformed so that none exceeds 1.
+    """Return the bootstrap means, `(b,)`, of a metric that is at most 1; none exceeds 1.
 
-    The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
+    Item values that are influences may have a mean above 1 on a resample. The change of the mean is therefore applied
+    to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
     >>> bootstrap_means(items, counts).round(3).tolist(), bootstrap_means_at_most_one(items, counts).round(3).tolist()
@@ -74,7 +75,7 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
-    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_means_at_most_one`; at least 0.
+    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1: `bootstrap_means_at_most_one`, clipped at 0.
 
     >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
@@ -97,17 +98,14 @@ def bootstrap_medians(items: ItemValues, counts: Array) -> Array:
     >>> bootstrap_medians(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
     """
-    columns = items.reshape(len(items), -1).T
-    return np.asarray(np.mean([_bootstrap_medians_of_column(column, counts) for column in columns], axis=0))
-
-
-def _bootstrap_medians_of_column(items: ItemValues, counts: Array) -> Array:
-    """Return the median of item values `(n,)` on each bootstrap resample, `(b,)`."""
-    order = items.argsort(kind="stable")
-    values, cumulative = items[order], counts[:, order].cumsum(axis=1)
-    half = cumulative[:, -1:] / 2
-    below, above = ((cumulative < half).sum(axis=1), (cumulative <= half).sum(axis=1))
-    return np.asarray((values[below] + values[above]) / 2)
+    medians = []
+    for column in items.reshape(len(items), -1).T:
+        order = column.argsort(kind="stable")
+        values, cumulative = column[order], counts[:, order].cumsum(axis=1)
+        half = cumulative[:, -1:] / 2
+        below, above = (cumulative < half).sum(axis=1), (cumulative <= half).sum(axis=1)
+        medians.append((values[below] + values[above]) / 2)
+    return np.asarray(np.mean(medians, axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +142,6 @@ class MetricResult:
             part: MetricResult(column, self.statistic, positions=self.positions)
             for part, column in zip(self.column_names, self.item_values.T, strict=True)
         }
-
-
-def wrap_if_item_values(output: ItemValues | MetricResult | float) -> MetricResult | float:
-    """Wrap an array of item values as a result whose value is their mean; other outputs are returned as they are."""
-    return MetricResult(output) if isinstance(output, np.ndarray) else output
 
 
 class Interval(NamedTuple):

@@ -45,9 +45,6 @@ MIN_KNN_RECALL = 0.99
 MAX_KNN_TEST_ITEMS = 50_000
 """Number of test items that kNN classifies in an evaluation, if these and the training items are too many pairs."""
 
-KNN_RECALL_ITEMS = 1_000
-"""Number of test items on which the recall of approximate neighbors is measured."""
-
 log = logging.getLogger("contraport.metrics")
 
 ItemCorrectness = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -321,13 +318,14 @@ def knn_correctness(
 
 
 def _find_approximate_cosines_and_neighbors(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-    """Return the cosines and the positions of most of the nearest keys of each query, ``(q, count)`` each; or None.
+    """Find neighbors of each query by cells; return cosines and positions, ``(q, count)`` each, or None if it is slow.
 
-    A fixed number of compared keys biases the vote by an amount that depends on the data. So it is chosen by the exact
-    neighbors of a sample, and the recall is measured on another one. None if half of the keys would be compared.
+    At least `MIN_KNN_RECALL` of the exact neighbors are found. A fixed number of compared keys biases the vote by an
+    amount that depends on the data. So it is chosen by the exact neighbors of a sample, and the recall is measured on
+    another one. None if half of the keys would be compared.
     """
     generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-    search = calibrate_search(queries, keys, count, generator, min_recall=MIN_KNN_RECALL, sample_size=KNN_RECALL_ITEMS)
+    search = calibrate_search(queries, keys, count, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000)
     if search is None:
         return None
     message = (

@@ -33,10 +33,8 @@ BASELINE_TITLES: Final = {**INITIAL_ENCODER_TITLES, "raw": "raw inputs"}
 MAX_HEADLINE_METRICS = 2
 """Maximum number of metrics that a verdict is based on."""
 
-_HEADLINE_GROUPS = ("links", "accuracy", "retrieval", "clustering")  # in order of preference for a verdict
 _NUMBER_PLACEHOLDER = "{}"  # place of the number in the key and title of a metric: "recall@{}"
 _KEY_NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall@5"
-_INTERVAL_PATTERN = re.compile(r"every=([1-9][0-9]{0,8})")  # interval in epochs of a metric during training: "every=5"
 
 
 class Requirement(NamedTuple):
@@ -90,17 +88,15 @@ class Metric:
     headline_numbers: tuple[int, ...]
     function: Callable[..., ItemValues | MetricResult | float]
 
-    def __call__(self, context: EvalContext) -> ItemValues | MetricResult | float:
-        """Compute the metric on an evaluation context; see `function` for the result."""
-        return self.function(context)
-
-    def compute_value(self, context: EvalContext) -> float:
-        """Compute the metric on an evaluation context as one number."""
+    def __call__(self, context: EvalContext) -> MetricResult | float:
+        """Compute the metric on an evaluation context: a result, or one number, which then has no interval."""
         # Imported here because the registry must be readable without numpy.
-        from contraport.metrics.intervals import wrap_if_item_values
+        import numpy as np
 
-        result = wrap_if_item_values(self(context))
-        return result if isinstance(result, float) else result.value
+        from contraport.metrics.intervals import MetricResult
+
+        output = self.function(context)
+        return MetricResult(output) if isinstance(output, np.ndarray) else output
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
         """Format a difference with the ends of its confidence interval, in percentage points for shares.
@@ -157,7 +153,7 @@ class Metric:
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
-        """Return whether a metric value is worse than another one, also after both are rounded for printing.
+        """Return whether a metric value is worse than another one, and still is after both are rounded for printing.
 
         >>> from contraport.metrics import find_metric
         >>> find_metric("knn").is_worse(0.91, 0.95), find_metric("knn").is_worse(0.95001, 0.95004)
@@ -275,7 +271,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     ['link_recall@10', 'link_ndcg@10']
     """
     directed = [metric for metric in metrics if metric.better_direction != "neither"]
-    for group in _HEADLINE_GROUPS:
+    for group in ("links", "accuracy", "retrieval", "clustering"):
         if in_group := [metric for metric in directed if metric.group == group]:
             preferred = [metric for metric in in_group if metric.is_headline]
             return (preferred or in_group)[:MAX_HEADLINE_METRICS]
@@ -363,7 +359,7 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
     scheduled = []
     for text in texts:
         name, colon, rest = text.partition(":")
-        interval = _INTERVAL_PATTERN.fullmatch(rest)
+        interval = re.fullmatch("every=([1-9][0-9]{0,8})", rest)
         message = f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}."
         check(interval is not None or not colon, message, "interval")
         epochs = int(interval[1]) if interval else 1

@@ -55,7 +55,7 @@ def check_points(argument: str, points: Tensor, least: int = 1) -> None:
 
 
 def check_labels(argument: str, labels: Tensor, items: int) -> None:
-    """Raise `UsageError` unless a value is a tensor of integers, one for each of a number of items."""
+    """Raise `UsageError` unless a value is a tensor of integers, (items,)."""
     if not is_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
         expected = f"integers, ({items},)"
         raise UsageError(f"{argument}: must be {expected}, got {describe_value(labels)}.", kind="shape")
@@ -84,11 +84,11 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 def retrieval_ranks(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the rank of each item's other view by cosine, `(n, k)` for k ordered pairs of views; 1 is the nearest.
+    """Return the rank of each item's own view among all items by cosine, `(n, k)`; 1 is the nearest.
 
-    The columns follow `itertools.permutations` of the views, `(n, d)` each: the first view of a pair queries the
-    second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder has the last rank,
-    not the first.
+    Each of the k columns is an ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the
+    first view of a pair queries the second. Ties up to the rounding of single precision count as nearer, so that a
+    collapsed encoder has the last rank, not the first.
 
     Args:
         views: embeddings of the same items.
@@ -129,7 +129,7 @@ def retrieval_ranks(
 
 
 def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
-    """Return all ordered pairs of the positions of `views` views.
+    """Return all ordered pairs of different views, which are numbered from 0 to `views` - 1.
 
     >>> ordered_view_pairs(2)
     [(0, 1), (1, 0)]
@@ -218,21 +218,11 @@ class _MatchedViews(NamedTuple):
         return cls(x, y, rows, columns, *thresholds)
 
     def swap(self) -> _MatchedViews:
-        """Return the same matches with the second views as the first."""
+        """Return the same matches with first and second views exchanged."""
         return _MatchedViews(self.y, self.x, self.columns, self.rows, self.column_thresholds, self.row_thresholds)
 
-    def select_rows(self, chosen: Tensor) -> _MatchedViews:
-        """Return the matches of the first views at `chosen`, ``(q,)`` without repetition."""
-        position = self.rows.new_full((len(self.x),), -1)
-        position[chosen] = torch.arange(len(chosen), device=chosen.device)
-        rows = position[self.rows]
-        kept = rows >= 0
-        return self._replace(
-            x=self.x[chosen], rows=rows[kept], columns=self.columns[kept], row_thresholds=self.row_thresholds[chosen]
-        )
-
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Iterate over tiles of the cosines: its rows, its columns and the cosines, minus infinity for matches."""
+        """Yield the rows, the columns and the cosines of each tile; the cosines of matches are minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
         x, y = self.x.to(fast), self.y.to(fast)
@@ -248,7 +238,7 @@ class _MatchedViews(NamedTuple):
 
 
 def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
-    """Return the rank of the best match of each item's first view among the distinct second views, and vice versa.
+    """Return the rank of each item's best match, (items,), once per direction: first to second views, and back.
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
@@ -261,9 +251,15 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
 
 
 def _ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank of the best match of the first view of the items at `positions`, among all second views."""
+    """Return the rank of the best match of the items at `positions`, in the direction from first to second views."""
     chosen, at = views.rows[positions].unique(return_inverse=True)
-    selected = views.select_rows(chosen)
+    index_in_chosen = views.rows.new_full((len(views.x),), -1)
+    index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
+    rows = index_in_chosen[views.rows]
+    kept = rows >= 0
+    selected = views._replace(
+        x=views.x[chosen], rows=rows[kept], columns=views.columns[kept], row_thresholds=views.row_thresholds[chosen]
+    )
     ranks = torch.ones_like(selected.row_thresholds)
     for across, down, cosines in selected.iter_tiles():
         thresholds = selected.row_thresholds[across]
@@ -293,7 +289,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
-    """Return for each item the smallest cosine that equals the cosine of its best match, up to rounding.
+    """Return the cosine of each item's best match, (items,), lowered by the rounding error within which others tie.
 
     Match `k`, with cosine ``matched[k]``, is one of item ``at[k]``. The tolerance applies to distances, which rounding
     moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of that: a fixed tolerance
@@ -371,7 +367,7 @@ MAX_RANKED_COLUMNS = 100
 
 @dataclass(frozen=True)
 class LinkRanking:
-    """Columns of a coupling, ranked for each row of the test pairs without the columns of the row's training pairs.
+    """Ranking of the columns of a coupling for each row that has a test pair; training pairs are left out.
 
     Attributes:
         pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).
@@ -391,10 +387,10 @@ class LinkRanking:
         """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
         return np.asarray(self.pair_ranks <= k)
 
-    def row_recall_values_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return values per row, (rows,), whose mean is the recall@k over all test pairs.
+    def row_recall_influences_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return the influence of each row on the recall@k of all test pairs, (rows,); their mean is the recall.
 
-        The recall is a ratio of sums over rows, hits by pairs. Each row has its effect on it to first order, so that a
+        The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A
         bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.
         """
         hits, pairs_per_row = self.pair_hits_at(k), np.bincount(self.pair_row_positions)
@@ -422,9 +418,10 @@ class LinkRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the mean popularity of the rows' k nearest columns, divided by that of the columns of training pairs.
+        """Return the mean popularity of ranked columns, up to rank k, over the mean popularity in training pairs.
 
-        The popularity of a column is its number of training pairs, and a column counts once for each pair it is in.
+        The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
+        for each training pair.
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
@@ -435,7 +432,7 @@ class LinkRanking:
 def rank_links(
     rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor, *, normalize: bool = True
 ) -> LinkRanking:
-    """Rank all columns for each row of the test pairs by cosine, or by inner product without `normalize`.
+    """Rank all columns for each row that has a test pair; by cosine, or by inner product without `normalize`.
 
     Args:
         rows: embeddings of the rows, (R, d).

@@ -47,7 +47,8 @@ class OnlineMetrics(Callback):
             return
         start = time.perf_counter()
         context = self._build_context(loop.device)
-        values = {metric.key: metric.compute_value(context) for metric in due}
+        results = {metric.key: metric(context) for metric in due}
+        values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
         self._meter.add_online_values(values, seconds=time.perf_counter() - start)
 
 
