@@ -261,7 +261,7 @@ def test_the_seed_determines_the_auction():
 
 def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
     """Values are computed for blocks of rows."""
-    monkeypatch.setattr(auction, "_ROWS_PER_BLOCK", 64)
+    monkeypatch.setattr(auction, "MAX_ROWS_IN_MEMORY", 64)
     shapes, product = [], auction.Auction._update_best_columns
 
     def spy(self, rows):

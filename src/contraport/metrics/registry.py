@@ -91,12 +91,10 @@ class Metric:
     def __call__(self, context: EvalContext) -> MetricResult | float:
         """Compute the metric on an evaluation context: a result, or one number, which then has no interval."""
         # Imported here because the registry must be readable without numpy.
-        import numpy as np
-
         from contraport.metrics.intervals import MetricResult
 
         output = self.function(context)
-        return MetricResult(output) if isinstance(output, np.ndarray) else output
+        return output if isinstance(output, MetricResult | float | int) else MetricResult(output)
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
         """Format a difference with the ends of its confidence interval, in percentage points for shares.

@@ -15,24 +15,11 @@ from torch import Tensor
 
 from contraport.seeding import numpy_generator
 
-_NUM_LISTED_COLUMNS = 64
-"""Number of best columns that each row keeps; shorter lists run out more often, and are then made anew."""
-
-_ROWS_PER_BLOCK = 500
+MAX_ROWS_IN_MEMORY = 500
 """Number of rows whose values or costs are computed at a time."""
 
 STEP_RATIO = 4.0
 """Factor by which the step falls from one auction to the next, which begins with the prices of the last one."""
-
-_MIN_STEP_IN_ROUNDING_ERRORS = 64
-"""Smallest step, in units of the rounding error of the largest value."""
-
-_RELATIVE_POTENTIAL_PRECISION = 1e-12
-"""Precision of exact potentials, as a share of the largest cost. A cycle could seem negative by rounding errors alone,
-and shorten paths forever; these errors are a thousandth of it."""
-
-_AUCTIONS_BEFORE_SOLVER = 5
-"""Number of auctions before an exact solver; its time falls with each, while the last ones take longer."""
 
 _MAX_ROWS_WITHOUT_AUCTION = 1000
 """Largest number of rows that the exact solver of SciPy assigns without prices; it takes a fraction of a second."""
@@ -62,14 +49,15 @@ class Auction:
         self.values, self.random = values, random
         self.prices = prices.numpy().copy()
         n = len(prices)
-        listed, dtype = min(_NUM_LISTED_COLUMNS, n), self.prices.dtype
+        # Of each row the 64 best columns are listed: shorter lists run out more often, and are then made anew.
+        listed, dtype = min(64, n), self.prices.dtype
         self.partners, self._owners = np.full(n, -1), np.full(n, -1)
         self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
         self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
         self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
         self._update_best_columns(np.arange(n))
         largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
-        self.smallest_step = _MIN_STEP_IN_ROUNDING_ERRORS * float(np.finfo(dtype).eps) * largest
+        self.smallest_step = 64 * float(np.finfo(dtype).eps) * largest
 
     def run(self, step: float) -> None:
         """Let rows bid until each has a column whose profit is at most `step` below the row's best.
@@ -117,9 +105,9 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_best_columns(self, rows: np.ndarray) -> None:
-        """Store the columns of most profit of some rows, and the largest profit of their other columns as a bound."""
+        """Store of each given row the columns of most profit, and the largest profit among its other columns."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
-        for part in np.split(rows, range(_ROWS_PER_BLOCK, len(rows), _ROWS_PER_BLOCK)):
+        for part in np.split(rows, range(MAX_ROWS_IN_MEMORY, len(rows), MAX_ROWS_IN_MEMORY)):
             values = self.values(torch.from_numpy(part))
             largest, columns = (values - prices).topk(min(listed + 1, len(prices)), 1)
             self._columns[part] = columns[:, :listed].numpy()
@@ -147,7 +135,8 @@ def solve_assignment_and_potentials(solve: Any, costs: np.ndarray) -> tuple[np.n
         values = torch.from_numpy(costs)
         auction = Auction(lambda rows: -values[rows], values.new_zeros(n), numpy_generator("assignment.exact_bids"))
         step = float((costs.mean(1) - costs.min(1)).mean()) / STEP_RATIO
-        for _ in range(_AUCTIONS_BEFORE_SOLVER if step > 0 else 0):
+        # The time of the exact solver falls with each auction, while the last auctions take longer.
+        for _ in range(5 if step > 0 else 0):
             auction.run(step)
             step /= STEP_RATIO
         g = -auction.prices
@@ -171,14 +160,16 @@ def _shortest_path_potentials(
     best. Any start `g` will do; a good one takes less time.
     """
     changed, followed = np.arange(len(costs)), g.copy()
-    blocks = np.split(costs, range(_ROWS_PER_BLOCK, len(costs), _ROWS_PER_BLOCK))
+    blocks = np.split(costs, range(MAX_ROWS_IN_MEMORY, len(costs), MAX_ROWS_IN_MEMORY))
     largest = max(float(np.abs(block).max(where=np.isfinite(block), initial=0)) for block in blocks)
+    # A cycle could seem negative by rounding errors alone, a thousandth of this, and shorten paths forever.
+    precision = 1e-12 * largest
     while len(changed):
         followed[columns[changed]] = g[columns[changed]]
         shorter = g.copy()
-        for part in np.split(changed, range(_ROWS_PER_BLOCK, len(changed), _ROWS_PER_BLOCK)):
+        for part in np.split(changed, range(MAX_ROWS_IN_MEMORY, len(changed), MAX_ROWS_IN_MEMORY)):
             paths = costs[part] + (g[columns[part]] - own_costs[part])[:, None]
             np.minimum(shorter, paths.min(0), out=shorter)
         g = shorter
-        changed = np.flatnonzero((g < followed - _RELATIVE_POTENTIAL_PRECISION * largest)[columns])
+        changed = np.flatnonzero((g < followed - precision)[columns])
     return g

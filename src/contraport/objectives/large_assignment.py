@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contraport.engine import autocast_disabled, normalize
 from contraport.errors import check, check_integer, check_name, describe_value, import_optional, is_number
-from contraport.objectives.auction import STEP_RATIO, Auction
+from contraport.objectives.auction import MAX_ROWS_IN_MEMORY, STEP_RATIO, Auction
 from contraport.objectives.inputs import check_dense, check_values
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -30,27 +30,6 @@ _COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "dot": lambda x, y: -torch.linalg.vecdot(x, y),
 }
 """Costs of pairs, (k,), of points (k, d) each. For assignments all are -<x, y> up to a factor and a constant."""
-
-_NORMALIZED_COST_NAMES = ("cosine", "negative-cosine", "chordal")
-"""Costs of points that are first scaled to unit length."""
-
-_SQUARED_COST_NAMES = ("sqeuclidean", "chordal")
-"""Costs that contain -2 <x, y>; the others contain -<x, y>."""
-
-_FIRST_STEP_SHARE = 0.25
-"""First step of the auction, as a share of the mean cost of all pairs; larger ones took as long."""
-
-_NUM_HALF_STEPS_PER_HALVING = 10
-"""Number of half-steps on each set when both are halved; 30 were no better on images and on random points."""
-
-_MAX_POTENTIAL_UPDATES = 8
-"""Largest number of updates of the potentials before a block is solved; 30 took longer than they saved."""
-
-_ROWS_PER_BLOCK = 500
-"""Number of rows whose gap is computed at a time."""
-
-_MIN_GAIN_SHARE = 1e-12
-"""Smallest gain, as a share of the cost of a block, that is more than rounding."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,7 +117,7 @@ def approximate_assignment(
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     device, (x, y) = x.device, (points.detach().to("cpu", dtype) for points in (x, y))
     with autocast_disabled(x):
-        if cost in _NORMALIZED_COST_NAMES:
+        if cost in ("cosine", "negative-cosine", "chordal"):
             x, y = normalize(x), normalize(y)
         # Scale and origins do not change which assignment is best. Products of the points themselves could overflow,
         # and far from the origin they lose digits. A power of two divides without rounding.
@@ -146,10 +125,11 @@ def approximate_assignment(
         scale = 2.0 ** (math.frexp(largest)[1] - 1)
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
         if block_size < len(x) <= auction_size:
-            auction = _run_auctions(u, v, tolerance, numpy_generator("assignment.bids", seed))
+            auction = _build_solved_auction(u, v, tolerance, numpy_generator("assignment.bids", seed))
             partners = torch.from_numpy(auction.partners)
             row_cost = _paired_costs(cost, x, y[partners])
-            gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
+            # Squared distances contain -2 <x, y>, the other costs -<x, y>.
+            gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in ("sqeuclidean", "chordal") else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
         partners, row_cost, pass_costs = _refine_hierarchically((x, y), (u, v), cost, block_size, passes, generator)
     return Assignment(partners.to(device), row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
@@ -200,7 +180,7 @@ def _refine_hierarchically(
             new_cost = _paired_costs(cost, x[rows], y[columns])
             # Compared in double precision: the products of the block may be rounded to single precision.
             gained = float((row_cost[rows] - new_cost).sum())
-            if gained > _MIN_GAIN_SHARE * float(new_cost.abs().sum()):
+            if gained > 1e-12 * float(new_cost.abs().sum()):  # a smaller gain is rounding
                 partners[rows], row_cost[rows], gain = columns, new_cost, gain + gained
         pass_costs.append(float(row_cost.mean()))
         if len(blocks) == 1 or (number and gain == 0):
@@ -213,14 +193,15 @@ def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     return _COST_FUNCTIONS[cost](x.double(), y.double())
 
 
-def _run_auctions(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
-    """Assign centered points by auctions with smaller and smaller steps, to an excess within the tolerance.
+def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
+    """Build the auction of centered points, run with smaller and smaller steps to an excess within the tolerance.
 
     The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """
     half_norms = [points.square().sum(1) / 2 for points in (u, v)]
     auction = Auction(lambda rows: u[rows] @ v.T, half_norms[1], random)
-    step = _FIRST_STEP_SHARE * float(half_norms[0].mean() + half_norms[1].mean())
+    # A share of the mean cost of all pairs; larger first steps took as long.
+    step = 0.25 * float(half_norms[0].mean() + half_norms[1].mean())
     while True:
         auction.run(step)
         partners = torch.from_numpy(auction.partners)
@@ -231,13 +212,13 @@ def _run_auctions(u: Tensor, v: Tensor, tolerance: float, random: np.random.Gene
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the mean value per row by which the best assignment exceeds that of an auction.
+    """Return an upper bound on the gain of the best assignment over the auction's assignment, in mean value per row.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
     prices, partners = torch.from_numpy(auction.prices).double(), torch.from_numpy(auction.partners)
     columns, losses = v.double(), []
-    for rows in torch.arange(len(u)).split(_ROWS_PER_BLOCK):
+    for rows in torch.arange(len(u)).split(MAX_ROWS_IN_MEMORY):
         profits = u[rows].double() @ columns.T - prices
         losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
     return float(torch.cat(losses).mean())
@@ -246,7 +227,7 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
 def _iterate_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator, sort: Callable[..., list[Tensor]]
 ) -> Iterator[list[Tensor]]:
-    """Cut several sets of n points, (n, d), recursively into matching parts; yield the indices of each in each set.
+    """Cut sets of n points, (n, d), recursively into matching parts; yield per part a list of indices, one per set.
 
     Each cut halves all sets at once, along one random direction: `sort` orders the points of each set, of which the
     first `cut` are one part. No part has more than `block_size` points.
@@ -272,7 +253,7 @@ def _draw_direction(points: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _argsort_along_random_direction(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the order of a set of points along a random direction, as a list of one index tensor."""
+    """Return the order of the only set of `sides` along a random direction, as a list of one index tensor."""
     (points,) = sides
     return [(points @ _draw_direction(points, generator)).argsort()]
 
@@ -284,7 +265,7 @@ def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: to
     no plan has to be computed. The two sets take turns, which never raises the cost.
     """
     direction, orders = _draw_direction(sides[0], generator), [torch.empty(0)] * 2
-    for step in range(2 * _NUM_HALF_STEPS_PER_HALVING):
+    for step in range(20):  # 60 were no better on images and on random points
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]
         orders[number] = (points @ direction).argsort()
@@ -303,7 +284,7 @@ def _best_partners(solve: Any, x: Tensor, y: Tensor) -> Tensor:
     costs = -(x @ y.T).double().numpy()
     costs -= costs.diagonal()[:, None].copy()
     potentials = np.zeros(len(costs))
-    for _ in range(_MAX_POTENTIAL_UPDATES):
+    for _ in range(8):  # 30 updates took longer than they saved
         # Length of the shortest path to each column, in which a step from i to j costs C_ij - C_ii.
         shorter = (costs + potentials[:, None]).min(0)
         if (shorter == potentials).all():

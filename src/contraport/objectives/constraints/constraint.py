@@ -65,7 +65,7 @@ class Constraint(Component, ABC):
 
     @property
     def meets_both_marginals(self) -> bool:
-        """True if the plan meets both marginals, which must then have the same total mass."""
+        """True if the plan meets both marginals; their total masses must then be equal."""
         return False
 
     @property
@@ -93,8 +93,8 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
     return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
-def target_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the target marginals of a request, uniform ones by default."""
+def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
+    """Return the log marginals of a request; uniform ones if it has none."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]
@@ -114,7 +114,7 @@ class Free(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        log_a, log_b = target_log_marginals(geometry, request)
+        log_a, log_b = requested_log_marginals(geometry, request)
         plans = [Plan(geometry, log_a, request.log_column_weights, log_marginals=(log_a, log_b))]
         if request.bidirectional:
             plans.append(Plan(geometry.T, log_b, None, log_marginals=(log_b, log_a)))
@@ -180,7 +180,7 @@ class Exact(Constraint):
         cost = (-s).cpu().numpy()
         good = not np.isnan(cost).any() and np.isfinite(cost).any()
         check(good, "constraint: Exact requires finite costs, got NaN or infinity; see the embeddings.", "not_finite")
-        log_a, log_b = target_log_marginals(geometry, request)
+        log_a, log_b = requested_log_marginals(geometry, request)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which is found faster.
             try:

@@ -16,24 +16,8 @@ from contraport.engine import Geometry
 from contraport.errors import UsageError, check
 from contraport.objectives.plan import DensePlan
 
-_NUM_BISECTIONS = 60
-"""Number of bisections of a row potential: they determine its last bit."""
-
-_NUM_HALF_STEP_ROUNDS = 5
-"""Number of rounds of half-steps on columns and rows before Newton's method."""
-
-_MAX_NEWTON_STEPS = 200  # per temperature
-_MAX_STEP_HALVINGS = 40  # in the line search of a Newton step
-
-# Relative L1 errors of the marginals at which Newton's method stops:
-_FINAL_MARGINAL_TOLERANCE = 1e-12  # at the last temperature
-_INTERMEDIATE_MARGINAL_TOLERANCE = 1e-2  # at higher temperatures
-
-_INITIAL_LOGIT_RANGE = 10.0  # at the first temperature
-_TEMPERATURE_COOLING_FACTOR = 4.0  # by which the temperature falls per stage
-
-_RELATIVE_EIGENVALUE_CUTOFF = 1e-11
-"""Relative size of eigenvalues of the Hessian that count as zero, as for a constant added to f and taken from g."""
+_TEMPERATURE_COOLING_FACTOR = 4.0
+"""Factor by which the temperature falls from one stage to the next."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,8 +27,8 @@ class DenseTsallisPlan(DensePlan):
     has_row_potentials: bool = False
 
     @property
-    def logits(self) -> Geometry:
-        """Logits -C / temperature of the compared pairs, as a geometry."""
+    def logit_geometry(self) -> Geometry:
+        """Geometry of the logits -C / temperature of the compared pairs."""
         return self.kernel_geometry
 
     def regularizer_conjugate(self) -> Tensor:
@@ -52,7 +36,7 @@ class DenseTsallisPlan(DensePlan):
 
         theta are the logits. The gradient in them is the plan, which is therefore held fixed.
         """
-        plan, theta = self.masses.detach(), self.logits.dense().to(self.masses)
+        plan, theta = self.masses.detach(), self.logit_geometry.dense().to(self.masses)
         return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
 
 
@@ -146,7 +130,7 @@ class _TsallisDualProblem:
             step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
             return step[:n], step[n:]
         values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
-        kept = values > _RELATIVE_EIGENVALUE_CUTOFF * values[-1]
+        kept = values > 1e-11 * values[-1]  # adding a constant to f and taking it from g has the eigenvalue 0
         step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
         return step[:n], step[n:]
 
@@ -156,32 +140,33 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
     """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
     finite = dual.logits[torch.isfinite(dual.logits)]
     spread = float(finite.max() - finite.min()) if dual.column_masses is not None else 0.0
-    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _INITIAL_LOGIT_RANGE, _TEMPERATURE_COOLING_FACTOR)))
+    # At the first temperature the logits differ by at most 10.
+    stages = max(0, math.ceil(math.log(max(spread, 1.0) / 10.0, _TEMPERATURE_COOLING_FACTOR)))
     f, g = torch.zeros_like(dual.logits[:, 0]), torch.zeros_like(dual.logits[0])
     for stage in range(stages, -1, -1):
         one = replace(dual, logits=dual.logits / _TEMPERATURE_COOLING_FACTOR**stage)
         f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
         if dual.column_masses is not None:
-            for _ in range(_NUM_HALF_STEP_ROUNDS):
+            for _ in range(5):
                 g = _solve_row_potentials((f[:, None] + one.logits).T, dual.order, dual.column_masses)
                 f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
-        f, g = _run_damped_newton(
-            one, f, g, _FINAL_MARGINAL_TOLERANCE if stage == 0 else _INTERMEDIATE_MARGINAL_TOLERANCE
-        )
+        f, g = _run_damped_newton(one, f, g, tolerance=1e-12 if stage == 0 else 1e-2)
         if stage > 0:
             g = _TEMPERATURE_COOLING_FACTOR * (g - g.mean())
     return f, g
 
 
 def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Take damped Newton steps until the error of the marginals is within the tolerance or no longer falls.
+    """Take damped Newton steps until the marginal error is within the tolerance or no longer falls; return f and g.
+
+    The error is in L1, relative to the total mass.
 
     Raises:
         UsageError: the error stays above 1e-6 of the total mass.
     """
     total, value = dual.row_masses.sum(), dual.objective_value(f, g)
     residual = dual.gradient(f, g)
-    for _ in range(_MAX_NEWTON_STEPS):
+    for _ in range(200):
         error = residual.abs().sum()
         if error <= tolerance * total:
             break
@@ -189,7 +174,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
         ridge = min(1e-2, float(error / total))
         step_f, step_g = dual.newton_steps(f, g, residual, ridge=max(ridge, 1e-10))
         slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
-        for halving in range(_MAX_STEP_HALVINGS):
+        for halving in range(40):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
             new, remaining = dual.objective_value(*trial), dual.gradient(*trial)
@@ -214,7 +199,7 @@ def _solve_row_potentials(logits: Tensor, order: float, masses: Tensor) -> Tenso
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
     bounds = torch.stack([masses ** (order - 1), (masses / count) ** (order - 1)]) / (order - 1) - largest
     low, high = bounds.amin(0), bounds.amax(0)
-    for _ in range(_NUM_BISECTIONS):
+    for _ in range(60):  # these determine the last bit
         middle = (low + high) / 2
         too_light = _q_exponential(middle[:, None] + logits, order).sum(1) < masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)

@@ -37,10 +37,6 @@ REFERENCE_MEASURES = ("product", "counting")
 """Names of the reference measures of the entropy: the product of the marginals, or 1 everywhere (counting)."""
 
 
-MAX_SINKHORN_ITERATIONS = 1_000_000
-"""Largest number of iterations that a constraint accepts: the half-steps are a list, whose memory grows with it."""
-
-
 class MarginalRelaxation(NamedTuple):
     """Relaxation of one Sinkhorn half-step: how far the plan may deviate from the marginal.
 
@@ -73,11 +69,6 @@ class _SinkhornProblem(NamedTuple):
         return _SinkhornProblem(self.geometry.T, marginals, self.log_masses[::-1], reference)
 
 
-def _check_reference_name(name: str | None) -> None:
-    """Raise `UsageError` unless a name is one of `REFERENCE_MEASURES`."""
-    check_name("reference", name, REFERENCE_MEASURES)
-
-
 @keep_deprecated_attributes(half_steps="half_step_axes")
 class SinkhornConstraint(Constraint):
     """Base class of constraints whose plan is computed by Sinkhorn half-steps on rows and columns.
@@ -99,7 +90,7 @@ class SinkhornConstraint(Constraint):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if isinstance(cls.reference, str):
-            _check_reference_name(cls.reference)
+            check_name("reference", cls.reference, REFERENCE_MEASURES)
         cls._is_relaxed = cls.marginal_relaxation is not SinkhornConstraint.marginal_relaxation
         declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
         check(
@@ -161,7 +152,7 @@ class SinkhornConstraint(Constraint):
         return plans
 
     def _converged_plan(self, problem: _SinkhornProblem, tolerance: float) -> Plan:
-        """Return the plan at convergence, whose gradient depends on the final potentials alone."""
+        """Return the plan at convergence; it is differentiated implicitly, from the final potentials alone."""
         axes, kernel = self.half_step_axes(), problem.geometry.log_kernel
         check(
             len(set(axes[:2])) == 2 and axes == axes[:2] * (len(axes) // 2),
@@ -186,7 +177,7 @@ class SinkhornConstraint(Constraint):
         The potentials start from r and c, and relaxation is measured from them.
         """
         if self.reference is not None or self._is_relaxed:
-            _check_reference_name(self.reference)
+            check_name("reference", self.reference, REFERENCE_MEASURES)
         # With the product reference, potentials start at the marginals: the mass is at most 1 if no cost is negative.
         # With the counting reference they start at zero, and the entropy creates mass.
         product = self.reference == "product"
@@ -199,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Stack the relaxations of single half-steps into the engine's relaxation of all half-steps, of all directions."""
+    """Stack the relaxations of half-steps into a `Relaxation` with an entry per half-step and direction."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -247,7 +238,7 @@ def _build_plan(
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps of one or two directions, which alternate.
+    """Build the half-steps of one or two directions; with two, the directions alternate.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
@@ -297,7 +288,8 @@ class AlternatingConstraint(SinkhornConstraint):
     iterations: int
 
     def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, most=MAX_SINKHORN_ITERATIONS)
+        # The half-steps are a list, whose memory grows with their number.
+        check_integer("iterations", self.iterations, most=1_000_000)
         check_name("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
@@ -379,13 +371,13 @@ class Unbalanced(AlternatingConstraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_reference_name(self.reference)
+        check_name("reference", self.reference, REFERENCE_MEASURES)
         check_name("marginal_divergence", self.marginal_divergence, ("kl", "total-variation"))
         for value in self._relaxation_by_axis().values():
             check_positive("relaxation", value, allow_infinity=True)
 
     def _relaxation_by_axis(self) -> dict[Axis, float]:
-        """Return the price of missing the marginal of the rows and of the columns, in units of the cost."""
+        """Return the price of a deviation from the marginal, in units of the cost, for rows and for columns."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}

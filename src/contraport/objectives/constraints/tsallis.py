@@ -23,7 +23,7 @@ from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
-    target_log_marginals,
+    requested_log_marginals,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
@@ -49,9 +49,9 @@ class TsallisPlan(Plan):
     potential: Tensor
 
     @property
-    def logits(self) -> Geometry:
-        """Logits theta of the compared pairs, as a geometry."""
-        return self.problem.logits
+    def logit_geometry(self) -> Geometry:
+        """Geometry of the logits theta of the compared pairs."""
+        return self.problem.logit_geometry
 
     @property
     def has_row_potentials(self) -> bool:
@@ -70,7 +70,7 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True, eq=False)
 class TsallisProblem(HostLoop):
-    """Problem of the thresholds t at which powers of logits theta, [(order - 1) (theta - t)]_+^p, have mass 1.
+    """Root finding for a Tsallis plan: thresholds t at which the entries [(order - 1) (theta - t)]_+^p have mass 1.
 
     The power is the Tsallis q-exponential, p = 1/(order - 1), computed as level^p [1 + (theta - v) / (p level)]_+^p.
     The potential v = t + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near
@@ -78,20 +78,20 @@ class TsallisProblem(HostLoop):
     near their base. The loop is Newton's iteration, run eagerly until the potentials no longer change.
 
     Attributes:
-        logits: Logits theta of the compared pairs, (N, M).
+        logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
         order: Order of the Tsallis entropy, at most 2 and not 1.
         has_row_potentials: Whether each row has mass 1, with its own potential; otherwise all rows share one, and all
             pairs have mass 1.
     """
 
-    logits: Geometry
+    logit_geometry: Geometry
     order: float
     has_row_potentials: bool
 
     @property
-    def num_pairs(self) -> int:
-        """Number of pairs that share a mass of 1."""
-        n, m = self.logits.shape
+    def pairs_per_unit_mass(self) -> int:
+        """Number of pairs whose masses add up to 1: those of a row, or all."""
+        n, m = self.logit_geometry.shape
         return m if self.has_row_potentials else n * m
 
     @property
@@ -105,7 +105,7 @@ class TsallisProblem(HostLoop):
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
-        return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
+        return self.pairs_per_unit_mass ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
     def potential_minus_threshold(self) -> float:
@@ -116,7 +116,7 @@ class TsallisProblem(HostLoop):
         """Build the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent, without level^exponent."""
         link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
-        return self.logits.with_link(link, scale=scale, row_bias=-potential * scale)
+        return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
         """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,)."""
@@ -146,7 +146,7 @@ class TsallisProblem(HostLoop):
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(potential.dtype).eps
         scale = min(1, abs(self.potential_minus_threshold))
-        biases = sum(v.abs().amax() for v in self.logits.log_kernel.biases() or ())
+        biases = sum(v.abs().amax() for v in self.logit_geometry.log_kernel.biases() or ())
         for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.newton_step_and_log_mass(potential)
             potential = potential + step.clamp_min(0)  # negative steps are rounding errors
@@ -160,7 +160,7 @@ class TsallisProblem(HostLoop):
         return [potential, empty]
 
     def allocate_outputs(self) -> list[Tensor]:
-        like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
+        like, (n, _) = self.logit_geometry.log_kernel.inputs[0], self.logit_geometry.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
     def _lower_bounds(self) -> Tensor:
@@ -172,14 +172,14 @@ class TsallisProblem(HostLoop):
         """
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
-            return self._log_sums_per_potential(log_sums(self.logits, "rows")) + lift
-        breadth = math.log(self.num_pairs)
+            return self._log_sums_per_potential(log_sums(self.logit_geometry, "rows")) + lift
+        breadth = math.log(self.pairs_per_unit_mass)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(log_sums(self.logits.with_link(None, scale=sharpness), "rows"))
+        sharp = self._log_sums_per_potential(log_sums(self.logit_geometry.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
+        """Return the log-sum of each row, (N,); if all rows share a potential, the log-sum of all pairs N times."""
         return log_row_sums if self.has_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
@@ -246,7 +246,7 @@ class Tsallis(Constraint):
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         if self.mass_constraint == "balanced":
-            log_a, log_b = target_log_marginals(geometry, request)
+            log_a, log_b = requested_log_marginals(geometry, request)
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
         directions = [geometry, geometry.T] if request.bidirectional else [geometry]
@@ -257,13 +257,13 @@ class Tsallis(Constraint):
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
-        """Solve for the plan from rows to columns, whose mass is fixed by row or, for ``"simplex"``, in total."""
+        """Solve for the plan from rows to columns. The mass of each row is fixed; for ``"simplex"``, only the total."""
         n, has_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_row_potentials else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         problem, like = TsallisProblem(logits, self.order, has_row_potentials), logits.log_kernel.inputs[0]
-        _check_order_range(self.order, problem.num_pairs, like.dtype)
-        potential, empty = run_host_loop(replace(problem, logits=logits.with_pass_inputs_only()))
+        _check_order_range(self.order, problem.pairs_per_unit_mass, like.dtype)
+        potential, empty = run_host_loop(replace(problem, logit_geometry=logits.with_pass_inputs_only()))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
@@ -283,7 +283,7 @@ class Tsallis(Constraint):
 
 
 def _check_order_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` if count^(1 - order), with `count` pairs that share a mass, overflows the dtype."""
+    """Raise `UsageError` if count^(1 - order), where `count` pairs share a unit mass, overflows the dtype."""
     limit = 0.9 * math.log(torch.finfo(dtype).max)
     minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
     expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"

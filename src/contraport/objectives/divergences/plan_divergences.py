@@ -183,7 +183,11 @@ class FenchelYoung(Divergence):
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
-        return mass * plan.regularizer_conjugate() - target.row_products_with_log_kernel(plan.logits.log_kernel) + own
+        return (
+            mass * plan.regularizer_conjugate()
+            - target.row_products_with_log_kernel(plan.logit_geometry.log_kernel)
+            + own
+        )
 
 
 class PlanDistance(Divergence):
