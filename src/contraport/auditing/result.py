@@ -27,9 +27,6 @@ from contraport.auditing.pairs.noise_rate import (
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes, matches_type
 
-_NUM_WORST_PAIRS_SHOWN = 10
-"""Number of worst pairs in a printed table."""
-
 
 @keep_deprecated_attributes(
     data="data_name",
@@ -217,7 +214,7 @@ class Audit:
         """Format the ten pairs with the lowest scores as rows of a table."""
         own_rows = self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows)))
         rows = []
-        for pair in self.flagged(count=min(_NUM_WORST_PAIRS_SHOWN, len(self.scores))).tolist():
+        for pair in self.flagged(count=min(10, len(self.scores))).tolist():
             row, has_partner = {"pair": str(pair)}, self.partners[pair] >= 0
             if self.keys is not None:
                 row["name"] = self.keys[pair]

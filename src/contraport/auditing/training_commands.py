@@ -75,7 +75,7 @@ def compose_next_commands(
 
 
 def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_numbers: list[int]) -> dict[str, Any]:
-    """Return the changes to the options of the audited data that load a cleaned file in their place."""
+    """Return the options that load a cleaned file; they replace those of the audited data."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone
         return {"sample_weight": str(path)}

@@ -24,9 +24,6 @@ from contraport.encoders import kind_from_shape
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes
 
-_NUM_WORST_VIEWS_SHOWN = 10
-"""Number of worst views in a printed table."""
-
 
 def check_views_accept_nan(dataset: Dataset) -> None:
     """Raise `UsageError` if a view is an image or a text, which an `.npz` cannot mark as missing."""
@@ -154,7 +151,7 @@ class ViewAudit:
 
     def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten lowest-scoring views of single items as rows of a table."""
-        worst = self.flagged(count=min(_NUM_WORST_VIEWS_SHOWN, self.scores.size)).tolist()
+        worst = self.flagged(count=min(10, self.scores.size)).tolist()
         return [
             {
                 "item": str(item) if self.keys is None else self.keys[item],

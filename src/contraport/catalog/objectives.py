@@ -104,7 +104,8 @@ def register_objective(
                 if isinstance(signature.parameters[option].default, bool):
                     check_boolean(option, value)
             if isinstance(call.arguments.get("temperature"), str):
-                call.arguments["temperature"] = _resolve_initial_temperature(call.arguments["temperature"], signature)
+                default = signature.parameters["temperature"].default
+                call.arguments["temperature"] = _parse_learned_temperature(call.arguments["temperature"], default)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
@@ -181,12 +182,12 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-def _resolve_initial_temperature(text: str, signature: inspect.Signature) -> float:
-    """Return the start of a learned temperature, ``"learn"`` or ``"learn:0.07"``; by default that of the builder."""
+def _parse_learned_temperature(text: str, default: float | None) -> float:
+    """Return the initial value of a learned temperature: 0.07 of ``"learn:0.07"``, or the default of ``"learn"``."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
     start = parse_initial_temperature(text)
-    start = signature.parameters["temperature"].default if start is None else start
+    start = default if start is None else start
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 
 
