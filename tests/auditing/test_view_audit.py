@@ -16,7 +16,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport.auditing import ViewAudit
 from contraport.auditing.pairs.view_scores import estimate_view_noise_rates
-from contraport.data import load
+from contraport.data import from_arrays, load
 
 ITEMS, WRONG = 300, 60
 
@@ -75,6 +75,25 @@ def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.n
     assert data.present is not None
     missing = (~data.present).nonzero().tolist()
     assert sorted(missing) == sorted(result.flagged().tolist())
+
+
+def test_data_without_flagged_views_keep_weights_and_names(found: ViewAudit, tmp_path: Path) -> None:
+    numbers = np.arange(ITEMS, dtype=np.float32)
+    kinds = np.where(numbers < 100, "cat", "dog")
+    views = {name: np.zeros((ITEMS, 2)) for name in "abcd"}
+    dataset = from_arrays(views, kinds, kinds, weights=numbers + 1, numbers=numbers)
+    data = load(found.write_npz_without_flagged_views(dataset, tmp_path), test_fraction=0)
+    assert (data.class_names, data.domain_names) == (("cat", "dog"), ("cat", "dog"))
+    assert data.weights is not None
+    assert data.weights.tolist() == (numbers + 1).tolist()
+    assert data.regression_targets is not None
+    assert data.regression_targets.tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("count", [-1, 4 * ITEMS + 1, 1.5, "3"])
+def test_rejects_an_invalid_count_of_flagged_views(found: ViewAudit, count: Any) -> None:
+    with raises_usage_error("count.invalid", str(4 * ITEMS)):
+        found.flagged(count=count)
 
 
 def test_rates_of_views_explain_those_of_pairs() -> None:

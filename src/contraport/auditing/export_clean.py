@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ def write_clean_data(
         if suffix == ".npz":
             arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
         else:
-            arrays, audited, view = _dataset_to_arrays(dataset), np.arange(len(dataset)), f"view{second}"
+            names = [f"view{number}" for number in range(len(dataset.shapes))]
+            arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[second]
         write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, export, audited, len(arrays[view])), view))
     return path
 
@@ -171,14 +173,14 @@ def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> d
     return {name: array[edits.is_kept] for name, array in edited.items()} | test
 
 
-def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Convert a dataset to the named arrays of an `.npz` file."""
-    blocks = [dataset.store.fetch_views(block) for block in torch.arange(len(dataset)).split(1_000)]
+def dataset_to_arrays(dataset: Dataset, view_names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Convert a dataset to the named arrays of an `.npz` file: views, labels, domains, weights and numbers."""
+    blocks = [dataset.__getitems__(block.tolist()).views for block in torch.arange(len(dataset)).split(1_000)]
     arrays = {
-        f"view{view}": np.concatenate([
+        name: np.concatenate([
             np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks
         ])
-        for view, shape in enumerate(dataset.shapes)
+        for view, (name, shape) in enumerate(zip(view_names, dataset.shapes, strict=True))
     }  # fmt: skip
     for name, names in (("labels", dataset.class_names), ("domains", dataset.domain_names)):
         codes = getattr(dataset, name)

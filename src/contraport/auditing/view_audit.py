@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.html_repr import format_html_rows
+from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.view_scores import (
     compute_mismatch_log_ratio,
     compute_view_log_odds,
@@ -22,7 +22,7 @@ from contraport.auditing.result import Audit, compose_training_advice, write_csv
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
 from contraport.errors import check
-from contraport.options import keep_deprecated_attributes
+from contraport.options import keep_deprecated_attributes, matches_type
 
 
 def check_views_accept_nan(dataset: Dataset) -> None:
@@ -84,7 +84,7 @@ class ViewAudit:
             UsageError: the count is out of range.
         """
         items, views = self.scores.shape
-        good = count is None or 0 <= count <= items * views
+        good = count is None or (matches_type(count, int) and 0 <= count <= items * views)
         check(good, f"count: must be an integer from 0 to {items * views}, got {count!r}.")
         number = int((self.scores < 0).sum()) if count is None else count
         order = np.argsort(self.scores, axis=None, kind="stable")[:number]
@@ -122,13 +122,11 @@ class ViewAudit:
             UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
         """
         check_views_accept_nan(dataset)
-        fetched = dataset.__getitems__(list(range(len(dataset)))).views
-        views = {name: view.clone() for name, view in zip(self.view_names, fetched, strict=True)}
+        arrays = dataset_to_arrays(dataset, self.view_names)
         for item, view in self.flagged().tolist():
-            views[self.view_names[view]][item] = torch.nan
-        labels = {} if dataset.labels is None else {"labels": dataset.labels.numpy()}
+            arrays[self.view_names[view]][item] = np.nan
         path = folder / "dropped.npz"
-        write_npz(path, {name: view.numpy() for name, view in views.items()} | labels)
+        write_npz(path, arrays)
         return path
 
     @property
