@@ -16,7 +16,7 @@ from tests.errors import raises_usage_error
 from contraport import train
 from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
-from contraport.data.image_cache import cache_decoded_images, digest_dataset, has_encoded_images
+from contraport.data.image_cache import cache_decoded_images, digest_for_cache, has_encoded_images
 from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partner_views
 from contraport.runs import as_run_folder
 
@@ -135,6 +135,6 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
     for seed in range(2):
         partners = draw_mismatched_partners(build(), MismatchSpec(0.5, False), seed=seed)
         changed.append(with_partner_views(build(), partners))
-    digests = [digest_dataset(dataset) for dataset in (build(), *changed)]
+    digests = [digest_for_cache(dataset) for dataset in (build(), *changed)]
     assert len(set(digests)) == 5
-    assert digest_dataset(build()) == digests[0]
+    assert digest_for_cache(build()) == digests[0]

@@ -126,7 +126,7 @@ def _write_table(
 
 def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
     """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
-    files = coupling_folder.find_table_files(data)
+    files = coupling_folder.get_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
     sources = {
         part: tables.read_csv_as_text(file) if file.suffix == ".csv" else parsed[part] for part, file in files.items()

@@ -16,10 +16,10 @@ from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
-from contraport.data.stores import MappedArrayStore, MultiViewStore, Store, combine_views
+from contraport.data.stores import MultiViewStore, Store, UndigestedArrayStore, combine_views
 
 MAX_DIGESTED_FETCHED_ITEMS = 1_000
-"""Number of items whose fetched values enter the digest, to detect another perturbation of the same items."""
+"""Maximum number of items whose fetched values enter the digest of `digest_for_cache`."""
 DECODING_BATCH_SIZE = 256
 """Number of images that are decoded or digested at a time."""
 MAX_FREE_DISK_FRACTION = 0.5
@@ -30,7 +30,7 @@ log = logging.getLogger("contraport.data")
 
 def has_encoded_images(dataset: Dataset) -> bool:
     """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(isinstance(store, ImageStore) for store in _list_view_stores(dataset))
+    return any(isinstance(store, ImageStore) for store in _list_stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
@@ -47,12 +47,12 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = _list_view_stores(dataset)
+    stores = _list_stores(dataset)
     encoded = [store for store in stores if isinstance(store, ImageStore)]
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
-    made_of = {"version": __version__, "data": digest_dataset(dataset), "shapes": shapes, "dtype": "uint8"}
+    made_of = {"version": __version__, "data": digest_for_cache(dataset), "shapes": shapes, "dtype": "uint8"}
     size = cache_bytes_needed(made_of)
     if find_cached_arrays(folder, made_of) is None and not _is_within_disk_limit(folder, size):
         return dataset
@@ -66,7 +66,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     )
     decoded = iter(pixels)
     replaced = [
-        MappedArrayStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store
+        UndigestedArrayStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store
         for store in stores
     ]
     return dataset.with_store(combine_views(replaced))
@@ -99,13 +99,16 @@ def _decode_into_cache(
         batches.close()
 
 
-def _list_view_stores(dataset: Dataset) -> tuple[Store, ...]:
+def _list_stores(dataset: Dataset) -> tuple[Store, ...]:
     """Return the stores that a dataset combines, of one or more views each."""
     return dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
 
 
-def digest_dataset(dataset: Dataset) -> str:
-    """Return a digest of the content of all items, and of a sample of items as fetched, after perturbations."""
+def digest_for_cache(dataset: Dataset) -> str:
+    """Return a digest that changes with any item, and with a perturbation of them.
+
+    It covers the content of all items, and the values of up to 1,000 items as they are fetched.
+    """
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     digest.update(b"none" if dataset.digests is None else dataset.digests.numpy().tobytes())
     number = min(MAX_DIGESTED_FETCHED_ITEMS, len(dataset))

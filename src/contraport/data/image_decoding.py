@@ -27,14 +27,6 @@ IMAGE_SUFFIXES = frozenset((
 """Suffixes of image files. Some need a plugin of Pillow; without it such files are reported as unreadable."""
 MIN_DEFAULT_IMAGE_SIDE, MAX_DEFAULT_IMAGE_SIDE = 8, 64
 """Bounds of the default image size, so that training fits a small machine."""
-_MAX_MEASURED_IMAGES = 200
-"""Maximum number of images whose sides determine the default image size."""
-_MAX_IMAGES_IN_MESSAGE = 5
-"""Maximum number of undecodable images that the warning names."""
-_IMAGES_PER_CHECK_BLOCK = 1024
-"""Number of images that are checked at a time, to bound memory."""
-_UNKNOWN_RANGE_MODES = ("I", "F")
-"""Pillow modes of 32-bit integers and floats, whose range of pixels is unknown."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +64,10 @@ class ImageStore(DecodingStore):
         return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def find_undecodable_images_by_position(
+def find_undecodable_names_by_position(
     views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
 ) -> dict[int, str]:
-    """Find items with an image that cannot be decoded; return a dict from item position to image name.
+    """Find the images that cannot be decoded, and log a warning; return the name of the image by item position.
 
     Args:
         views: images of each view, and the positions to check.
@@ -87,8 +79,8 @@ def find_undecodable_images_by_position(
     failures: dict[int, tuple[str, str]] = {}
     with ThreadPoolExecutor() as pool:  # decoders release the interpreter's lock
         for images, positions in views:
-            for first in range(0, len(positions), _IMAGES_PER_CHECK_BLOCK):
-                block = positions[first : first + _IMAGES_PER_CHECK_BLOCK].tolist()
+            for first in range(0, len(positions), 1024):  # a pool starts all calls at once, so blocks bound the memory
+                block = positions[first : first + 1024].tolist()
                 errors = pool.map(partial(find_decoding_error_message, images), block)
                 failures |= {
                     position: (images.describe_item_location(position), error)
@@ -103,16 +95,14 @@ def find_undecodable_images_by_position(
         message = f"data: {example} cannot be read as an image."
     check(len(failures) < checked or not checked, message, "no_readable_image")
     if failures:
-        shown = "; ".join(described[:_MAX_IMAGES_IN_MESSAGE]) + (
-            "; ..." if len(described) > _MAX_IMAGES_IN_MESSAGE else ""
-        )
+        shown = "; ".join(described[:5]) + ("; ..." if len(described) > 5 else "")
         _log.warning("skipped %d of %s %s that cannot be read: %s", len(failures), f"{checked:,}", what, shown)
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
-    """Return the median shorter side of a sample of images in pixels, clipped to the bounds of the default size."""
-    step = -(-len(positions) // _MAX_MEASURED_IMAGES) or 1
+    """Return the median shorter side in pixels of at most 200 images, clipped to the bounds of the default size."""
+    step = -(-len(positions) // 200) or 1
     sides = []
     for position in positions[::step]:
         if find_decoding_error_message(images, position) is None:
@@ -134,7 +124,8 @@ def find_decoding_error_message(images: UndecodedItems, position: int) -> str | 
     """Return the reason why an image cannot be decoded, or None; pixels are decoded only if the format requires it."""
     try:
         with _open_image(images[position]) as image:
-            check(image.mode not in _UNKNOWN_RANGE_MODES, f"the range of pixels of mode {image.mode} is unknown")
+            # Pixels of modes I and F are 32-bit integers and floats of any range.
+            check(image.mode not in ("I", "F"), f"the range of pixels of mode {image.mode} is unknown")
             if image.format == "PNG":
                 image.verify()  # checks the checksum of each chunk
             else:

@@ -35,22 +35,18 @@ if TYPE_CHECKING:
 else:
     transforms = LazyModule("torchvision.transforms.v2.functional")
 
-_RANDOM_CORRUPTIONS = ("noise", "occlusion")
-"""Corruptions that draw random numbers."""
-_NON_IMAGE_NOISE_FACTOR = 5.0
-"""Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
-_ITEMS_PER_BLOCK = 1_000
-"""Number of items of an in-memory dataset that are perturbed at a time."""
-
-NOISE_STDS = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
-_BLUR_STDS = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
-_BRIGHTNESS_OFFSETS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
-_CONTRAST_FACTORS = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
-_OCCLUDED_AREA_FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area under a square of the mean gray
-_JPEG_QUALITIES = (50, 25, 15, 10, 5)  # quality
+_CORRUPTION_STRENGTHS: dict[str, tuple[float, ...]] = {
+    "noise": (0.04, 0.08, 0.12, 0.18, 0.26),  # standard deviation, relative to the pixel range
+    "blur": (0.010, 0.020, 0.030, 0.045, 0.060),  # standard deviation, relative to the side
+    "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),  # offset, relative to the pixel range
+    "contrast": (0.7, 0.5, 0.35, 0.2, 0.1),  # remaining fraction of the distance from the mean
+    "occlusion": (0.05, 0.1, 0.2, 0.3, 0.4),  # fraction of the area under a square of the mean gray
+    "jpeg": (50, 25, 15, 10, 5),  # quality
+}
+"""Strength of each kind of corruption at the severities 1 to 5."""
 
 
-class MismatchedDataset(Dataset):
+class MismatchedOneViewDataset(Dataset):
     """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
@@ -122,7 +118,7 @@ def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_subclass(MismatchedDataset)
+    paired = dataset.as_subclass(MismatchedOneViewDataset)
     paired.partners = partners
     return paired
 
@@ -172,11 +168,11 @@ def class_balanced_item_weights(dataset: Dataset) -> Tensor:
     return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
 
 
-def _with_perturbed_store(dataset: Dataset, store: StoreWrapper) -> Dataset:
-    """Return the dataset with its items perturbed: at once if it is in memory, otherwise at each fetch."""
+def _perturb_now_or_at_fetch(dataset: Dataset, store: StoreWrapper) -> Dataset:
+    """Perturb all items by `store` at once if they are in memory, otherwise at each fetch; return the dataset."""
     if not dataset.is_in_memory:
         return dataset.with_store(store)
-    blocks = [store.fetch_views(block) for block in torch.arange(len(dataset)).split(_ITEMS_PER_BLOCK)]
+    blocks = [store.fetch_views(block) for block in torch.arange(len(dataset)).split(1_000)]  # to bound memory
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
@@ -203,12 +199,12 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _with_perturbed_store(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, non_image_stds))
+    return _perturb_now_or_at_fetch(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, non_image_stds))
 
 
 @dataclass(frozen=True)
 class _CorruptedStore(StoreWrapper):
-    """Store of corrupted items, seeded by their source rows; `non_image_stds` holds None for images."""
+    """Store of corrupted items, each seeded by its source row; `non_image_stds` holds None for views of images."""
 
     corruptions: tuple[CorruptionSpec, ...]
     rows: Tensor
@@ -217,7 +213,7 @@ class _CorruptedStore(StoreWrapper):
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         views = self.store.fetch_views(positions)
-        if not any(one.kind in _RANDOM_CORRUPTIONS for one in self.corruptions):
+        if not any(one.kind in ("noise", "occlusion") for one in self.corruptions):  # the others are deterministic
             return tuple(self._apply_corruptions(view, None) for view in views)
         items = []
         with torch.random.fork_rng(devices=[]):
@@ -234,7 +230,8 @@ class _CorruptedStore(StoreWrapper):
         """Apply all corruptions in turn to one view of some items."""
         for kind, severity in self.corruptions:
             if non_image_std is not None:
-                std = _NON_IMAGE_NOISE_FACTOR * NOISE_STDS[severity - 1] * non_image_std
+                # The noise of images times 5, in units of the standard deviation of the feature or channel.
+                std = 5.0 * _CORRUPTION_STRENGTHS["noise"][severity - 1] * non_image_std
                 view = view + std * torch.randn_like(view)
             else:
                 changed = corrupt_images(view, kind, severity)
@@ -264,35 +261,27 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
         f"severity: must be an integer from 1 to {CORRUPTION_SEVERITIES[-1]}, got {severity!r}.",
     )
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return _CORRUPTION_FUNCTIONS[kind](floats, severity - 1).clamp(0, 1)
+    return _CORRUPTION_FUNCTIONS[kind](floats, _CORRUPTION_STRENGTHS[kind][severity - 1]).clamp(0, 1)
 
 
-def _add_noise(images: Tensor, severity_index: int) -> Tensor:
-    return images + NOISE_STDS[severity_index] * torch.randn_like(images)
-
-
-def _apply_gaussian_blur(images: Tensor, severity_index: int) -> Tensor:
-    sigma = _BLUR_STDS[severity_index] * min(images.shape[2:])
+def _apply_gaussian_blur(images: Tensor, std: float) -> Tensor:
+    sigma = std * min(images.shape[2:])
     reach = max(1, round(3 * sigma))
     sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
     blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
     return blurred
 
 
-def _brighten(images: Tensor, severity_index: int) -> Tensor:
-    return images + _BRIGHTNESS_OFFSETS[severity_index]
-
-
-def _reduce_contrast(images: Tensor, severity_index: int) -> Tensor:
+def _reduce_contrast(images: Tensor, factor: float) -> Tensor:
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return mean + _CONTRAST_FACTORS[severity_index] * (images - mean)
+    return mean + factor * (images - mean)
 
 
-def _occlude_square(images: Tensor, severity_index: int) -> Tensor:
+def _occlude_square(images: Tensor, area: float) -> Tensor:
     items, _, height, width = images.shape
     spans = []
     for length in (height, width):
-        side = max(1, round(length * _OCCLUDED_AREA_FRACTIONS[severity_index] ** 0.5))
+        side = max(1, round(length * area**0.5))
         first = torch.randint(length - side + 1, (items, 1), device=images.device)
         places = torch.arange(length, device=images.device)
         spans.append((places >= first) & (places < first + side))
@@ -300,25 +289,25 @@ def _occlude_square(images: Tensor, severity_index: int) -> Tensor:
     return images.where(~square, images.mean(dim=(1, 2, 3), keepdim=True))
 
 
-def _compress_jpeg(images: Tensor, severity_index: int) -> Tensor:
+def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     check(images.shape[1] in (1, 3), f"images: JPEG requires 1 or 3 channels, got {images.shape[1]}.", "channels")
     pixels = (images.clamp(0, 1) * 255).round().byte().cpu()
     from torchvision.io import decode_jpeg, encode_jpeg
 
-    compressed = encode_jpeg(list(pixels), quality=_JPEG_QUALITIES[severity_index])
+    compressed = encode_jpeg(list(pixels), quality=int(quality))
     decompressed = torch.stack([decode_jpeg(image) for image in compressed])
     return decompressed.to(images.device).float() / 255
 
 
-_CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "noise": _add_noise,
+_CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "noise": lambda images, std: images + std * torch.randn_like(images),
     "blur": _apply_gaussian_blur,
-    "brightness": _brighten,
+    "brightness": lambda images, offset: images + offset,
     "contrast": _reduce_contrast,
     "occlusion": _occlude_square,
     "jpeg": _compress_jpeg,
 }
-"""Corruption of float images ``(b, C, H, W)`` by kind, given the index of the severity from 0 to 4."""
+"""Corruption of float images ``(b, C, H, W)`` by kind, given its strength."""
 
 
 def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
@@ -339,7 +328,7 @@ def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     store = _DomainShiftStore(dataset.store, domains, rotates)
-    whole = _with_perturbed_store(dataset, store).with_domains(domains, names)
+    whole = _perturb_now_or_at_fetch(dataset, store).with_domains(domains, names)
     if shift.held_out is None:
         return whole
     is_left_out = domains == names.index(shift.held_out)

@@ -41,7 +41,7 @@ def fingerprint_dataset(dataset: Dataset) -> str | None:
 
 
 class RecoveredSplits(NamedTuple):
-    """Training and held-out items of a run, looked up in its data, and the number of items that are neither."""
+    """Training and held-out items of a run, found in data by their digests, and the number of all other items."""
 
     train: Dataset
     test: Dataset

@@ -20,8 +20,6 @@ from contraport.data.duplicate_groups import digest_byte_strings, digest_encoded
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
 
-_ITEMS_PER_FETCH = 64  # items fetched at a time to digest them
-
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
 
@@ -45,7 +43,7 @@ class Store(ABC):
 
         The first access reads all items.
         """
-        blocks = torch.arange(len(self)).split(_ITEMS_PER_FETCH)  # to bound memory
+        blocks = torch.arange(len(self)).split(64)  # to bound memory
         return torch.cat([torch.stack([*map(digest_rows, self.fetch_views(block))], dim=1) for block in blocks])
 
     def subset(self, positions: Positions) -> Store:
@@ -86,8 +84,8 @@ class ArrayStore(Store):
 
 
 @dataclass(frozen=True)
-class MappedArrayStore(ArrayStore):
-    """Store of memory-mapped arrays that were computed from the items, such as decoded images; it has no digests."""
+class UndigestedArrayStore(ArrayStore):
+    """Store of arrays that were computed from the items, such as decoded images; it has no digests of the items."""
 
     digests = None
 

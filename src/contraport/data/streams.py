@@ -13,9 +13,6 @@ from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 
-MAX_HEAD_ITEMS = 1_000
-"""Number of items read to determine shapes and statistics."""
-
 
 class ParsedItem(NamedTuple):
     """Parsed item of a torch dataset or stream.

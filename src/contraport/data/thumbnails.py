@@ -16,18 +16,26 @@ MAX_TEXT_CHARACTERS = 500
 MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
-MAX_SHOWN_STANDARD_DEVIATIONS = 3
-"""Number of standard deviations of the data at which shown values are clipped."""
-
 
 def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[np.ndarray]:
-    """Return thumbnails of each view of the items at some positions.
+    """Return the thumbnails of the items at some positions, as one array per view.
 
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
-    views = dataset.store.fetch_views(positions)
-    return [_make_view_thumbnails(items, dataset, view, side) for view, items in enumerate(views)]
+    thumbnails: list[np.ndarray] = []
+    for view, (items, shape) in enumerate(zip(dataset.store.fetch_views(positions), dataset.shapes, strict=True)):
+        if is_text_shape(shape):
+            texts = tensor_to_texts(items)
+            shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
+            thumbnails.append(np.array(shown, np.str_))
+        elif len(shape) == 3:
+            thumbnails.append(shrink_images(items, side))
+        elif len(shape) == 2:
+            thumbnails.append(_shrink_series(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS])
+        else:
+            thumbnails.append(_shrink_series(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
+    return thumbnails
 
 
 def shrink_images(images: Tensor, side: int) -> np.ndarray:
@@ -51,31 +59,15 @@ def shrink_images(images: Tensor, side: int) -> np.ndarray:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _make_view_thumbnails(items: Tensor, dataset: Dataset, view: int, side: int) -> np.ndarray:
-    """Return the thumbnails of one view of some items."""
-    shape = dataset.shapes[view]
-    if is_text_shape(shape):
-        texts = tensor_to_texts(items)
-        shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
-        return np.array(shown, np.str_)
-    if len(shape) == 3:
-        return shrink_images(items, side)
-    if len(shape) == 2:
-        series = _standardize_and_clip(items, dataset, view)[:, :MAX_SHOWN_CHANNELS]
-        return _to_averaged_hundredths(series, MAX_SHOWN_STEPS)
-    vectors = _standardize_and_clip(items[:, None], dataset, view)
-    return _to_averaged_hundredths(vectors, MAX_SHOWN_FEATURES)[:, 0]
+def _shrink_series(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
+    """Return standardized values ``(m, C, T)`` as int8, clipped at -100 and 100, three standard deviations.
 
-
-def _standardize_and_clip(items: Tensor, dataset: Dataset, view: int) -> Tensor:
-    """Standardize values ``(m, C, T)``, and scale and clip -3 to 3 standard deviations to [-1, 1]."""
+    Neighboring steps are averaged to at most `max_steps`. The mean and the standard deviation are those of a channel,
+    or of a feature if the view is of vectors, which have one channel here.
+    """
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
-    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_SHOWN_STANDARD_DEVIATIONS).clamp(-1, 1)
-
-
-def _to_averaged_hundredths(values: Tensor, max_steps: int) -> np.ndarray:
-    """Convert values ``(m, C, T)`` to int8 hundredths; the last axis is averaged to at most `max_steps` values."""
+    values = ((series.float() - mean.reshape(shape)) / std.reshape(shape) / 3).clamp(-1, 1)
     if values.shape[-1] > max_steps:
         flat = values.reshape(-1, 1, values.shape[-1])
         values = F.adaptive_avg_pool1d(flat, max_steps).reshape(*values.shape[:-1], max_steps)

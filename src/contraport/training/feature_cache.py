@@ -17,8 +17,8 @@ from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arra
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import build_loader
-from contraport.data.image_cache import digest_dataset
-from contraport.data.stores import MappedArrayStore
+from contraport.data.image_cache import digest_for_cache
+from contraport.data.stores import UndigestedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components.assembly import TrainingComponents
@@ -45,7 +45,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
     description = "the features of the frozen encoder"
     arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
-    dataset = components.dataset.with_store(MappedArrayStore(tuple(map(torch.from_numpy, arrays))))
+    dataset = components.dataset.with_store(UndigestedArrayStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_loader(
         dataset,
         settings.batch_size,
@@ -91,7 +91,7 @@ def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
-        "data": digest_dataset(components.dataset),
+        "data": digest_for_cache(components.dataset),
         # The architecture includes what weights do not determine, such as activations; without addresses of objects,
         # which differ between processes.
         "networks": [

@@ -20,7 +20,7 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_table_files(folder: str, part: str) -> list[Path]:
-    """Return the files in a folder that hold the table of a name, such as rows.csv and rows.parquet."""
+    """Return the files of one table of a coupling, by any suffix; for "rows" such as rows.csv and rows.parquet."""
     return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 
@@ -29,8 +29,8 @@ def is_coupling_folder(folder: str) -> bool:
     return Path(folder).is_dir() and sum(bool(_list_table_files(folder, part)) for part in TABLE_NAMES) >= 2
 
 
-def find_table_files(folder: str) -> dict[str, Path]:
-    """Find the file of each of the three tables of a coupling; raise `UsageError` unless there is one of each."""
+def get_table_files(folder: str) -> dict[str, Path]:
+    """Return the file of each of the three tables of a coupling; raise `UsageError` unless there is one of each."""
     files = {}
     for part in TABLE_NAMES:
         tables = _list_table_files(folder, part)
@@ -43,7 +43,7 @@ def find_table_files(folder: str) -> dict[str, Path]:
 
 
 def _load_side(file: Path, image_size: int | None) -> Dataset:
-    """Load the rows or the columns; image files are named by the column of keys, not by their paths."""
+    """Load the rows or the columns; the keys of images come from the column of keys, instead of being their paths."""
     side = load_table(str(file), "train", image_size=image_size, test_fraction=0)
     if side.is_image:
         table = read_table(file)
@@ -60,7 +60,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     The tables of rows and columns have a column of keys (such as ``id``) and one view. The table of pairs has the
     columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
-    files = find_table_files(path)
+    files = get_table_files(path)
     sides = {part: _load_side(files[part], image_size) for part in TABLE_NAMES[:2]}
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")

@@ -100,8 +100,8 @@ def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 def _check_folders_beside_splits(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
     """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
-    suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
-    full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
+    suffixes = IMAGE_SUFFIXES if list_relative_paths(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
+    full = [path.name for path in others if not path.name.startswith(".") and list_relative_paths(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
     message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
     message += f"If {train.name} is a class, rename it; if it is the training split, pass {train}."
@@ -110,7 +110,7 @@ def _check_folders_beside_splits(folder: Path, train: Path, *, has_test: bool, o
         _log.warning("%s: files in %s, beside the splits, are not used", folder, shown)
 
 
-def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
+def list_relative_paths(folder: Path, suffixes: Collection[str]) -> list[str]:
     """Return the files with given suffixes in a folder and its subfolders, as sorted relative paths.
 
     Links are followed, except those to a folder that contains them.
@@ -143,7 +143,14 @@ def read_text_file(file: str) -> str:
 
 
 class _FolderListing(NamedTuple):
-    """Folders and path of each image (or of each text, without images), paths of texts, and mask of the test items."""
+    """Items in a folder, which are images, or texts if there are no images.
+
+    Attributes:
+        parents: names of the folders around each item.
+        items: path of each item.
+        texts: paths of all texts.
+        is_test: mask of the items of the test split; None if there is no folder of test items.
+    """
 
     parents: list[tuple[str, ...]]
     items: list[str]
@@ -154,7 +161,7 @@ class _FolderListing(NamedTuple):
 def _build_folder_listing(folder: Path) -> _FolderListing:
     """List the images and texts in a folder and its subfolders; raise `UsageError` if a split has none."""
     parts = [part for part in _get_train_and_test_folders(folder) if part is not None]
-    listed = [list_files(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
+    listed = [list_relative_paths(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
     suffixes = (
         IMAGE_SUFFIXES
         if any(_get_lower_suffix(file) in IMAGE_SUFFIXES for files in listed for file in files)

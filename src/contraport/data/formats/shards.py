@@ -23,7 +23,7 @@ from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLUMN_NAMES
-from contraport.data.formats.image_and_text_files import list_files
+from contraport.data.formats.image_and_text_files import list_relative_paths
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions
@@ -32,14 +32,8 @@ from contraport.errors import check, check_regular_file, translate_read_errors
 
 _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
 """Fields of samples: suffixes of archive members, and one name for all suffixes of images."""
-_BRACES_PATTERN = re.compile(r"\{([^{}]*)\}")
-"""One pair of braces and its content."""
-_RANGE_PATTERN = re.compile(r"(\d+)\.\.(\d+)")
-"""Range of numbers in braces, such as 000..003."""
 _MAX_ARCHIVES = 1_000_000
 """Maximum number of archives in a range of numbers in braces."""
-_INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
-"""Integers of at most 18 digits without leading zeros."""
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +128,9 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveField(UndecodedItems):
-    """Encoded members of tar archives under one suffix; each access opens an archive, so that processes can share this.
+    """Encoded members of tar archives under one suffix.
+
+    Each access opens an archive, so that several processes can use the same object.
 
     Attributes:
         archive_paths: path of each archive.
@@ -185,7 +181,7 @@ class ArchiveArrayStore(DecodingStore):
         return (self.shape,)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (_read_array_members(self.encoded, positions.tolist()),)
+        return (_stack_array_members(self.encoded, positions.tolist()),)
 
 
 @dataclass(frozen=True)
@@ -207,7 +203,7 @@ def _list_archives(data: str) -> list[str]:
     """Return the paths of the archives at a path, of a brace pattern or in a folder."""
     path = Path(data)
     if path.is_dir():
-        return [str(path / file) for file in list_files(path, {".tar"})]
+        return [str(path / file) for file in list_relative_paths(path, {".tar"})]
     names = list(expand_braces(data))
     missing = [name for name in names if not Path(name).is_file()]
     message = f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {''.join(missing[:1])}."
@@ -221,14 +217,14 @@ def expand_braces(pattern: str) -> Iterator[str]:
     >>> list(expand_braces("{train,test}-{08..10}.tar"))[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
     """
-    pieces = _BRACES_PATTERN.split(pattern)  # plain texts at even places, contents of braces at odd ones
+    pieces = re.split(r"\{([^{}]*)\}", pattern)  # plain texts at even places, contents of braces at odd ones
     choices = [_expand_alternatives(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
     return ("".join(parts) for parts in itertools.product(*choices))
 
 
 def _expand_alternatives(content: str) -> list[str]:
-    """Return the strings that the text between two braces of a name expands to, such as ``08..10`` or ``a,b``."""
-    match = _RANGE_PATTERN.fullmatch(content)
+    """Expand the content of a pair of braces, such as ``08..10`` or ``a,b``, into a list of strings."""
+    match = re.fullmatch(r"(\d+)\.\.(\d+)", content)
     if match is None:
         return content.split(",")
     first, last = int(match[1]), int(match[2])
@@ -239,7 +235,7 @@ def _expand_alternatives(content: str) -> list[str]:
 
 
 def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
-    """Return the archives of both splits, and which of them are test archives, ``(archives,)``."""
+    """Return the archives of both splits, and the mask of the test archives."""
     names = [_find_test_split_name(archive) for archive in archives]
     chosen = next((name for name in TEST_SPLIT_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:
@@ -278,7 +274,7 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
                     views[sys.intern(field)] = member.offset, member.size
                 elif field in (_CLASS_FIELD, _JSON_FIELD):
                     file.seek(member.offset)
-                    metadata |= _parse_label_and_domain(field, file.read(member.size), f"{archive}: {member.path}")
+                    metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.path}")
                 else:
                     ignored_counts[f".{field}"] += 1
             if views:
@@ -297,8 +293,8 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
     return folder + slash + stem, before + dot + (_IMAGE_FIELD if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
-def _parse_label_and_domain(field: str, content: bytes, where: str) -> dict[str, str]:
-    """Return the label and the domain in a `.cls` or `.json` file."""
+def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
+    """Return "label" and "domain" by name, as far as a `.cls` or `.json` file has them."""
     with translate_read_errors(f"data: {where}", f".{field}"):
         if field == _CLASS_FIELD:
             return {"label": content.decode().strip()}
@@ -324,7 +320,7 @@ def _encode_as_codes_and_names(
         return None, None
     missing = next((sample.key for sample, value in zip(samples, values, strict=True) if value is None), None)
     check(missing is None, f"data: {data}: the sample {missing!r} has no {role}, others have.", f"missing_{role}")
-    integers = all(_INTEGER_PATTERN.fullmatch(value) for value in values)
+    integers = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", value) for value in values)  # without leading zeros, in 64 bits
     return factorize(f"data: {data}: {role}", [int(value) for value in values] if integers else values)
 
 
@@ -338,12 +334,12 @@ def _build_view(archives: list[str], samples: list[_Sample], field: str) -> Unde
         return members
     if field.endswith(_TEXT_FIELD):
         return ArchiveTextStore(members)
-    shape = tuple(_read_array_members(members, [0]).shape[1:])
+    shape = tuple(_stack_array_members(members, [0]).shape[1:])
     return ArchiveArrayStore(members, shape)
 
 
-def _read_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
-    """Read the arrays at some positions as one view."""
+def _stack_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
+    """Read the arrays at some positions, and stack them to a view."""
     arrays: list[np.ndarray] = []
     for position in positions:
         name = members.describe_item_location(position)

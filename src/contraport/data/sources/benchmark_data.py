@@ -27,21 +27,14 @@ from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
 from contraport.errors import UsageError, check, check_regular_file, translate_read_errors
 
-DIGITS_TEST_FRACTION = 0.25
-"""Fraction of each class of the digits that is held out."""
 FASHION_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Folder of the Debian package dataset-fashion-mnist."""
 FASHION_CLASS_NAMES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-SVHN_CLASS_NAMES = tuple("0123456789")
 UCI_VIEW_NAMES = ("fou", "fac", "kar", "pix", "zer", "mor")
 """Names of the six tables of features, in the order of the views."""
 NUM_UCI_CLASSES, NUM_UCI_OBJECTS = 10, 2_000
-DEFAULT_DOWNLOAD_FOLDER = Path("~/.cache/contraport")
-"""Folder of downloads if `root` is not given."""
-MIN_SENTENCE_WORDS = 3
-"""Minimum number of words in the first sentence of a docstring that is used."""
 MIN_FUNCTIONS_PER_MODULE = 20
 """Minimum number of functions of a module that is used as a class, so that a split of it is not too small."""
 _EXCLUDED_LIBRARY_FOLDERS = {
@@ -51,8 +44,8 @@ _EXCLUDED_LIBRARY_FOLDERS = {
 
 
 def get_download_folder(root: Path | None) -> Path:
-    """Return the folder for downloaded data: `root`, or the default folder."""
-    return (root or DEFAULT_DOWNLOAD_FOLDER).expanduser()
+    """Return the folder for downloaded data: `root`, or by default ``~/.cache/contraport``."""
+    return (root or Path("~/.cache/contraport")).expanduser()
 
 
 def load_digits(split: str, root: Path | None) -> Dataset:
@@ -61,7 +54,7 @@ def load_digits(split: str, root: Path | None) -> Dataset:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    positions = draw_stratified_split(labels, split, fraction=DIGITS_TEST_FRACTION)
+    positions = draw_stratified_split(labels, split, fraction=0.25)
     return copy_subset(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
@@ -75,12 +68,12 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     failures = []
     for folder in (FASHION_DEBIAN_FOLDER, raw):
         try:
-            return _read_fashion_mnist(folder, split)
+            return _load_fashion_split(folder, split)
         except (OSError, EOFError, ValueError) as error:
             failures.append(f"{folder} ({error})")
     try:
         _download_fashion(download)
-        return _read_fashion_mnist(raw, split)
+        return _load_fashion_split(raw, split)
     except (OSError, EOFError, ValueError, RuntimeError) as error:
         failures.append(f"download to {download} ({error})")
     raise UsageError(f"data: fashion-mnist was not found in {'; '.join(failures)}.", kind="not_found")
@@ -93,8 +86,8 @@ def _download_fashion(root: Path) -> None:
     FashionMNIST(str(root), download=True)
 
 
-def _read_fashion_mnist(folder: Path, split: str) -> Dataset:
-    """Read one split of Fashion-MNIST from its IDX files."""
+def _load_fashion_split(folder: Path, split: str) -> Dataset:
+    """Load one split of Fashion-MNIST from its IDX files in a folder."""
     prefix = "train" if split == "train" else "t10k"
     images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
     labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
@@ -138,7 +131,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
     from torchvision.datasets import SVHN
 
     data = _read_torchvision("svhn", SVHN, root, split=split)
-    return _build_image_dataset("svhn", split, data.data, data.labels, SVHN_CLASS_NAMES, flips=False)
+    return _build_image_dataset("svhn", split, data.data, data.labels, tuple("0123456789"), flips=False)
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
@@ -346,7 +339,7 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
-    """Return the functions of Python's library whose name and docstring sentence are unique, of large modules only."""
+    """Return the functions in large modules of Python's library whose name and docstring sentence are unique."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
@@ -369,7 +362,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocs
             continue
         for node in _iterate_function_definitions(tree):
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
-            if len(sentence.split()) >= MIN_SENTENCE_WORDS:
+            if len(sentence.split()) >= 3:  # shorter ones hardly describe a function
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
                 name = _name_to_phrase(" ".join((place.stem, node.name, *arguments)))
                 yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), name, sentence)

@@ -24,13 +24,8 @@ from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_col
 from contraport.data.formats.shards import derive_field_view_names
 from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, iterate_source
+from contraport.data.streams import ParsedItem, Stream, iterate_source
 from contraport.errors import UsageError, check, one_line_reason
-
-_WEBDATASET_KEY_FIELD = "__key__"
-"""Field of a webdataset item that holds its name."""
-_LABEL_FIELD_NAMES = (*LABEL_COLUMN_NAMES, "cls")
-"""Names of the fields of a dict item that hold its label."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +102,7 @@ def from_torch(
     item = dataset[0]
     first = parse_torch_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
-        labels = _read_labels(dataset, length, name)
+        labels = _find_or_read_labels(dataset, length, name)
     codes, class_names = _encode_labels_and_class_names(dataset, labels)
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
@@ -122,7 +117,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         allows_flips=flips,
-        view_names=get_item_view_names(item),
+        view_names=_list_view_names(item),
     )
 
 
@@ -140,7 +135,7 @@ def _encode_labels_and_class_names(
     return codes, names
 
 
-def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
+def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
     """Return the labels that a dataset stores, or read each item for its label."""
     stored = _find_stored_labels(dataset)
     if stored is not None and len(stored) == length and str(stored[0]) == str(find_item_label(dataset[0])):
@@ -207,7 +202,7 @@ def from_stream(
     name = type(source).__name__ if name is None else name
     message = f"data: {name} can be iterated only once; pass an iterable whose __iter__ starts anew each time."
     check(not hasattr(source, "__next__"), message, "single_use")
-    raw = list(itertools.islice(iterate_source(source, name), MAX_HEAD_ITEMS))
+    raw = list(itertools.islice(iterate_source(source, name), 1_000))  # enough for shapes and statistics
     check(len(raw) > 0, f"data: {name} yielded no item.", "empty")
 
     def read(item: Any, position: int) -> ParsedItem:
@@ -230,8 +225,8 @@ def from_stream(
         split="train",
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
-        allows_flips=flips or has_images(raw[0]),
-        view_names=get_item_view_names(raw[0]),
+        allows_flips=flips or _has_images(raw[0]),
+        view_names=_list_view_names(raw[0]),
     )
     return Stream(source, read, head)
 
@@ -256,7 +251,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
         check(len(fields) > 0, message, "no_view")
         views = [_parse_item_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
-        key = str(item[_WEBDATASET_KEY_FIELD]) if _WEBDATASET_KEY_FIELD in item else None
+        key = str(item["__key__"]) if "__key__" in item else None
     else:
         parts = _flatten_nested(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
@@ -269,7 +264,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
 def find_item_label(item: Any) -> int | str | None:
     """Return the class label in an item of a torch dataset, or None if it has none."""
     if isinstance(item, Mapping):
-        value = next((item[name] for name in item if str(name).lower() in _LABEL_FIELD_NAMES), None)
+        value = next((item[name] for name in item if str(name).lower() in (*LABEL_COLUMN_NAMES, "cls")), None)
     else:
         value = next(iter(_flatten_nested(item)[-1:]), None) if isinstance(item, tuple | list) else None
     if isinstance(value, bytes):
@@ -279,14 +274,14 @@ def find_item_label(item: Any) -> int | str | None:
     return value if isinstance(value, int | str) else None
 
 
-def has_images(item: Any) -> bool:
+def _has_images(item: Any) -> bool:
     """Return whether an item contains a PIL image or an encoded image."""
     if isinstance(item, Mapping):
         return any(_is_image_field(name, value) for name, value in item.items())
     return any(isinstance(part, Image.Image) for part in _flatten_nested(item))
 
 
-def get_item_view_names(item: Any) -> tuple[str, ...]:
+def _list_view_names(item: Any) -> tuple[str, ...]:
     """Return the names of the views of an item that is a dict of several views; empty otherwise."""
     fields = _get_view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
@@ -315,7 +310,7 @@ def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
 def _parse_item_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     """Parse one field of an item into a view, as a batch of one."""
     if not _is_text_field(name, value):
-        return _as_batch_of_one(_decode_value(value, where), where, image_size)
+        return _as_batch_of_one(_decode_image_or_list(value, where), where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
@@ -344,7 +339,7 @@ def _lowercase_part_after_last_dot(name: object) -> str:
     return str(name).rpartition(".")[2].lower()
 
 
-def _decode_value(part: Any, where: str) -> Any:
+def _decode_image_or_list(part: Any, where: str) -> Any:
     """Convert an encoded image to a PIL image and a list to an array; return other values unchanged."""
     content = part["bytes"] if isinstance(part, Mapping) else part
     if isinstance(content, list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,21 +15,18 @@ from contraport._utils.progress import ProgressBars
 from contraport.data.formats.shards import expand_braces
 from contraport.errors import UsageError, check, import_optional, one_line_reason
 
-_URL_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
-"""URLs, also chained ones of fsspec such as ``simplecache::s3://...``."""
-
 BYTES_PER_MEGABYTE = 1_000_000
 
 log = logging.getLogger("contraport.data")
 
 
 def is_remote(data: str) -> bool:
-    """Return whether a string is a URL.
+    """Return whether a string is a URL; also a chained one of fsspec, such as ``simplecache::s3://...``.
 
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)
     """
-    return _URL_PATTERN.fullmatch(data) is not None
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+", data) is not None
 
 
 class _RemoteFile(NamedTuple):
@@ -78,7 +75,7 @@ def download(url: str, cache: Path) -> str:
         local = folder / one.rpartition("/")[2]
         try:
             system, path = fsspec.core.url_to_fs(one)
-            found = dict(_iterate_files_with_relative_paths(system, path))
+            found = _get_paths_by_relative_path(system, path)
         except Exception as error:  # each protocol raises its own errors
             if not local.exists():
                 raise UsageError(f"data: {one} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
@@ -96,16 +93,16 @@ def download(url: str, cache: Path) -> str:
     return str(folder / last)
 
 
-def _iterate_files_with_relative_paths(system: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the files at a path, each with its relative path in a folder, or "" if the path is a file."""
+def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
+    """Return the path of each file in a folder, by its relative path; by "" if `path` is a file itself."""
     if not system.isdir(path):
-        if system.exists(path):
-            yield "", path
-        return
+        return {"": path} if system.exists(path) else {}
+    paths = {}
     for file in sorted(system.find(path)):
         inside = file[len(path) :].lstrip("/") if file.startswith(path) else file.rpartition("/")[2]
         check(".." not in inside.split("/"), f"data: {file}: must be a name within its folder.", "outside_folder")
-        yield inside, file
+        paths[inside] = file
+    return paths
 
 
 def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> None:

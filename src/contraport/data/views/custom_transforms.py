@@ -17,9 +17,6 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
-_BATCH_TRANSFORM_LIBRARY = "kornia"
-"""Library whose transforms are called with batches."""
-
 
 @dataclass(frozen=True)
 class BatchTransform:
@@ -75,7 +72,7 @@ class CustomTransform:
         for item, seed in zip(items, seeds, strict=True):
             views = []
             for view in range(number):
-                with _seeded_generators(self.function, [*seed, view]):
+                with _fork_and_seed_generators(self.function, [*seed, view]):
                     views.append(self.transform_item(item))
             rows.append(torch.stack(views))
         return torch.stack(rows)
@@ -97,7 +94,7 @@ class CustomTransform:
 
     @contextmanager
     def _translate_callable_errors(self, what: str, values: Tensor) -> Iterator[None]:
-        """Context manager: raise an error of the callable as `UsageError`, with its input."""
+        """Context manager: raise an error of the callable as a `UsageError` that describes `values`, the input."""
         try:
             yield
         except Exception as error:  # user code may raise anything
@@ -116,7 +113,7 @@ def find_custom_transform(augment: Any) -> CustomTransform | None:
     if isinstance(augment, BatchTransform):
         return CustomTransform(augment.function, True)
     check(callable(augment), f"augment: must be a name or a callable, got {augment!r}.")
-    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _BATCH_TRANSFORM_LIBRARY)
+    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == "kornia")
 
 
 class TransformedDataset(Dataset):
@@ -148,7 +145,7 @@ class TransformedDataset(Dataset):
 
 
 @contextmanager
-def _seeded_generators(transform: Any, seeds: Sequence[int]) -> Iterator[None]:
+def _fork_and_seed_generators(transform: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Context manager: seed all random generators that a callable may use, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
