@@ -12,7 +12,7 @@ from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_sa
 from torch import nn
 
 import contraport
-from contraport.engine import Gibbs, RationalQuadratic, StudentT
+from contraport.engine import Gibbs, Kernel, RationalQuadratic, StudentT
 from contraport.objectives import (
     KL,
     Balanced,
@@ -711,6 +711,16 @@ def test_a_module_as_cost_gets_its_gradient(plan, layout, backend):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 
+class InDoubledUnits(Kernel):
+    """A kernel of a callable whose unit of the cost is not the temperature."""
+
+    def __init__(self):
+        super().__init__(log_distance, 0.7, learnable=True)
+
+    def log_kernel(self, negative_cost_in_units, temperature):
+        return negative_cost_in_units(2 * temperature)
+
+
 LEARNED = {
     "cosine": (Gibbs("cosine", 0.7, learnable=True), lambda x, y, tau: -(1 - formulas.cosine(x, y)) / tau),
     "sqeuclidean": (Gibbs("sqeuclidean", 0.7, learnable=True), lambda x, y, tau: -COSTS["sqeuclidean"](x, y) / tau),
@@ -719,6 +729,7 @@ LEARNED = {
         lambda x, y, tau: -((1 - formulas.cosine(x, y)) ** 2) / tau,
     ),
     "callable": (Gibbs(log_distance, 0.7, learnable=True), lambda x, y, tau: -log_distance(x, y) / tau),
+    "callable in a unit of its own": (InDoubledUnits(), lambda x, y, tau: -log_distance(x, y) / (2 * tau)),
     "rational": (
         RationalQuadratic("sqeuclidean", 0.7, power=0.3, learnable=True),
         lambda x, y, tau: -0.3 * (1 + formulas.squared_distance(x, y) / tau).log(),

@@ -49,8 +49,8 @@ class InitialTemperature(float):
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
-ScaledNegativeCost: TypeAlias = Callable[[float | Tensor], LogKernel]
-"""Function from a scale to T = -cost / scale, as a log-kernel without a link function."""
+NegativeCostInUnits: TypeAlias = Callable[[float | Tensor], LogKernel]
+"""Function of a unit u that returns the negative cost in this unit, T = -cost / u, as a log-kernel without a link."""
 
 
 class Kernel(nn.Module, ABC):
@@ -136,21 +136,17 @@ class Kernel(nn.Module, ABC):
             _check_positive_if_on_cpu(self._external[0])
             temperature = current_processes().with_averaged_gradient(self._external[0].reshape(()))
         elif self.log_temperature is not None:
-            learned = self._clamp_and_get_log_temperature(self.log_temperature).exp()
-            temperature = current_processes().with_averaged_gradient(learned)
+            # In place: a clamp in the graph has no gradient beyond the bound, so the temperature could not rise again.
+            lowest = math.log(MIN_LEARNED_TEMPERATURE)
+            if is_in_torch_func():  # which allows no write in place; value and gradient are equal
+                value = self.log_temperature.reshape(())
+                learned = value + (value.clamp_min(lowest) - value).detach()
+            else:
+                with torch.no_grad():
+                    self.log_temperature.clamp_(min=lowest)
+                learned = self.log_temperature.reshape(())
+            temperature = current_processes().with_averaged_gradient(learned.exp())
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
-
-    def _clamp_and_get_log_temperature(self, log_temperature: nn.Parameter) -> Tensor:
-        """Clamp the learned log-temperature to its lower bound in place, and return it as a scalar."""
-        # Not a clamp in the graph, which would have no gradient beyond the bound: the temperature could never rise
-        # again.
-        lowest = math.log(MIN_LEARNED_TEMPERATURE)
-        if is_in_torch_func():  # which allows no write in place; value and gradient are equal
-            value = log_temperature.reshape(())
-            return value + (value.clamp_min(lowest) - value).detach()
-        with torch.no_grad():
-            log_temperature.clamp_(min=lowest)
-        return log_temperature.reshape(())
 
     def forward(
         self,
@@ -212,27 +208,28 @@ class Kernel(nn.Module, ABC):
     def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Return T = -cost / cost_unit, given a matrix of similarities, (N, M)."""
+        """Build the log-kernel T = -cost / cost_unit from a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
         matrix = (factor * similarities - offset) / cost_unit
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
-    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel of a cost C, which is given as a function: it returns the matrix -C/s for a scale s.
+    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+        """Build the log-kernel from the negative cost, in a unit that the kernel chooses.
 
         Args:
-            scaled_negative_cost: maps a scale s to -C/s.
-            temperature: of the call.
+            negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
+            temperature: temperature of this call.
         """
 
     def _build_linkless_log_kernel(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Return T = -cost / cost_unit between embeddings, as a log-kernel without a link function."""
+        """Build the log-kernel T = -cost / cost_unit between embeddings, without a link function."""
         if not isinstance(self.cost, str):
-            return CallableLogKernel(self.cost, x, y, temperature)
+            scale = 1.0 if cost_unit is temperature else temperature / cost_unit
+            return CallableLogKernel(self.cost, x, y, temperature, scale=scale)
         if self.cost == "sqeuclidean":
             # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
             # digits to cancellation near the origin.
@@ -362,9 +359,11 @@ class Gibbs(Kernel):
         check(power == 1 or cost in _DISTANCE_COSTS, message, "conflict")
         self.power = power
 
-    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        kernel = scaled_negative_cost(temperature ** (1 / self.power))  # C^p / temperature = (C / temperature^(1/p))^p
-        return kernel if self.power == 1 else kernel.with_link(PoweredCostLink(self.power))
+    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+        if self.power == 1:
+            return negative_cost_in_units(temperature)
+        # C^p / temperature = (C / temperature^(1/p))^p
+        return negative_cost_in_units(temperature ** (1 / self.power)).with_link(PoweredCostLink(self.power))
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"
@@ -405,8 +404,8 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_negative_cost(temperature).with_link(PolynomialTailLink(self.power))
+    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_units(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
         numbers = f"{self._temperature_repr()}, power={self.power!r}"
@@ -441,8 +440,8 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_negative_cost(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
+    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_units(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"

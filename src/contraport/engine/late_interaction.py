@@ -36,7 +36,7 @@ from contraport.engine.autograd import (
     is_in_torch_func,
     normalize,
 )
-from contraport.engine.kernels import Kernel, ScaledNegativeCost, TemperatureLike
+from contraport.engine.kernels import Kernel, NegativeCostInUnits, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
@@ -131,8 +131,8 @@ class LateInteraction(Kernel):
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_negative_cost(temperature)
+    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_units(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the similarities, (N, M), of sets x, (N, t, d), and y, (M, s, d)."""

@@ -93,13 +93,10 @@ class LogSoftplus(Link):
     """Link of the logistic loss of negative pairs: h(T) = log log(1 + e^T)."""
 
     def value(self, t: Tensor) -> Tensor:
-        # Far below zero log(1 + e^T) equals e^T to the last digit and would underflow: its logarithm is T itself.
-        linear = t < _SOFTPLUS_LINEAR_BELOW
-        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_SOFTPLUS_LINEAR_BELOW).log())
-
-
-_SOFTPLUS_LINEAR_BELOW = -37.0
-"""Below this T, log(1 + e^T) is e^T in double precision: e^-37 = 8.5e-17 is less than half an ulp of 1, 1.1e-16."""
+        # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is
+        # 8.5e-17, less than half an ulp of 1.
+        linear = t < -37
+        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=37).log())
 
 
 @dataclass(frozen=True)
