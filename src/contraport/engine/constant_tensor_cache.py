@@ -28,7 +28,12 @@ _get_version_counter = attrgetter("_version")  # torch counts the writes in plac
 
 
 class CacheEntry(Generic[T]):
-    """Cached value with version counters, which reveal writes in place; temporary if made in a trace or transform."""
+    """Cached value, with the version counters of its tensors, which reveal writes in place.
+
+    Attributes:
+        value: The cached value.
+        is_temporary: Whether it was made in a trace or a transform, and must not be cached beyond it.
+    """
 
     def __init__(self, value: T) -> None:
         self.value = value

@@ -52,7 +52,7 @@ class PassesConfig(NamedTuple):
 
 
 class BackwardArgs(NamedTuple):
-    """Arguments of the backward pass of an operation: outputs, their gradients, and flags of inputs that need one.
+    """Arguments of a backward pass: outputs, gradients of the outputs, and which inputs need a gradient.
 
     Attributes:
         outputs: All outputs of the forward computation.

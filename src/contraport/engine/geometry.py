@@ -197,7 +197,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def with_pass_inputs_only(self) -> Geometry:
-        """Return the geometry with only those inputs that a pass over all pairs needs, thus without the temperature."""
+        """Return the same geometry without the temperature, which passes over the pairs do not read."""
         return Geometry(self.log_kernel.with_pass_inputs_only(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:

@@ -184,12 +184,15 @@ class SetMatching(NamedTuple):
         return row, column
 
     def dual_term_per_row_vector(self, f: Tensor) -> Tensor:
-        """Return the dual term of each vector of a row at its potential f, in the shape of f."""
+        """Return what each vector of the row adds to the dual objective, from the potentials f; in the shape of f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def dual_term_per_column_vector(self, g: Tensor) -> Tensor:
-        """Return the dual term of each vector of a column at its potential g, after a last half-step on the rows."""
+        """Return what each vector of the column adds to the dual objective, from the potentials g.
+
+        It holds after a last half-step on the rows.
+        """
         _, ratio = self.temperature_to_price_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 
@@ -230,13 +233,11 @@ def _set_similarities_op(
 
 
 @_set_similarities_op.register_fake
-def _set_similarities_op_fake(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_set_similarities_op` without computing them, for tracing."""
-    return _allocate_scores_and_positions(x, y, temperature)
+def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
+    """Allocate the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m), else an empty tensor.
 
-
-def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
-    """Allocate the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m), else none."""
+    It is also the fake implementation of `_set_similarities_op`, by which `torch.compile` traces it.
+    """
     (n, t, _), (m, s, _) = x.shape, y.shape
     integers = torch.int16 if s < 1 << 15 else torch.int32  # positions outlive the forward pass: keep them small
     # Zeros: padding of a row has no maximum, and its position is read with weight 0.
@@ -409,19 +410,11 @@ class _CosineTile:
         for k in range(matching.iterations + 1):
             if k > 0:
                 potential = self.row_potentials[-1]
-                self.column_sums.append(self._multiply_kernel_by_row_weights(self.a * potential.exp()))
+                self.column_sums.append((self.kernel * (self.a * potential.exp())[..., None]).sum(1))
                 self.scalings.append(self.column_sums[-1] ** -matching.column_damping)
-            self.row_sums.append(self._multiply_kernel_by_column_weights(self.b * self.scalings[-1]))
+            self.row_sums.append((self.kernel * (self.b * self.scalings[-1])[:, None]).sum(3))
             self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
         return self
-
-    def _multiply_kernel_by_column_weights(self, weights: Tensor) -> Tensor:
-        """Return the sum over s of kernel[b, t, c, s] weights[b, c, s], shape (b, t, c)."""
-        return (self.kernel * weights[:, None]).sum(3)
-
-    def _multiply_kernel_by_row_weights(self, weights: Tensor) -> Tensor:
-        """Return the sum over t of kernel[b, t, c, s] weights[b, t, c], shape (b, c, s)."""
-        return (self.kernel * weights[..., None]).sum(1)
 
     def similarities(self) -> Tensor:
         """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
@@ -432,10 +425,10 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient in the cosines, (b, t, c, s), from that in the similarities, (b, c).
+        """Backpropagate: from the gradient of the similarities, (b, c), to that of the cosines, (b, t, c, s).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
-        factor per column vector to the gradient in the kernel.
+        factor per column vector to the gradient of the kernel.
         """
         matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_price_ratios
         # Minus tau from the value, and 1 / tau from the kernel, cancel.
@@ -451,12 +444,12 @@ class _CosineTile:
             weights.addcmul_(d_sum[..., None], column_factor[:, None])
             if k == 0:
                 break
-            through = column_factor * self._multiply_kernel_by_row_weights(d_sum)
+            through = column_factor * (self.kernel * d_sum[..., None]).sum(1)
             d_g = -through if d_g is None or k < matching.iterations else d_g - through
             d_sum = d_g * matching.column_damping / self.column_sums[k - 1]
             row_factor = self.a * self.row_potentials[k - 1].exp()
             weights.addcmul_(row_factor[..., None], d_sum[:, None])
-            d_f = -row_factor * self._multiply_kernel_by_column_weights(d_sum)
+            d_f = -row_factor * (self.kernel * d_sum[:, None]).sum(3)
         return weights.mul_(self.kernel)
 
 

@@ -133,7 +133,7 @@ class LogKernel(ABC):
 
     @property
     def absolute_value_bound(self) -> float:
-        """Bound on |log K| that holds by construction; infinity if none is known."""
+        """Bound on |log K| that holds for any embeddings, such as unit vectors; infinity if there is none."""
         return math.inf
 
     @abstractmethod
@@ -162,9 +162,9 @@ class LogKernel(ABC):
         return False
 
     def with_pass_inputs_only(self) -> LogKernel:
-        """Return the kernel with only those inputs that a pass over all pairs needs.
+        """Return the same kernel without the temperature, which passes over the pairs do not read.
 
-        The temperature is not needed, as the scaled embeddings contain it.
+        The scaled embeddings contain it.
         """
         return self
 

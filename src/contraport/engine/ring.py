@@ -52,7 +52,12 @@ class Shards(NamedTuple):
 
     @classmethod
     def from_row_items(cls, row_items: Tensor, item_counts: tuple[int, ...]) -> Shards:
-        """Build the shards from the item index of each row, (N,), and the number of items of each process."""
+        """Build the shards: a row belongs to the process that has its item.
+
+        Args:
+            row_items: index of the item of each row, (N,), counted over all processes.
+            item_counts: number of items of each process.
+        """
         ends = torch.tensor(item_counts, device=row_items.device).cumsum(0)
         owners = torch.bucketize(row_items, ends, right=True)
         sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
@@ -221,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a `RingVisit` of own rows for each block of columns; with `half_ring`, those that symmetry requires."""
+        """Yield one `RingVisit` per block of columns; with `half_ring`, every symmetric pair of entries is visited once."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
@@ -472,6 +477,6 @@ class _WeightedLogKernelRowSums(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Return the weights of the pairs of the rows and columns that a visit of the ring holds."""
+    """Return the part of a weight matrix that a visit of the ring covers."""
     rows = ring.row_shards.owner_range_to_rows(visit.rows)
     return weight.take_rows_and_columns(rows, ring.column_shards.owner_range_to_rows(visit.columns))

@@ -134,7 +134,7 @@ def pair_weights_kernel(
 
 @triton.jit
 def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
-    """Triton kernel of the sum or (with LOGARITHM) log-sum-exp over splits in a fixed order: (splits, n) to (n,)."""
+    """Triton kernel that adds up the splits in a fixed order, (splits, n) to (n,); by log-sum-exp if LOGARITHM."""
     positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
@@ -233,7 +233,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of <x_i, y_j>; if there is a link, with biases, its input T = <x_i, y_j> + r_i + c_j."""
+    """Return a tile of <x_i, y_j>, to which the biases r_i + c_j are added if there is a link."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
