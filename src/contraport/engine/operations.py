@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -136,14 +137,24 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
 
 
+class ConvergedPotentials(NamedTuple):
+    """Potentials f, (N,), and g, (M,), at convergence, and the number of iterations, None under `torch.compile`."""
+
+    f: Tensor
+    g: Tensor
+    iterations: int | None
+
+
 def run_sinkhorn_to_convergence(
     geometry: Geometry,
     log_marginals: tuple[Tensor, Tensor],
     tolerance: float,
     iterations: int,
     relaxation: Relaxation | None = None,
-) -> tuple[Tensor, Tensor, int | None]:
+) -> ConvergedPotentials:
     """Run Sinkhorn half-steps to convergence and return the potentials, with gradients by implicit differentiation.
+
+    Unless relaxed, the masses of the columns are exact.
 
     Args:
         geometry: the pairs, (N, M).
@@ -152,10 +163,6 @@ def run_sinkhorn_to_convergence(
             relaxed, that is the total error of the row masses.
         iterations: maximum number; a warning is issued if they do not suffice.
         relaxation: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
-
-    Returns:
-        f, (N,), g, (M,), and the number of iterations (None under `torch.compile`, where no number is read). Unless
-        relaxed, the masses of the columns are exact.
 
     Raises:
         UsageError: within `torch.func`, where the number of steps cannot depend on values.
@@ -167,4 +174,5 @@ def run_sinkhorn_to_convergence(
         config, relaxation = resolve_passes_config(geometry), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
-        return f, g, None if torch.compiler.is_compiling() else int(iterations_made)
+        # The compiler reads no number from a tensor.
+        return ConvergedPotentials(f, g, None if torch.compiler.is_compiling() else int(iterations_made))

@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield one `RingVisit` per block of columns; with `half_ring`, every symmetric pair of entries is visited once."""
+        """Yield one `RingVisit` per block of columns; with `half_ring`, one of (i, j) and (j, i) is visited."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
