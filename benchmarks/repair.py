@@ -170,7 +170,7 @@ class PartnerRepair(RepairCallback):
 class PlanScores(AuditCallback):
     """Scores features of the encoders by the balanced plan of all items, and raw vectors as usual."""
 
-    def _score_pairs_decoys_and_fresh_mismatches(self) -> tuple[Tensor, ...]:
+    def _score_pairs_and_mismatches(self) -> tuple[Tensor, ...]:
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first

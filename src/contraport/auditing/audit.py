@@ -208,7 +208,7 @@ def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[
 def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     """Audit two views by cross-fit or on frozen vectors, and propose better partners for suspected mismatches."""
     rounds: Iterator[RoundResult]
-    statistic = options.statistic_name
+    statistic = options.statistic or "combined"
     if options.method == "frozen":
         rounds = iterate_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:

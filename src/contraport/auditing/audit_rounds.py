@@ -50,13 +50,6 @@ class RoundResult(NamedTuple):
     noise_rate: NoiseRate
     paired: PairedFeatures | None
 
-    @classmethod
-    def from_scores(
-        cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32], paired: PairedFeatures | None
-    ) -> RoundResult:
-        """Build the result of a round from scores, and estimate the noise rate."""
-        return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
-
     def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
@@ -83,7 +76,7 @@ def iterate_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed
     for _ in range(rounds):
         paired = paired if result is None else paired.with_neighbor_pool(result.select_trusted_indices())
         scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
-        result = RoundResult.from_scores(scores, mismatch_scores, paired)
+        result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
 
 
@@ -158,7 +151,7 @@ def iterate_crossfit_rounds(
                 mismatches = score_pairs(paired, PairIndices(part, partners[part]), statistic)
                 saved.store_fold_scores(place, part, scores, mismatches)
         scores, mismatch_scores = saved.scores_by_round[: number + 1].mean(axis=(0, 1))
-        result = RoundResult.from_scores(scores, mismatch_scores, paired)
+        result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
 
 

@@ -182,11 +182,6 @@ class AuditOptions(BaseOptions):
         """Forms in which cleaned data are exported: those of drop, repair and weigh that are requested."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 
-    @property
-    def statistic_name(self) -> str:
-        """Name of the statistic that scores pairs; the default, "combined", if the option is None."""
-        return self.statistic or "combined"
-
 
 AUDIT_COMMAND_SPEC = Command(
     AuditOptions,

@@ -271,7 +271,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
     def _compute_next_state(self, epoch: int) -> PairAuditState:
         last = self.last_state
-        scores, decoy_scores, fresh_scores = self._score_pairs_decoys_and_fresh_mismatches()
+        scores, decoy_scores, fresh_scores = self._score_pairs_and_mismatches()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
             self._last_features = None
         trained_scores, number = decoy_scores, 1
@@ -289,7 +289,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
-    def _score_pairs_decoys_and_fresh_mismatches(self) -> tuple[Tensor, ...]:
+    def _score_pairs_and_mismatches(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired

@@ -173,7 +173,7 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def neighbor_indices_ignoring_pool_by_view(self) -> tuple[Tensor, Tensor]:
+    def unrestricted_neighbor_indices(self) -> tuple[Tensor, Tensor]:
         """Nearest items of each item in each view, also outside the pool: up to 2 (neighbors + 2) of them."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._neighbor_indices_in_view(0, items, number), self._neighbor_indices_in_view(1, items, number)
@@ -184,7 +184,7 @@ class PairedFeatures:
         # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.neighbor_indices_ignoring_pool_by_view
+            first, second = self.unrestricted_neighbor_indices
             return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._neighbor_indices_in_view(view, self.neighbor_pool, number) for view in (0, 1))
@@ -192,7 +192,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.neighbor_indices_ignoring_pool_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.unrestricted_neighbor_indices, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)

@@ -113,7 +113,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_view_pairs_and_fresh_decoys()
+        scores, fresh_scores = self._score_view_pairs()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -141,14 +141,12 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         }
         view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
-        positions, trusted = self._select_positions_and_trusted_views(
-            view_scores, with_decoys=epoch < self._decoy_epochs
-        )
+        positions, trusted = self._select_positions_and_views(view_scores, with_decoys=epoch < self._decoy_epochs)
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs_and_fresh_decoys(self) -> tuple[Tensor, ...]:
+    def _score_view_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
 
         Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.
@@ -161,8 +159,8 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
-            self._get_source_items_of_decoy_views(decoys.second),
-            self._get_source_items_of_decoy_views(partners),
+            self._decoy_view_sources(decoys.second),
+            self._decoy_view_sources(partners),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
         assert dataset.trusted_views is not None
@@ -179,7 +177,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
-    def _get_source_items_of_decoy_views(self, partners: Tensor) -> Tensor:
+    def _decoy_view_sources(self, partners: Tensor) -> Tensor:
         """Return the item that each view of each decoy is taken from, ``(d, k)``, given the decoys' partners."""
         views = torch.arange(len(self._dataset.shapes))
         is_replaced = views == self._dataset.replaced_views[:, None]
@@ -193,7 +191,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             areas.append(area_under_roc_curve(trained[is_known].numpy(), fresh[is_known].numpy()))
         return float(np.mean(areas))
 
-    def _select_positions_and_trusted_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+    def _select_positions_and_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
 
         Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If
