@@ -110,6 +110,7 @@ def read_results(path: Path) -> Measured:
         reference_metrics=values.get("references", {}),
         search_spaces=values.get("spaces", {}),
         search_trials=values.get("trials", []),
+        column_data=values.get("column_data", []),
     )
     return Measured(values, table)
 

@@ -489,6 +489,24 @@ def test_headings_name_shared_data_once() -> None:
     assert heads("digits, a") == ["objective", "digits, a"]
 
 
+def test_headings_keep_commas_of_names() -> None:
+    def heads(*columns: tuple[str, str]) -> list[str]:
+        names, data = [", ".join(column) for column in columns], [column[0] for column in columns]
+        return Comparison("a title", Path(), "base", [], names, [], column_data=data).table_headings
+
+    assert heads(("a, b.csv", "clean"), ("a, b.csv", "noisy, much")) == ["on a, b.csv", "clean", "noisy, much"]
+    assert heads(("a, b.csv", "clean"), ("a, c.csv", "clean")) == ["objective", "a, b.csv, clean", "a, c.csv, clean"]
+
+
+def test_data_whose_name_has_a_comma_heads_the_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "left, right.npz", view0=rng.normal(size=(40, 4)), view1=rng.normal(size=(40, 4)))
+    changes = {"data": [str(tmp_path / "left, right.npz")], "settings": ["plain", "weak"], "seeds": 1, "dry_run": True}
+    found = compare(**SMALL | changes, out=tmp_path / "out")
+    assert found.table_headings == ["on left, right.npz", "plain", "weak"]
+    assert found.to_json_dict()["column_data"] == ["left, right.npz"] * 2
+
+
 def test_judge_claim() -> None:
     better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
     none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
@@ -643,6 +661,21 @@ def test_sentence_of_rows_that_tie_without_intervals() -> None:
     assert sentence_of(*tied).startswith("on: base and other have the same kNN, 90.0 ± 1.0%; no interval for other")
     worse = cell("worse", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")
     assert sentence_of(*tied, worse).startswith("on: base and other have the same best kNN, 90.0 ± 1.0%; ")
+
+
+def test_sentence_names_the_seeds_that_would_decide() -> None:
+    base, wide = cell("base", 0.9, measure="knn"), Difference(0.01, -0.1, 0.12)
+    rows = {
+        name: cell(name, 0.91, wide, measure="knn")._replace(num_seeds_to_decide=seeds)
+        for name, seeds in (("a", 14), ("b", 6), ("c", 14), ("d", MAX_PREDICTED_SEEDS), ("e", None))
+    }
+    both = sentence_of(base, *rows.values())
+    assert both.endswith(
+        " About 6 seeds would decide b and 14 a and c, if the differences stayed the same. More seeds would not decide "
+        "d, but more test items may."
+    )
+    assert "would" not in sentence_of(base, rows["e"])
+    assert sentence_of(base, rows["a"]).endswith("About 14 seeds would decide a, if the differences stayed the same.")
 
 
 def test_no_row_is_marked_as_best_if_all_tie() -> None:

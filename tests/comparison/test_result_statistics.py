@@ -25,6 +25,7 @@ from contraport.comparison.result_statistics import (
     judge_claims,
 )
 from contraport.comparison.seed_intervals import (
+    MAX_PREDICTED_SEEDS,
     estimate_moderated_variance,
     estimate_paired_difference,
     estimate_variance_prior,
@@ -185,3 +186,21 @@ def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
     early, late = compute_epoch_means(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
     assert late.interval == pytest.approx(mean_interval_over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))
+
+
+def test_entries_predict_the_seeds_that_would_decide(tmp_path: Path) -> None:
+    """Rows that are close, far apart, and equal but for noise below a point; the last has one seed."""
+    objectives = ["info-nce", "rince", "gca-ince", "iot", "gca-uot"]
+    base = {0: 0.5, 1: 0.52}
+    changes = {"rince": (0.01, 0.05), "gca-ince": (0.3, 0.301), "iot": (0.0, 0.0005), "gca-uot": (0.1,)}
+    rows = {name: {seed: base[seed] + by for seed, by in enumerate(each)} for name, each in changes.items()}
+    grid = grid_in(tmp_path, objectives=objectives, seeds=2)
+    values = {("info-nce", "plain"): base} | {(name, "plain"): of for name, of in rows.items()}
+    entries = {one.row_name: one for one in build_table_entries(grid, results_of(grid, values))}
+    rince = entries["rince"].difference
+    assert rince is not None
+    assert not rince.is_significant
+    seeds = entries["rince"].num_seeds_to_decide
+    assert seeds is not None
+    assert 2 < seeds < MAX_PREDICTED_SEEDS
+    assert [entries[name].num_seeds_to_decide for name in ("info-nce", "gca-ince", "iot", "gca-uot")] == [None] * 4

@@ -114,7 +114,8 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         _print_training_estimate(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
         rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
-        return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [])
+        data = [column.data_label for column in grid.columns]
+        return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [], column_data=data)
     hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
@@ -391,6 +392,7 @@ def _build_and_save_comparison(
         search_trials=_build_trial_records(grid, trials, trial_results, selection_metric),
         notes=_compose_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
+        column_data=[column.data_label for column in grid.columns],
     )
     cell_records = [
         {

@@ -41,6 +41,8 @@ class Comparison:
         search_trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
         notes: notes printed below the tables.
         num_missing: number of trainings that are not done yet.
+        column_data: name of the data of each column, with which the column's name begins; empty: the part of its name
+            before the first comma.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Comparison:
     search_trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     num_missing: int = 0
+    column_data: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> list[Metric]:
@@ -68,10 +71,11 @@ class Comparison:
 
         Data that all columns share are named in the first heading only.
         """
-        data = {column.partition(", ")[0] for column in self.columns}
+        data = set(self.column_data or (column.partition(", ")[0] for column in self.columns))
         if len(self.columns) == 1 or len(data) > 1:
             return ["objective", *self.columns]
-        return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
+        (shared,) = data
+        return [f"on {shared}", *(column.removeprefix(f"{shared}, ") for column in self.columns)]
 
     def find_entry(self, row: str, column: str, metric: str) -> TableEntry | None:
         """Return the table entry for a row, a column and a metric key, or None if there is none."""
@@ -112,11 +116,13 @@ class Comparison:
 
     @property
     def summary_sentences(self) -> list[str]:
-        """Summary of each column: values of the first metric, and the number of metrics that differ significantly."""
+        """Summary of each column: values of the first metric, metrics that differ, and seeds that would decide."""
         if not self.entries:
             return []
         return [
-            _summarize_first_metric(self, column) + _summarize_differing_metrics(self, column)
+            _summarize_first_metric(self, column)
+            + _summarize_differing_metrics(self, column)
+            + _summarize_seeds_to_decide(self, column)
             for column in self.columns
         ]
 
@@ -166,6 +172,7 @@ class Comparison:
             "baseline": self.baseline,
             "rows": self.rows,
             "columns": self.columns,
+            "column_data": self.column_data,
             "entries": [to_json_record(entry) for entry in self.entries],
             "sentences": self.summary_sentences,
             "verdicts": [
@@ -392,6 +399,25 @@ def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
     clauses += [f"no interval in {_join_first_few(titles)} for {reason}" for reason, titles in missing.items()]
     start = f" Of {len(metrics)} metrics, each tested by itself against {comparison.baseline}: "
     return f"{start}{'; '.join(clauses)}." if clauses else ""
+
+
+def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
+    """Return a sentence on how many seeds would decide the differences that are not decided; empty if all are."""
+    metric = comparison.metrics[0]
+    undecided = {
+        one.row_name: one.num_seeds_to_decide
+        for one in comparison.list_column_entries(column, metric)
+        if one.num_seeds_to_decide is not None
+    }
+    open_rows = [row for row, seeds in undecided.items() if seeds == MAX_PREDICTED_SEEDS]
+    clauses = []
+    for seeds in sorted({*undecided.values()} - {MAX_PREDICTED_SEEDS}):
+        rows = _join_first_few([row for row, number in undecided.items() if number == seeds])
+        clauses.append(f"{seeds} {rows}" if clauses else f"{seeds} seeds would decide {rows}")
+    text = f" About {join_names(clauses)}, if the differences stayed the same." if clauses else ""
+    if open_rows:
+        text += f" More seeds would not decide {_join_first_few(open_rows)}, but more test items may."
+    return text
 
 
 def _describe_references_as_good_as_best(

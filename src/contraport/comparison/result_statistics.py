@@ -70,6 +70,8 @@ class TableEntry(NamedTuple):
         failure_reason: reason why the first failed training failed; None if none failed.
         missing_interval_reason: reason why `difference` is None; itself None for the baseline.
         seconds_by_training: time of each training in seconds; empty in files of earlier versions.
+        num_seeds_to_decide: for a difference in the first metric that is neither significant nor negligible, number of
+            seeds that would decide, `MAX_PREDICTED_SEEDS` if no smaller number would; None otherwise, or if unknown.
     """
 
     row_name: str
@@ -83,6 +85,7 @@ class TableEntry(NamedTuple):
     failure_reason: str | None
     missing_interval_reason: str | None = None
     seconds_by_training: Sequence[float] = ()
+    num_seeds_to_decide: int | None = None
 
 
 class EpochMean(NamedTuple):
@@ -260,9 +263,25 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
                     if difference is None
                     else difference.missing_interval_reason,
                     seconds_by_training=tuple(seconds),
+                    num_seeds_to_decide=_predict_num_seeds_for_difference(difference, metric, comparisons=comparisons)
+                    if difference is not None and metric == grid.metrics[0]
+                    else None,
                 )
             )
     return entries
+
+
+def _predict_num_seeds_for_difference(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
+    """Predict the number of seeds that would show a difference to be significant or negligible; None if it is so."""
+    negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
+
+    def is_decided(differences: Sequence[Difference]) -> bool:
+        return all(one.is_significant or -negligible < one.low <= one.high < negligible for one in differences)
+
+    interval = difference.with_interval(comparisons=comparisons)
+    if interval is None or is_decided([interval]):
+        return None
+    return predict_num_seeds_to_decide(is_decided, [difference], comparisons=comparisons)
 
 
 def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMean]:

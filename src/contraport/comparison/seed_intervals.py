@@ -9,6 +9,7 @@ degrees of freedom of Satterthwaite (1946).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -216,8 +217,11 @@ def predict_num_seeds_to_decide(
     numbers = [one.num_seeds for one in differences]
     if min(numbers, default=1) < 2:
         return None
-    for seeds in range(max(numbers), MAX_PREDICTED_SEEDS):  # rows with fewer seeds so far get as many
+    fewest = max(numbers)  # rows with fewer seeds so far get as many
+
+    def is_decided_by(seeds: int) -> bool:
         predicted = [one.with_interval(comparisons=comparisons, seeds=seeds) for one in differences]
-        if is_decided([one for one in predicted if one is not None]):
-            return seeds
-    return MAX_PREDICTED_SEEDS
+        return is_decided([one for one in predicted if one is not None])
+
+    # Intervals shrink as seeds are added, so what is decided stays decided.
+    return fewest + bisect_left(range(fewest, MAX_PREDICTED_SEEDS), True, key=is_decided_by)
