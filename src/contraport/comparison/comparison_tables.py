@@ -410,7 +410,7 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
         if one.num_seeds_to_decide is not None
     }
     open_rows = [row for row, seeds in undecided.items() if seeds == MAX_PREDICTED_SEEDS]
-    clauses = []
+    clauses: list[str] = []
     for seeds in sorted({*undecided.values()} - {MAX_PREDICTED_SEEDS}):
         rows = _join_first_few([row for row, number in undecided.items() if number == seeds])
         clauses.append(f"{seeds} {rows}" if clauses else f"{seeds} seeds would decide {rows}")
