@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -149,13 +149,14 @@ class Loop:
         """Run forward and backward of a batch, and the optimizer step if the batch completes one."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
-        with self._gradient_sync_context(completes_step):
+        # Processes exchange gradients only for the last micro-batch of a step.
+        exchanges_gradients = completes_step or not hasattr(self.loss_callable, "no_sync")
+        with nullcontext() if exchanges_gradients else self.loss_callable.no_sync():
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(_FORWARD_SECTION), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.offset)
-            with record_function(
-                _BACKWARD_SECTION
-            ):  # scaled before the sum, so that the step is the mean over its batches
+            with record_function(_BACKWARD_SECTION):
+                # Scaled before the sum, so that the step is the mean over its batches.
                 (loss / self.grad_accum_steps).backward()
         # Detached: a callback that keeps the loss must not keep the graph and its activations.
         for callback in self.callbacks:
@@ -182,13 +183,6 @@ class Loop:
             # Last: the momentum encoder follows the new weights, and the memory receives keys of the step that is done.
             self.module.after_step(self.step)
         self.step, self.completed_micro_batches = self.step + 1, 0
-
-    def _gradient_sync_context(self, completes_step: bool) -> AbstractContextManager[Any]:
-        """Return a context in which processes exchange gradients only for the last micro-batch of a step."""
-        if completes_step or not hasattr(self.loss_callable, "no_sync"):
-            return nullcontext()
-        context: AbstractContextManager[Any] = self.loss_callable.no_sync()
-        return context
 
     def _iterate_timed_batches(self) -> Iterator[Batch]:
         """Yield the batches of an epoch, and add the time spent waiting for them to `data_wait_seconds`."""

@@ -93,11 +93,12 @@ def build_loop(
         encoder_lr_scale=settings.encoder_lr_scale,
         layer_decay=settings.layer_decay,
     )
+    warmup_epochs = settings.epochs / 10 if settings.warmup_epochs is None else settings.warmup_epochs
     schedule = build_lr_schedule(
         optimizer,
         lr_scheduler=settings.lr_scheduler,
         steps=settings.epochs * steps_per_epoch,
-        warmup=int(settings.effective_warmup_epochs * steps_per_epoch),
+        warmup=int(warmup_epochs * steps_per_epoch),
     )
     return Loop(
         module,

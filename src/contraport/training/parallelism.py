@@ -53,7 +53,7 @@ def select_training_device(name: str) -> torch.device:
     return torch.device(chosen)
 
 
-def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
+def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str) -> nn.Module:
     """Wrap the training module so that gradients are averaged over processes; unchanged for a single process.
 
     With the strategy `ddp` each process has all weights; with `fsdp` the weights of the encoders are sharded.
@@ -62,7 +62,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
         return module
     install_sync_batch_norm(module, device)
     if strategy == "fsdp":
-        shard_networks([encoder for model in module.list_encoding_models() for encoder in model.encoders], device)
+        shard_networks(module.list_all_encoders(), device)
     ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):

@@ -66,13 +66,12 @@ def run_training_loop(
     device, module = select_training_device(settings.device), components.module
     module.to(device)
     if settings.compile:
-        for model in module.list_encoding_models():
-            compile_encoders(model)
+        compile_encoders(module.list_all_encoders())
     # FSDP replaces parameters in place. The copy, made before, receives the gathered weights at the end.
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
     loss_callable = wrap_data_parallel(module, device, settings.strategy)
     stop, succeeded = StopRequest(), False
-    check_every, scheduled = choose_finite_check_interval(device, settings), list_scheduled_metrics(settings)
+    check_every = choose_finite_check_interval(device, settings)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
     with _translate_interrupts(run), torch.random.fork_rng(devices=gpus):
@@ -82,22 +81,12 @@ def run_training_loop(
             while not succeeded:
                 batch_size, every = settings.batch_size, settings.log_every
                 meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
-                # First: raises before another callback counts the step.
-                callbacks: list[Callback] = [FailedStepRecorder(run, seed=settings.seed, every=check_every)]
-                if online_eval is not None:  # before the meter, which writes its values
-                    callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
-                metrics = [one.metric for one in scheduled]
-                callbacks += [meter, EarlyStopping(settings.early_stopping, meter, metrics)]
-                if components.audit_callback is not None:  # before the checkpoints, which hold its scores
-                    components.audit_callback.run_folder = run
-                    callbacks.append(components.audit_callback)
-                if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
-                    callbacks.append(components.negative_miner)
-                minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
-                callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
-                if settings.profile and is_main_process():
-                    callbacks.append(ProfilerCallback(run))
-                callbacks.append((ProgressBar if console.is_terminal else ProgressLines)(console, meter))
+                finite_guard = FailedStepRecorder(run, seed=settings.seed, every=check_every)
+                progress = (ProgressBar if console.is_terminal else ProgressLines)(console, meter)
+                # The guard is first: it raises before another callback counts the step.
+                callbacks = [
+                    finite_guard, *_build_callbacks(components, run, settings, meter, stop, online_eval), progress
+                ]  # fmt: skip
                 loop = build_loop(
                     settings, module, components.batches, device, callbacks, steps_per_epoch=components.steps_per_epoch
                 )
@@ -124,6 +113,32 @@ def run_training_loop(
         unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
         module.model = unsharded
     return FinishedTraining(loop, meter)
+
+
+def _build_callbacks(
+    components: TrainingComponents,
+    run: RunFolder,
+    settings: Settings,
+    meter: Meter,
+    stop: StopRequest,
+    online_eval: EvalContextFactory | None,
+) -> list[Callback]:
+    """Build the callbacks that the settings choose, in the order of their calls."""
+    scheduled = list_scheduled_metrics(settings)
+    callbacks: list[Callback] = []
+    if online_eval is not None:  # before the meter, which writes its values
+        callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
+    callbacks += [meter, EarlyStopping(settings.early_stopping, meter, [one.metric for one in scheduled])]
+    if components.audit_callback is not None:  # before the checkpoints, which hold its scores
+        components.audit_callback.run_folder = run
+        callbacks.append(components.audit_callback)
+    if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
+        callbacks.append(components.negative_miner)
+    minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
+    callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
+    if settings.profile and is_main_process():
+        callbacks.append(ProfilerCallback(run))
+    return callbacks
 
 
 def choose_finite_check_interval(device: torch.device, settings: Settings) -> int:

@@ -131,8 +131,7 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     bars = ProgressBars(shown=settings.progress)
     module.to(device).train()
     if settings.compile:
-        for model in module.list_encoding_models():
-            compile_encoders(model)
+        compile_encoders(module.list_all_encoders())
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     draws, feature_cache_seconds = count_cached_draws(settings), 0.0

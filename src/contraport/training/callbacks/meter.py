@@ -88,9 +88,12 @@ class Meter(Callback):
         self.session_steps += 1
         self._steps_of_row += 1
         if self._steps_of_row == self._every or loop.is_last_batch:
+            temperature = getattr(self._objective, "temperature", None)
+            if isinstance(temperature, Tensor):
+                temperature = temperature.detach()
             self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
-                "temperature": _find_temperature(self._objective),
+                "temperature": None if temperature is None else float(temperature),
                 "plan_mass": getattr(self._objective, "last_plan_mass", None),
             }
 
@@ -146,14 +149,6 @@ class Meter(Callback):
             with self._run.translate_write_errors():
                 self._run.append_metrics(self.last_row)
             send_metrics_row(self._loggers, self._run, self.last_row)
-
-
-def _find_temperature(objective: nn.Module | None) -> float | None:
-    """Return the current temperature of an objective; None if it has none."""
-    temperature = getattr(objective, "temperature", None)
-    if temperature is None:
-        return None
-    return float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
 
 
 def to_floats(values: Sequence[float | Tensor]) -> list[float]:

@@ -176,9 +176,9 @@ def enable_activation_checkpointing(model: Model) -> None:
         network.set_grad_checkpointing(True)  # type: ignore[operator]
 
 
-def compile_encoders(model: Model) -> None:
-    """Compile the encoders of a model in place; parameter names do not change."""
-    for encoder in model.encoders:
+def compile_encoders(encoders: Sequence[nn.Module]) -> None:
+    """Compile encoders in place; parameter names do not change."""
+    for encoder in encoders:
         # Of a transformers encoder only the network is compiled: its tokenizer cannot be.
         getattr(encoder, "network", encoder).compile()
 

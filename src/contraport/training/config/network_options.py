@@ -40,12 +40,6 @@ def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
     return [tuple(one.get(view) if isinstance(one, Mapping) else one for one in options) for view in views]
 
 
-def _is_custom_encoder(encoder: Any) -> bool:
-    """Return whether an encoder is a module or code of the user, which may have trained weights."""
-    is_text = isinstance(encoder, str)
-    return encoder is not None and (not is_text or ":" in encoder or has_object_placeholder(encoder))
-
-
 def _is_pretrained_by_default(encoder: Any) -> bool:
     """Return whether an encoder is a named one that comes with its own pretrained weights, such as lite0."""
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
@@ -231,7 +225,12 @@ class NetworkSettings(BaseOptions):
         """True if at least one encoder starts, or may start, from trained weights."""
         pretrained = self.effective_pretrained
         pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
-        return pretrained or self.init is not None or any(map(_is_custom_encoder, self._listed_encoders))
+        has_custom_encoder = any(  # a module or code of the user, which may have trained weights
+            not isinstance(encoder, str) or ":" in encoder or has_object_placeholder(encoder)
+            for encoder in self._listed_encoders
+            if encoder is not None
+        )
+        return pretrained or self.init is not None or has_custom_encoder
 
     def _check_freezing(self) -> None:
         """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""

@@ -100,11 +100,6 @@ class OptimizationSettings(BaseOptions):
         message = f"warmup_epochs: must be less than epochs = {self.epochs}, got {self.warmup_epochs}."
         check(self.warmup_epochs is None or self.warmup_epochs < self.epochs, message, "too_large")
 
-    @property
-    def effective_warmup_epochs(self) -> float:
-        """Number of epochs of learning rate warmup."""
-        return self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(BaseOptions):

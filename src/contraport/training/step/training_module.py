@@ -141,9 +141,10 @@ class TrainingModule(nn.Module):
         """The objective that compares embeddings; None for predictive learning, which decodes views."""
         return self.comparison.objective
 
-    def list_encoding_models(self) -> tuple[Model, ...]:
-        """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
-        return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
+    def list_all_encoders(self) -> list[nn.Module]:
+        """Return the encoders of the trained model, followed by those of the momentum encoder if there is one."""
+        momentum = () if self.momentum_encoder is None else self.momentum_encoder.model.encoders
+        return [*self.model.encoders, *momentum]
 
     def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch, a scalar tensor.
