@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from contraport.data.splits import Codes
     from contraport.data.stores import UndecodedItems
 
-_MAX_SWAP_ROUNDS = 50
-"""Maximum number of rounds of swaps; pairs that are still correct then remain."""
-
 
 def digest_byte_strings(contents: Iterable[bytes]) -> Tensor:
     """Return the digest of each byte string, int64 ``(n,)``.
@@ -192,7 +189,7 @@ def swap_correct_pairs(
     is_correct: Callable[[Codes, Codes], NDArray[np.bool_]],
     random: np.random.Generator,
 ) -> None:
-    """Replace correct pairs by wrong ones: swap entries of `second` at random, in place; a few may remain correct.
+    """Replace correct pairs by wrong ones: swap entries of `second` at random, in place, in up to 50 rounds.
 
     Args:
         first: first item of each pair, int64 ``(m,)``.
@@ -200,7 +197,7 @@ def swap_correct_pairs(
         is_correct: function that `build_correct_pair_test` returned.
         random: generator for the pairs that exchange their second items.
     """
-    for _ in range(_MAX_SWAP_ROUNDS):
+    for _ in range(50):
         found = np.flatnonzero(is_correct(first, second))
         if len(found) == 0:
             break

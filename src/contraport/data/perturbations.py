@@ -345,16 +345,14 @@ class _DomainShiftStore(StoreWrapper):
     is_in_memory = False
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._shift_domains(view, self.domains[positions]) for view in self.store.fetch_views(positions))
-
-    def _shift_domains(self, images: Tensor, domains: Tensor) -> Tensor:
-        """Rotate or restyle each image by its domain."""
-        changed = images.clone()
-        for number in domains.unique().tolist():
-            chosen = domains == number
-            part = images[chosen]
-            changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLE_FUNCTIONS[number](part)
-        return changed
+        domains, views = self.domains[positions], self.store.fetch_views(positions)
+        shifted = tuple(view.clone() for view in views)
+        for view, changed in zip(views, shifted, strict=True):
+            for number in domains.unique().tolist():
+                chosen = domains == number
+                part = view[chosen]
+                changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLE_FUNCTIONS[number](part)
+        return shifted
 
 
 def _apply_to_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

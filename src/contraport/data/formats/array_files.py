@@ -23,8 +23,6 @@ _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
 _KEYS_TO_SUGGEST = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM_KEYS) for suffix in ("", "_test")]
 """Keys among which the error for an unknown key finds the nearest."""
-_NUMBERED_VIEW_PATTERN = re.compile(r"view\d+")
-"""Keys of views by number."""
 _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 """Keys with a fixed meaning; if views have names of their own, other keys are views."""
 
@@ -141,7 +139,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
 def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
-    if any(name == "x" or _NUMBERED_VIEW_PATTERN.fullmatch(name) for name in names):
+    if any(re.fullmatch(r"x|view\d+", name) for name in names):
         return []
     return [name for name in names if not _RESERVED_KEY_PATTERN.fullmatch(name)]
 

@@ -25,14 +25,6 @@ COLUMN_NAMES_BY_ROLE = {
     "sequence": (), "keys": ("id",),
 }  # fmt: skip
 """Column names that imply a role, in upper or lower case. Roles without such names must be declared."""
-_TEXT_COLUMN_PATTERN = re.compile(
-    r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
-    r"comment|premise|hypothesis|summary)s?_?\d*",
-    re.IGNORECASE,
-)
-"""Column names that imply texts."""
-_NUMBERED_VIEW_PATTERN = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
-"""Column names that imply a view by its number, such as ``view0.x``."""
 MAX_LISTED_COLUMNS = 20
 """Maximum number of columns that a message lists by name."""
 
@@ -134,7 +126,11 @@ def is_text_column_name(name: str) -> bool:
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
     """
-    return _TEXT_COLUMN_PATTERN.fullmatch(name) is not None
+    nouns = (
+        "text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
+        "comment|premise|hypothesis|summary"
+    )
+    return re.fullmatch(rf"({nouns})s?_?\d*", name, re.IGNORECASE) is not None
 
 
 def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -220,7 +216,8 @@ def _complete_roles(
 ) -> ColumnRoles:
     """Complete the roles: infer the views from the columns without another role."""
     check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
-    matches = {name: match for name in unassigned if (match := _NUMBERED_VIEW_PATTERN.fullmatch(name))}
+    pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
+    matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}
     if matches:
         others = sorted(set(unassigned) - set(matches))
         only = format_options(columns={"views": list(matches)})

@@ -211,22 +211,6 @@ def group_sequences_with_first_frames(
     return pa.table(columns), frames[:, 0]
 
 
-def empty_row_mask(table: pa.Table) -> np.ndarray:
-    """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
-
-    >>> empty_row_mask(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
-    [False, True, False]
-    """
-    empty = np.ones(len(table), dtype=np.bool_)
-    for name in table.column_names:
-        column = unwrap_column(table, name)
-        missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
-        if _is_string(column.type):
-            missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
-        empty &= missing.to_numpy()
-    return empty
-
-
 def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """Convert a column of a dictionary or extension type to a column of its plain values."""
     column = table.column(name)

@@ -100,6 +100,8 @@ def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 def _check_folders_beside_splits(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
     """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
+    if not others:
+        return
     suffixes = IMAGE_SUFFIXES if list_relative_paths(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
     full = [path.name for path in others if not path.name.startswith(".") and list_relative_paths(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")

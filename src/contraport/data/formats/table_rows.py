@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
-    empty_row_mask,
     group_sequences_with_first_frames,
     holds_lists_of_texts,
     holds_strings,
@@ -93,14 +93,24 @@ class TableRows:
         row = self.table.slice(index, 1) if self.is_table else self.table[index]
         return row.column(column)[0].as_py()
 
-    def empty_mask(self) -> np.ndarray:
-        """Return the mask of the rows without a value in any column.
+    def empty_row_mask(self) -> np.ndarray:
+        """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
 
         Of rows in files only strings are examined, as everything else would have to be read.
+
+        >>> TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).empty_row_mask().tolist()
+        [False, True, False]
         """
         if not (self.is_table or is_single_string_column(self)):
             return np.zeros(len(self), dtype=np.bool_)
-        empty = empty_row_mask(self.table if self.is_table else self.table[:])
+        table = self.table if self.is_table else self.table[:]
+        empty = np.ones(len(table), dtype=np.bool_)
+        for name in table.column_names:
+            column = unwrap_column(table, name)
+            missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+            if holds_strings(table.schema.field(name)):
+                missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
+            empty &= missing.to_numpy()
         return empty if self.indices is None else empty[self.indices]
 
     def select_columns(self, names: Sequence[str]) -> TableRows:
@@ -241,7 +251,7 @@ def dataset_from_rows(
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
-        present = ~np.stack([part.empty_mask() for part in view_rows], axis=1)
+        present = ~np.stack([part.empty_row_mask() for part in view_rows], axis=1)
         view_rows = [_fill_missing_rows(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent

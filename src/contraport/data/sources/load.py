@@ -228,20 +228,11 @@ def from_object(
     )
 
 
-_ACCEPTED_TABLE_CLASSES = {
-    ("datasets", "Dataset"), ("datasets", "DatasetDict"), ("pandas", "DataFrame"), ("polars", "DataFrame"),
-    ("pyarrow", "Table"),
-}  # fmt: skip
-"""Module and name of the classes of tables that are accepted."""
-
-
 def _find_table_library(data: Any) -> str | None:
     """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
-    for kind in type(data).__mro__:
-        library = kind.__module__.partition(".")[0]
-        if (library, kind.__name__) in _ACCEPTED_TABLE_CLASSES:
-            return library
-    return None
+    names = ("datasets.Dataset", "datasets.DatasetDict", "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table")
+    libraries = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
+    return next((library for library, name in libraries if f"{library}.{name}" in names), None)
 
 
 def _to_arrow(frame: Any, library: str) -> pa.Table:
