@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -56,14 +56,10 @@ from contraport.seeding import numpy_generator
 from contraport.training.loop import Callback, Loop
 
 if TYPE_CHECKING:
+    from contraport.auditing.pairs.view_audit_callback import ViewAuditState
     from contraport.training.step.training_module import TrainingModule
 
 log = logging.getLogger("contraport.training")
-
-MAX_SCORINGS_AFTER_FIRST = 4
-"""Maximum number of scorings after the first, at geometrically spaced epochs.
-
-Scores change most at the beginning, and a pair that is dropped early is not memorized."""
 
 MAX_DROPPED_SHARE = 2 / 3
 """Maximum share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
@@ -100,18 +96,7 @@ class PairAuditState(NamedTuple):
     training_positions: Tensor
 
 
-class _OnlineAuditState(Protocol):
-    """Protocol of the fields that `PairAuditState` and `ViewAuditState` share."""
-
-    @property
-    def trained_epochs(self) -> int: ...
-    @property
-    def memorization_auc(self) -> float: ...
-    @property
-    def training_positions(self) -> Tensor: ...
-
-
-State = TypeVar("State", bound=_OnlineAuditState)
+State = TypeVar("State", bound="PairAuditState | ViewAuditState")
 """Type of the state of an online audit: of pairs or of views."""
 
 
@@ -139,9 +124,8 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         self._order = order
         self._epochs = epochs
         self._loader_config = loader_config or LoaderConfig()
-        self._scoring_epochs = {
-            round(epochs ** (step / MAX_SCORINGS_AFTER_FIRST)) for step in range(MAX_SCORINGS_AFTER_FIRST + 1)
-        }
+        # Five scorings, most of them early: scores change most there, and a pair that is dropped is not memorized.
+        self._scoring_epochs = {round(epochs ** (step / 4)) for step in range(5)}
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
         self._items_without_decoy = items[~torch.isin(items, dataset.decoy_pairs.first)]
