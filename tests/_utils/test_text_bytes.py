@@ -26,8 +26,15 @@ def test_texts_round_trip():
 
 @pytest.mark.parametrize(
     "values",
-    [["a", "b", ""], np.array(["a", "b", ""]), pd.Series(["a", "b", None]), np.array(["a", "b", None], dtype=object)],
-    ids=["list", "array", "series", "objects"],
+    [
+        ["a", "b", ""],
+        np.array(["a", "b", ""]),
+        np.array(["a", "b", None], dtype=object),
+        pd.Series(["a", "b", None]),
+        pd.Series(["a", "b", None], dtype="string"),
+        ["a", "b", np.float32("nan")],
+    ],
+    ids=["list", "array", "objects", "series", "string series", "nan"],
 )
 def test_converts_containers_of_strings(values):
     assert string_list_or_none("views", values) == ["a", "b", ""]
@@ -51,6 +58,8 @@ def test_rejects_characters_that_cannot_be_encoded(texts, code, row):
 def test_rejects_mixed_values_and_empty_texts():
     with raises_usage_error("views.mixed", 3, "row 1"):
         string_list_or_none("views", ["a", 3])
+    with raises_usage_error("views.mixed", "row 1"):
+        string_list_or_none("views", ["a", np.zeros(2)])
     with raises_usage_error("views.empty_text", "1 of 2", "row 1"):
         check_nonempty_texts("views", ["a", " "])
 

@@ -40,7 +40,7 @@ def item_shape(items: Tensor) -> tuple[int, ...]:
 def string_list_or_none(argument: str, values: Any) -> list[str] | None:
     """Convert a list or an array of strings to a list; return None for other values.
 
-    Missing values, None or NaN, become empty texts.
+    Missing values, None, NaN or those of pandas, become empty texts.
 
     Raises:
         UsageError: only some of the values are texts.
@@ -55,9 +55,16 @@ def string_list_or_none(argument: str, values: Any) -> list[str] | None:
         values = values.tolist()
     if not any(isinstance(value, str) for value in values):
         return None
-    texts = ["" if value is None or value != value else value for value in values]
-    wrong = next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)
-    check(wrong is None, f"{argument}: must be texts in all rows, got {texts[wrong or 0]!r} in row {wrong}.", "mixed")
+    texts: list[str] = []
+    for row, value in enumerate(values):
+        if isinstance(value, str):
+            texts.append(value)
+            continue
+        is_nan = isinstance(value, float | np.floating) and bool(np.isnan(value))
+        # By the names of their types, as pandas need not be installed; NA cannot be compared with itself.
+        if value is not None and not is_nan and type(value).__name__ not in ("NAType", "NaTType"):
+            raise UsageError(f"{argument}: must be texts in all rows, got {value!r} in row {row}.", kind="mixed")
+        texts.append("")
     return texts
 
 
