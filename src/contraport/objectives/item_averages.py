@@ -41,12 +41,11 @@ class ItemAverages(nn.Module):
         if ids is None:
             message = "ids: required, not given. Pass ids= in the call, one per item; each item has a moving average."
             raise UsageError(message, kind="missing")
-        check(not ids.is_floating_point(), f"ids: must be integers, got {ids.dtype}.", "type")
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
 
     def update_log_averages(self, positions: Tensor, log_values: Tensor) -> Tensor:
-        """Return the log averages at some positions, (k,); in training mode, first update them with new values.
+        """Return the log averages at positions, (k,); in training mode, after an update by new values.
 
         The mean of the values at a position updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Positions without a finite value give 0.
@@ -64,21 +63,17 @@ class ItemAverages(nn.Module):
             size + 1,
         )
         means, counts = means[groups], counts[groups]
-        present_means = torch.where(counts > 0, means.detach(), math.nan)
-        averages = self._update_buffer(positions, present_means, training=should_update_averages(self))
+        new, stored, training = means.detach(), self.log_average.view(-1), should_update_averages(self)
+        with torch.no_grad():
+            new = torch.where(counts > 0, new, math.nan)
+            averages = stored[positions].to(new)
+            if training:
+                updated = torch.where(new.isnan(), averages, log_moving_average(averages, new, self.momentum))
+                averages = torch.where(averages.isnan(), new, updated)
+                stored[positions] = averages.to(stored)  # in any order: all entries of a position have one mean
+            averages = torch.where(averages.isnan(), new, averages)
         ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
         return torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
-
-    @torch.no_grad()
-    def _update_buffer(self, positions: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Update the stored averages at positions in training, and return them, (k,); NaN without old or new value."""
-        stored = self.log_average.view(-1)
-        past = stored[positions].to(means)
-        if training:
-            updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
-            past = torch.where(past.isnan(), means, updated)
-            stored[positions] = past.to(stored)  # in any order: a position that occurs several times has one mean
-        return torch.where(past.isnan(), means, past)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.log_average.shape[-1]}, {self.momentum!r})"

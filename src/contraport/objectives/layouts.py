@@ -33,9 +33,6 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
-JOINT_CANDIDATE_NAMES = ("all", "both", "same", "other")
-"""Values of the argument `candidates` of `Joint`: the embeddings that each row is compared with."""
-
 CachedValue = TypeVar("CachedValue")
 """Type of the value that `PairPattern.compute_once` caches."""
 
@@ -281,10 +278,10 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
-        """Return a matrix of all rows and columns without those of absent views, unless they are left out already.
+        """Drop the rows and columns of absent views from a matrix, if it still has them.
 
         Raises:
-            UsageError: it has neither shape; `argument` names it.
+            UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.
         """
         selection, shape = self.pattern.selected_indices, tuple(matrix.shape)
         if selection is None or shape == self.shape:
@@ -505,7 +502,7 @@ class Joint(Layout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name("candidates", self.candidates, JOINT_CANDIDATE_NAMES)
+        check_name("candidates", self.candidates, ("all", "both", "same", "other"))
 
     @property
     def traits(self) -> LayoutTraits:

@@ -138,7 +138,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def last_plan_mass(self) -> float | None:
-        """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
+        """Mass of the plan of the last call, averaged over directions; None if the solver has not computed it.
 
         Reading it synchronizes with the device; a call does not.
         """
@@ -250,7 +250,7 @@ class Loss(nn.Module, ABC):
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target of `plan` as a matrix, (N, M); takes the same arguments as the loss."""
+        """Return the target plan as a matrix, (N, M), of the same pairs as `plan`; takes the arguments of the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 

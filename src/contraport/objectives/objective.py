@@ -139,7 +139,7 @@ class Objective(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
+        """Mass of the plan of the last call, averaged over directions; None if the solver has not computed it.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)

@@ -69,13 +69,14 @@ class DataBalanced(ItemAverages, Constraint):
         row_positions, column_positions = (self._buffer_positions(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
-            f = self._read_stored_potentials(row_positions, 0).to(like)
-            column_values = self._estimate_log_row_means_of_data(
-                geometry.T, pattern.T, f, self._count_items_seen_so_far(row_positions, 0).to(like)
-            )
+            stored = self.log_average.view(-1)[row_positions]
+            mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
+            f = -torch.where(stored.isnan(), mean, stored).to(like)
+            num_rows = self._count_seen_items(row_positions, 0).to(like)
+            column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
         g = -self.update_log_averages(column_positions, column_values).detach()
-        columns = self._count_items_seen_so_far(column_positions, 1).to(like)
-        row_values = self._estimate_log_row_means_of_data(geometry, pattern, g, columns)
+        columns = self._count_seen_items(column_positions, 1).to(like)
+        row_values = self._estimate_log_row_means(geometry, pattern, g, columns)
         f = -self.update_log_averages(row_positions, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
@@ -92,19 +93,13 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _read_stored_potentials(self, positions: Tensor, side: int) -> Tensor:
-        """Return the stored potentials at positions, (k,); for items without one, the mean of all (0 if none)."""
-        stored = self.log_average[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)]
-        own = self.log_average.view(-1)[positions]
-        return -torch.where(own.isnan(), stored.nanmean().nan_to_num(0.0), own)
-
-    def _count_items_seen_so_far(self, positions: Tensor, side: int) -> Tensor:
+    def _count_seen_items(self, positions: Tensor, side: int) -> Tensor:
         """Count the rows (side 0) or columns (side 1) of the data seen so far, including those at `positions`."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[positions] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
-    def _estimate_log_row_means_of_data(
+    def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
     ) -> Tensor:
         """Estimate log mean_j K_ij e^g_j over all columns of the data, (N,), from the columns of the batch."""

@@ -30,9 +30,6 @@ from contraport.objectives.pair_sets import log_mean_exp_and_count_by_group, log
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
 
-LOG_OF_SQUARE_LINK = LogOfFunction(torch.square)
-"""Link whose kernel is the squared cost: log T^2."""
-
 
 @dataclass(frozen=True, repr=False)
 class TargetCost(KernelDivergence):
@@ -62,7 +59,8 @@ class TargetCost(KernelDivergence):
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.cost_unit * result.target.row_products_with_log_kernel(kernel)
-        return target_weighted_similarity_row_sums(result, lambda t: (-kernel.cost_unit * t) ** self.power)
+        minus_cost = Plan(Geometry(kernel), None, None)
+        return result.target.target_weighted_row_sums(minus_cost, lambda t: (-kernel.cost_unit * t) ** self.power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,6 +209,7 @@ class LogSumKernel(Divergence):
         return f"LogSumKernel sums the kernel itself and requires the constraint Free, got {constraint!r}."
 
     def __call__(self, result: BlockResult) -> Tensor:
+        check_has_negatives(result)
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled:
             pattern = result.block.pattern
@@ -234,6 +233,7 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
+        check_has_negatives(result)
         log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, torch.exp(log_means))
 
@@ -284,9 +284,10 @@ class MeanSquaredCost(KernelDivergence):
     summed: bool = False
 
     def __call__(self, result: BlockResult) -> Tensor:
+        check_has_negatives(result)
         plan = result.plan
-        # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
-        log_squares = log_sums(plan.kernel_geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
+        # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
+        log_squares = log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares))
 
@@ -324,8 +325,8 @@ class VarianceHinge(KernelDivergence):
         kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
-        return target_weighted_similarity_row_sums(
-            result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_unit * t + self.epsilon))
+        return result.target.target_weighted_row_sums(
+            Plan(Geometry(kernel), None, None), lambda t: F.relu(1 - torch.sqrt(kernel.cost_unit * t + self.epsilon))
         )
 
 
@@ -387,7 +388,7 @@ class ContrastiveEnergy(Divergence):
         return self._energy_per_row(result).masked_fill(empty, 0)
 
     def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return the cost of the target minus that of the plan, (N,), times the row weights of phi if it is given."""
+        """Return for each row the cost of the target minus the cost of the plan, (N,); `phi` weights the rows."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.paired:
@@ -403,12 +404,3 @@ class ContrastiveEnergy(Divergence):
         slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]
         mass = xi * slope / temperature
         return (mass.detach() if self.detach else mass) * difference
-
-
-def target_weighted_similarity_row_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return target-weighted row sums of a function of the similarity, minus the cost: sum_j t_ij function(T_ij), (N,).
-
-    t is the target plan; T is minus the cost, in units of the kernel.
-    """
-    bare = Plan(Geometry(result.plan.log_kernel_without_link), None, None)
-    return result.target.target_weighted_row_sums(bare, function)

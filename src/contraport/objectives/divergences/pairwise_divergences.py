@@ -35,7 +35,7 @@ PointwiseFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(KernelDivergence):
-    """Loss that compares the distance in each pair of the target with those to all candidates, as the triplet loss.
+    """Loss, such as the triplet loss, that compares an item's distance to its partner with its distances to others.
 
     It is phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), with the distance d_i of item i to its partner,
     the distance d_ij to candidate j, and a positive function psi.
@@ -67,7 +67,8 @@ class Pairwise(KernelDivergence):
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        values = self.phi(_log_row_sums_of_psi_of_margins(result, self.psi, self.shift))
+        check_has_negatives(result)
+        values = self.phi(_log_psi_row_sums(result, self.psi, self.shift))
         if self.scaled:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
         return scale_rows_by_target_mass(result, values)
@@ -93,9 +94,10 @@ class PairwiseSum(KernelDivergence):
             check_type(name, getattr(self, name), Callable, "torch.exp")
 
     def __call__(self, result: BlockResult) -> Tensor:
+        check_has_negatives(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_row_sums_of_psi_of_margins(result, LogOfFunction(_PositiveOrNegativePart(self.psi, sign)), 0.0).exp()
+            _log_psi_row_sums(result, LogOfFunction(_PositiveOrNegativePart(self.psi, sign)), 0.0).exp()
             for sign in (1, -1)
         )
         return scale_rows_by_target_mass(result, self.phi(positive - negative))
@@ -112,7 +114,7 @@ class _PositiveOrNegativePart:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_row_sums_of_psi_of_margins(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+def _log_psi_row_sums(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
@@ -170,7 +172,7 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
 
 @dataclass(frozen=True, repr=False)
 class DebiasedContrastive(KernelDivergence):
-    """Debiased InfoNCE, optionally with hard-negative weights: corrects for false negatives, of the row's own class.
+    """Debiased InfoNCE, which corrects for negatives of the row's own class; optionally with hard-negative weights.
 
     The loss of a row with the positive K_i+ is -log(K_i+ / (K_i+ + N g_i)), where g_i estimates the mean of the kernel
     over true negatives.

@@ -96,10 +96,6 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
-        return _logistic_loss_per_row(result, -self._update_log_normalizer(result) - (compared - 1).clamp_min(1).log())
-
-    def _update_log_normalizer(self, result: BlockResult) -> Tensor:
-        """Update the moving average of log Z in training mode, and return it."""
         past = self.log_normalizer
         training = should_update_averages(self)
         with torch.no_grad():
@@ -108,7 +104,8 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
             average = torch.where(past.isnan(), present, updated)
             if training:
                 past.copy_(average)
-        return average.detach()  # forward-mode differentiation ignores no_grad
+        log_normalizer = average.detach()  # forward-mode differentiation ignores no_grad
+        return _logistic_loss_per_row(result, -log_normalizer - (compared - 1).clamp_min(1).log())
 
     def __repr__(self) -> str:
         return f"NoiseContrastiveEstimation({self.momentum!r})"
@@ -146,7 +143,10 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
+        """Return the log of the moving average of each row's item, times the row's target mass, (N,).
+
+        In training mode the averages are updated first.
+        """
         check_has_negatives(result)
         items = self.require_ids(result.ids)
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
