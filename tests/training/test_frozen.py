@@ -345,10 +345,8 @@ def test_rejects_freezing_random_weights(pairs: Dataset, begun: Run, tmp_path: P
         ({"freeze": {}}, "freeze.empty"),
         ({"init": {"image": 3}}, "init.image.invalid"),
         ({"pretrained": True, "init": {"image": "x"}}, "init.conflict"),
-        (
-            {"init": {"image": "x"}, "encoder": ["mlp"]},
-            "init.view_number",
-        ),
+        ({"init": {"image": "x"}, "encoder": ["mlp"]}, "init.view_number"),
+        ({"pretrained": {"image": True}, "encoder": ["mlp"]}, "pretrained.view_number"),
         ({"freeze": True}, "freeze.untrained"),
         ({"freeze": True, "encoder": "small-cnn"}, "freeze.untrained"),
         ({"freeze": True, "pretrained": True, "projection": 0}, "freeze.no_projection"),

@@ -45,22 +45,25 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
     used = [view for view, is_used in (pretrained_views or {}).items() if is_used]
-    parts = {view: load_pretrained_weights(_find_encoder_for_view(encoder, view)) for view in used}
+    parts = {view: load_pretrained_weights(_find_encoder_for_view("pretrained", encoder, view)) for view in used}
     for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
-            source, _find_encoder_for_view(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+            source,
+            _find_encoder_for_view("init", encoder, view),
+            trust_remote_code=settings.trust_remote_code,
+            view=view,
         )
     return combine_weights_by_view(parts) if parts else None
 
 
-def _find_encoder_for_view(encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder option of a view; None if no encoder is set for this view name."""
+def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str | nn.Module | None:
+    """Return the encoder of a view that the option `argument` names; None if no encoder is set for the view."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
         return encoder
     numbered = {str(number): one for number, one in enumerate(encoder)}
-    message = f"init: views must be numbers with a list of encoders, {', '.join(numbered)}, got {view!r}."
+    message = f"{argument}: views must be numbers with a list of encoders, {', '.join(numbered)}, got {view!r}."
     check(view in numbered, message, "view_number")
     return numbered[view]
 

@@ -68,15 +68,6 @@ _log = logging.getLogger(__name__)
 TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
-MAX_DEFAULT_QUEUE_SIZE = 65_536
-"""Upper limit of the default `queue_size`: the default is the number of items, up to this limit."""
-
-MAX_DEFAULT_TEACHER_QUEUE_SIZE = 8_192
-"""Upper limit of the default `queue_size` with prototypes of a teacher: half the number of items, up to this limit."""
-
-MAX_DEFAULT_BANK_NEGATIVES = 4_096
-"""Upper limit of the default `bank_negatives`: the default is the number of items, up to this limit."""
-
 
 _OBJECTIVE_PART_OPTIONS = "layout", "kernel", "divergence"
 """Options that replace parts of a named objective; the constraint and the target may change while it trains."""
@@ -372,7 +363,7 @@ def _build_objective_loss(
     loss: ObjectiveStepLoss
     if settings.prototypes == PROTOTYPES_FROM_TEACHER:
         assert teacher is not None
-        queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
+        queue_size = settings.queue_size or max(1, min(8_192, len(dataset) // 2))
         loss = DistillationLoss(objective, reduce_by_truncated_svd(teacher, sizes[0]), queue_size, views=number)
     elif settings.prototypes is not None:
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
@@ -438,8 +429,8 @@ def _build_embedding_memory(
     """Build the queue or bank of the option `negatives`; None for other values."""
     items = len(dataset)
     if settings.negatives == "queue":
-        most = MAX_DEFAULT_QUEUE_SIZE if isinstance(dataset, Stream) else min(MAX_DEFAULT_QUEUE_SIZE, items)
-        return Queue(settings.queue_size or most, views, dimensions)
+        default_size = 65_536 if isinstance(dataset, Stream) else min(65_536, items)
+        return Queue(settings.queue_size or default_size, views, dimensions)
     if settings.negatives == "bank":
-        return ItemBank(items, views, dimensions, settings.bank_negatives or min(MAX_DEFAULT_BANK_NEGATIVES, items))
+        return ItemBank(items, views, dimensions, settings.bank_negatives or min(4_096, items))
     return None

@@ -18,9 +18,6 @@ from contraport.objectives.inputs import pad_vector_sets
 EmbedFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
 
-MIN_ITEMS_PER_VIEW = 2
-"""Minimum number of items of a batch that have a view; else the view is dropped, as batch norm needs a variance."""
-
 
 def check_chunks_large_enough(items: int, size: int) -> None:
     """Raise `UsageError` unless each chunk has at least two items (for batch norm) and one item per process."""
@@ -91,8 +88,8 @@ def wrap_for_missing_views(embed: EmbedFunction) -> EmbedFunction:
     """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
 
     The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
-    have the view, zeros for the others. The last output is the mask in effect: without views that fewer than
-    `MIN_ITEMS_PER_VIEW` items of all processes have.
+    have the view, zeros for the others. The last output is the mask in effect: without views that fewer than two items
+    of all processes have, as batch norm needs a variance.
 
     >>> double = wrap_for_missing_views(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
@@ -106,7 +103,7 @@ def wrap_for_missing_views(embed: EmbedFunction) -> EmbedFunction:
         # Counted over all processes: each must drop the same views, or they would wait for different collectives.
         counts = present.sum(0)
         distributed.current_processes().all_reduce_(counts)
-        present = present & (counts >= MIN_ITEMS_PER_VIEW)
+        present = present & (counts >= 2)
         rows = [column.nonzero()[:, 0] for column in present.T]
         outputs = embed([view[positions] for view, positions in zip(views, rows, strict=True)])
         whole = [
