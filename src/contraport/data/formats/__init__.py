@@ -16,7 +16,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.errors import check
 
-__all__ = ["FORMATS", "Format", "data_format", "find_format", "list_file_suffixes"]
+__all__ = ["FORMATS", "Format", "data_format", "find_format"]
 
 LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
 """Name of an option of `load` that a format may accept."""
@@ -95,11 +95,6 @@ def find_format(data: str) -> Format | None:
     """Return the format of the data at a path, or None if no format recognizes it."""
     ordered = sorted(FORMATS.values(), key=lambda entry: entry.is_fallback)
     return next((entry for entry in ordered if entry.recognizes(data)), None)
-
-
-def list_file_suffixes() -> list[str]:
-    """Return the suffixes of the files of all formats."""
-    return [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
 
 
 for _module in pkgutil.iter_modules(__path__):

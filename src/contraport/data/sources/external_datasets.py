@@ -310,7 +310,17 @@ def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
 def _parse_item_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     """Parse one field of an item into a view, as a batch of one."""
     if not _is_text_field(name, value):
-        return _as_batch_of_one(_decode_image_or_list(value, where), where, image_size)
+        content = value["bytes"] if isinstance(value, Mapping) else value
+        if isinstance(content, list):
+            content = np.asarray(content, np.float32)
+        elif isinstance(content, bytes):
+            try:
+                with Image.open(io.BytesIO(content)) as image:
+                    content = to_rgb(image)
+            except Exception as error:  # decoders raise anything on hostile bytes
+                message = f"{where}: an image cannot be decoded: {one_line_reason(error)}"
+                raise UsageError(message, kind="unreadable") from error
+        return _as_batch_of_one(content, where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
@@ -337,20 +347,6 @@ def _is_text_field(name: object, value: Any) -> bool:
 def _lowercase_part_after_last_dot(name: object) -> str:
     """Return the part of a field's name after its last dot, in lower case."""
     return str(name).rpartition(".")[2].lower()
-
-
-def _decode_image_or_list(part: Any, where: str) -> Any:
-    """Convert an encoded image to a PIL image and a list to an array; return other values unchanged."""
-    content = part["bytes"] if isinstance(part, Mapping) else part
-    if isinstance(content, list):
-        return np.asarray(content, np.float32)
-    if not isinstance(content, bytes):
-        return content
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            return to_rgb(image)
-    except Exception as error:  # decoders raise anything on hostile bytes
-        raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}", kind="unreadable") from error
 
 
 def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:

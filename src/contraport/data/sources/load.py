@@ -20,7 +20,7 @@ from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.catalog import DATASETS
 from contraport.data.arrays import as_array, check_equal_shapes
 from contraport.data.dataset import Dataset
-from contraport.data.formats import find_format, list_file_suffixes
+from contraport.data.formats import FORMATS, find_format
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
@@ -143,7 +143,7 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
             return found.load(data, split, **options)
     except PermissionError as error:
         raise unreadable_error(f"data: {data}", "data", error) from error
-    known = list_file_suffixes()
+    known = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
     message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
     check(not path.is_file(), message, "unknown_format")
     if path.suffix in known or len(path.parts) > 1 or data.endswith(("/", os.sep)):
