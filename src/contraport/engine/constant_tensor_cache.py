@@ -19,9 +19,6 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-MAX_ENTRIES_PER_FUNCTION = 64
-"""Number of values that are cached per function; the oldest is dropped first."""
-
 T = TypeVar("T")
 
 _get_version_counter = attrgetter("_version")  # torch counts the writes in place to a tensor there
@@ -79,7 +76,7 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
             entry = CacheEntry(make(*key))
         if not entry.is_temporary:
             with lock:
-                if len(entries) >= MAX_ENTRIES_PER_FUNCTION:
+                if len(entries) >= 64:  # the oldest is dropped first
                     del entries[next(iter(entries))]
                 entries[key] = entry
         return entry.value

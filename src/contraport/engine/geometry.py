@@ -14,9 +14,6 @@ from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel
 from contraport.options import keep_deprecated_attributes
 
-MAX_CACHED_MASK_PAIRS = 1 << 16
-"""Largest number of pairs for which a mask caches its dense matrix: 256 by 256, 64 KiB."""
-
 
 class PairExclusion(ABC):
     """Base class of masks that exclude pairs by a rule, evaluated tile by tile in O(N + M) memory."""
@@ -107,7 +104,7 @@ class LabelExclusion(PairExclusion):
             return super().dense()
 
     def dense(self) -> Tensor:
-        small = len(self.labels[0]) * len(self.labels[1]) <= MAX_CACHED_MASK_PAIRS
+        small = len(self.labels[0]) * len(self.labels[1]) <= 1 << 16  # 64 KiB
         return self._cached_dense if small and not torch.compiler.is_compiling() else super().dense()
 
     def tile(self, rows: slice, columns: slice) -> Tensor:

@@ -38,9 +38,6 @@ from contraport.errors import (
 MIN_LEARNED_TEMPERATURE = 0.01
 """Lower bound of a learned temperature; its inverse is the logit scale of 100 of CLIP."""
 
-INITIAL_LEARNED_TEMPERATURE = 0.5
-"""Initial value of a learned temperature given as ``"learn"``."""
-
 
 class InitialTemperature(float):
     """Initial value of a learned temperature: passed as a temperature, it becomes a parameter with this value."""
@@ -288,11 +285,11 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
 
 
 def _temperature_to_float(temperature: TemperatureLike) -> float:
-    """Convert a temperature argument to a number; raise `UsageError` unless it is a single positive number."""
+    """Return a temperature argument as a number, 0.5 for ``"learn"``; raise `UsageError` unless it is positive."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
-        return INITIAL_LEARNED_TEMPERATURE
+        return 0.5
     if isinstance(temperature, Tensor):
         valid = temperature.numel() == 1 and temperature.is_floating_point() and not temperature.is_meta
         got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"

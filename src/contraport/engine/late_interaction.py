@@ -49,9 +49,6 @@ MIN_TRANSPORT_TOKEN_TEMPERATURE = 0.05
 SORTED_MAXIMA_PER_CHUNK = 1 << 16
 """Number of maxima whose positions are sorted at a time in the gradient of MaxSim: 512 KiB of integers."""
 
-MATCHING_NAMES = ("max", "soft", "transport")
-"""Ways to match the vectors of two sets, see `LateInteraction`."""
-
 
 class LateInteraction(Kernel):
     """Gibbs kernel of sets of vectors (tokens, patches): MaxSim of ColBERT, or an entropic plan between the vectors.
@@ -105,7 +102,7 @@ class LateInteraction(Kernel):
         reduction: str = "mean",
         learnable: bool = False,
     ) -> None:
-        check_name("matching", matching, MATCHING_NAMES)
+        check_name("matching", matching, ("max", "soft", "transport"))
         check_name("reduction", reduction, ("mean", "sum"))
         super().__init__("cosine" if reduction == "mean" else "negative-cosine", temperature, learnable=learnable)
         check_positive("token_temperature", token_temperature)

@@ -300,7 +300,7 @@ class RingPairPasses(PairPasses):
         n, m = self.ring.shape
         by_row = None if column_potential is None else column_potential.new_full((n,), -torch.inf)
         by_column = None if row_potential is None else row_potential.new_full((m,), -torch.inf)
-        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
+        for visit, passes in self._iter_visits_with_passes():
             rows, columns = visit.rows, visit.columns
             if not visit.is_mirrored:
                 sums = passes.row_column_log_sums(
@@ -321,7 +321,7 @@ class RingPairPasses(PairPasses):
     def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
-        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
+        for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
                 own_sums = passes.weighted_sum_per_term(_restrict_terms_to_visit(terms, visit))
@@ -344,7 +344,8 @@ class RingPairPasses(PairPasses):
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
         ]
-        exchange = self._start_exchange(with_gradient=any(needs_grad[k] for k in columns))
+        with_gradient = any(needs_grad[k] for k in columns)
+        exchange = self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
         for visit, passes in self._iter_visits_with_passes(exchange):
             both = [*terms, *map(_transpose_term, terms)] if visit.is_mirrored else terms
             parts = passes.input_grads(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
@@ -366,7 +367,7 @@ class RingPairPasses(PairPasses):
     def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
-        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
+        for visit, passes in self._iter_visits_with_passes():
             sums[visit.rows] += passes.plan_weighted_similarity_row_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_precision)
@@ -374,12 +375,12 @@ class RingPairPasses(PairPasses):
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
-    def _start_exchange(self, *, with_gradient: bool = False) -> RingExchange:
-        """Start an exchange of the columns, around half of the ring if the problem is symmetric."""
-        return self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
+    def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
+        """Yield each visit with the passes over its pairs, which include its part of the masks.
 
-    def _iter_visits_with_passes(self, exchange: RingExchange) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit with the passes over its pairs, which include its part of the masks."""
+        Without an exchange one is started, around half of the ring if the problem is symmetric.
+        """
+        exchange = exchange or self.ring.start_exchange(with_gradient=False, half_ring=self.is_symmetric)
         for visit in self.ring.iter_visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.

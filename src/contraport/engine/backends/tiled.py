@@ -41,9 +41,6 @@ MAX_EXPONENT_GAP = 16.0
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
-MAX_ADDED_OUTER_PRODUCTS = 6
-"""Maximum number of outer products that are added one by one; more are faster as a matrix product."""
-
 
 class Tile(NamedTuple):
     """Rectangle of pairs, with the values of the log-kernel on it.
@@ -150,7 +147,11 @@ class StreamedPairPasses(PairPasses):
         if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
-        for tile, weight in self._iter_tiles_with_weights(terms):
+        groups = self._group_terms(terms)
+        for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
+            weight, *others = (self._group_weights_on_tile(group, tile) for group in groups)
+            for other in others:
+                weight += other
             if link is not None and tile.link_input is not None:
                 weight.mul_(link.derivative(tile.link_input))
             # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
@@ -242,16 +243,6 @@ class StreamedPairPasses(PairPasses):
             if sums is not None:
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
-
-    def _iter_tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its pair weights; in a symmetric problem, plus the weights of the transposed tile."""
-        groups = self._group_terms(terms)
-        for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
-            parts = [self._group_weights_on_tile(group, tile) for group in groups]
-            weight = parts[0]
-            for part in parts[1:]:
-                weight += part
-            yield tile, weight
 
     def _group_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
         """Return the pair weights of a group on a tile; in a symmetric problem, plus those of the transposed tile."""
@@ -468,7 +459,7 @@ def _build_term_group(
 
 def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
     """Return the sum of k outer products of vectors, (k, n) and (k, m) to (n, m)."""
-    if len(left) > MAX_ADDED_OUTER_PRODUCTS:
+    if len(left) > 6:  # fewer are faster one by one
         return torch.mm(left.T, right, out=out)
     total = torch.mul(left[0, :, None], right[0], out=out)
     for row, column in zip(left[1:], right[1:], strict=True):
