@@ -266,8 +266,8 @@ def test_views_of_a_table_are_named_by_its_columns(tmp_path: Path) -> None:
 
 def test_flags_by_rate_count_or_fdr(frozen: Audit) -> None:
     assert len(frozen.flagged()) == round(ITEMS * frozen.noise_rate)
-    assert len(frozen.flagged(rate=0.1)) == 40
-    assert frozen.flagged(count=3).tolist() == np.argsort(frozen.scores, kind="stable")[:3].tolist()
+    assert len(frozen.flagged(rate=0.1)) == len(frozen.flagged(rate=np.float32(0.1))) == 40
+    assert frozen.flagged(count=np.int64(3)).tolist() == np.argsort(frozen.scores, kind="stable")[:3].tolist()
     few, many = frozen.flagged(fdr=0.02), frozen.flagged(fdr=0.3)
     assert len(few) < len(many)
     assert set(few) <= set(many)

@@ -52,7 +52,7 @@ def test_estimates_the_share_of_each_view(found: ViewAudit) -> None:
 
 
 def test_flags_items_with_their_views(found: ViewAudit) -> None:
-    flagged = found.flagged(count=WRONG)
+    flagged = found.flagged(count=np.int64(WRONG))
     assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
     assert found.to_columns()["flagged"][flagged[0, 0]] == "b"
 

@@ -24,8 +24,8 @@ from contraport.auditing.pairs.noise_rate import (
     estimate_separation_auc,
     is_rate_reliable,
 )
-from contraport.errors import check
-from contraport.options import keep_deprecated_attributes, matches_type
+from contraport.errors import check, is_integer, is_number
+from contraport.options import keep_deprecated_attributes
 
 
 @keep_deprecated_attributes(
@@ -136,15 +136,15 @@ class Audit:
         limits = {name: value for name, value in (("rate", rate), ("count", count), ("fdr", fdr)) if value is not None}
         check(len(limits) <= 1, f"flagged: accepts one of rate, count and fdr, got {', '.join(limits)}.", "conflict")
         for name, value in (("rate", rate), ("fdr", fdr)):
-            good = value is None or (matches_type(value, float) and 0 <= value <= 1)
+            good = value is None or (is_number(value) and 0 <= value <= 1)
             check(good, f"{name}: must be a number from 0 to 1, got {value!r}.")
         items = len(self.scores)
-        good = count is None or (matches_type(count, int) and 0 <= count <= items)
+        good = count is None or (is_integer(count) and 0 <= count <= items)
         check(good, f"count: must be an integer from 0 to {items}, got {count!r}.")
         if fdr is not None:
             count = int((self.pair_fdrs <= fdr).sum())
         elif count is None:
-            count = round(items * (self.noise_rate if rate is None else rate))
+            count = round(items * float(self.noise_rate if rate is None else rate))
         return np.argsort(self.scores, kind="stable")[:count]
 
     def to_columns(self) -> dict[str, NDArray[np.generic]]:

@@ -21,8 +21,8 @@ from contraport.auditing.pairs.view_scores import (
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
-from contraport.errors import check
-from contraport.options import keep_deprecated_attributes, matches_type
+from contraport.errors import check, is_integer
+from contraport.options import keep_deprecated_attributes
 
 
 def check_views_accept_nan(dataset: Dataset) -> None:
@@ -84,7 +84,7 @@ class ViewAudit:
             UsageError: the count is out of range.
         """
         items, views = self.scores.shape
-        good = count is None or (matches_type(count, int) and 0 <= count <= items * views)
+        good = count is None or (is_integer(count) and 0 <= count <= items * views)
         check(good, f"count: must be an integer from 0 to {items * views}, got {count!r}.")
         number = int((self.scores < 0).sum()) if count is None else count
         order = np.argsort(self.scores, axis=None, kind="stable")[:number]
