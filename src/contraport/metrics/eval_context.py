@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from contraport.metrics.retrieval import (
     build_class_prompts,
     compute_unit_class_embeddings,
     first_indices_and_inverse,
-    ordered_view_pairs,
     rank_links,
     retrieval_ranks,
 )
@@ -219,8 +219,7 @@ class EvalContext:
     @cached_property
     def retrieval_directions(self) -> tuple[str, ...]:
         """Names of the retrieval directions, such as "image to caption"; empty for augmentations of one view."""
-        names = self.test.view_names
-        return tuple(f"{names[v]} to {names[w]}" for v, w in ordered_view_pairs(len(names)))
+        return tuple(f"{query} to {candidate}" for query, candidate in permutations(self.test.view_names, 2))
 
     @cached_property
     def retrieval_view_embeddings(self) -> tuple[Tensor, ...]:

@@ -125,16 +125,7 @@ def retrieval_ranks(
         else:
             at = torch.from_numpy(positions).to(points[v].device)
             ranks[v, w], ranks[w, v] = _ranks_at(matched, at), _ranks_at(matched.swap(), at)
-    return torch.stack([ranks[pair] for pair in ordered_view_pairs(len(points))], dim=1).numpy()
-
-
-def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
-    """Return all ordered pairs of different views, which are numbered from 0 to `views` - 1.
-
-    >>> ordered_view_pairs(2)
-    [(0, 1), (1, 0)]
-    """
-    return list(permutations(range(views), 2))
+    return torch.stack([ranks[pair] for pair in permutations(range(len(points)), 2)], dim=1).numpy()
 
 
 def log_match_probability_per_item(
@@ -157,9 +148,8 @@ def log_match_probability_per_item(
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
         queries, positives = queries[at], (queries[at] * keys[at]).sum(dim=1) / temperature
-        sums = [
-            (chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_queries_in_memory(keys))
-        ]
+        chunks = queries.split(max(1, MAX_COSINES_IN_MEMORY // len(keys)))
+        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in chunks]
         return positives - torch.cat(sums)
 
     return ((log_softmax_of_matches(a, b) + log_softmax_of_matches(b, a)) / 2).cpu().numpy()
@@ -305,11 +295,6 @@ def first_indices_and_inverse(ids: Tensor) -> tuple[Tensor, Tensor]:
     distinct, index = torch.unique(ids, return_inverse=True)
     first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
     return first, index
-
-
-def _max_queries_in_memory(keys: Tensor) -> int:
-    """Return the number of queries whose cosines with all keys fit in `MAX_COSINES_IN_MEMORY`."""
-    return max(1, MAX_COSINES_IN_MEMORY // len(keys))
 
 
 CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
@@ -464,7 +449,7 @@ def rank_links(
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))
     length, ranked = min(MAX_RANKED_COLUMNS, len(columns)), []
-    for start, part in enumerate(chosen.split(step := _max_queries_in_memory(columns))):
+    for start, part in enumerate(chosen.split(step := max(1, MAX_COSINES_IN_MEMORY // len(columns)))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf

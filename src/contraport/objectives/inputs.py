@@ -261,7 +261,7 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
     _check_floating("negatives", negatives, z0)
     if ids is not None:
         ids = to_numeric_tensor("negative_ids", ids, negatives.device)
-        _check_integers("negative_ids", ids)
+        check(is_integer_tensor(ids), f"negative_ids: must be integers, got {ids.dtype}.", "type")
         size, shape = tuple(negatives.shape[: negatives.ndim - ndim + 1]), tuple(ids.shape)
         check(shape == size, f"negative_ids: must have one entry per negative, {size}, got {shape}.", "shape")
     good = negatives.ndim == ndim or not shared
@@ -340,7 +340,7 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
     """Check an attribute of `size` items, such as ``labels=``, and convert it to a tensor; features are detached."""
     numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
-        _check_integers(name, numbers)
+        check(is_integer_tensor(numbers), f"ids: must be integers, got {numbers.dtype}.", "type")
     features = name == "features"
     dimensions = (2, 3) if features else (1, 2 if name == "labels" else 1)
     fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions and numbers.numel() > 0
@@ -354,11 +354,6 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
         good = (numbers > 0 if positive else numbers >= 0) & torch.isfinite(numbers)
         check_values(name, numbers, good, f"{'positive' if positive else 'nonnegative'} finite numbers")
     return numbers.detach() if features else numbers
-
-
-def _check_integers(name: str, numbers: Tensor) -> None:
-    """Raise `UsageError` unless a tensor has an integer dtype."""
-    check(is_integer_tensor(numbers), f"{name}: must be integers, got {numbers.dtype}.", "type")
 
 
 def is_integer_tensor(numbers: object) -> bool:

@@ -158,15 +158,11 @@ class PairPattern:
         same = self.row_items is self.column_items
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
-    def expand_attribute_to_rows_and_columns(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
-        """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
-        return attribute[self.row_items], attribute[self.column_items]
-
     def mask_duplicates(self, ids: Tensor) -> PairPattern:
         """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
-        duplicates = LabelExclusion(self.expand_attribute_to_rows_and_columns(ids), exception_labels=self.items)
+        duplicates = LabelExclusion((ids[self.row_items], ids[self.column_items]), exception_labels=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
@@ -467,7 +463,12 @@ class Cross(Layout):
         z0, z1 = views
         z1 = z1.detach() if self.stop_gradient else z1
         if self.shared_columns:
-            return [Block(_build_prototype_pattern(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
+            items = torch.arange(z0.shape[0], device=z0.device)
+            no_items, no_positives = items.new_full((z1.shape[0],), -1), (items[:0], items[:0])
+            pattern = PairPattern(
+                len(items), items, no_items, no_positives, num_extra_columns=len(no_items), has_no_empty_rows=True
+            )
+            return [Block(pattern, z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
         return [Block(build_diagonal_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
@@ -528,15 +529,6 @@ class Joint(Layout):
 
 
 @cached
-def _build_prototype_pattern(size: int, columns: int, device: torch.device) -> PairPattern:
-    """Build the pattern of n items (rows) against k prototypes (columns), without positives."""
-    items = torch.arange(size, device=device)
-    positives = (items[:0],) * 2
-    return PairPattern(
-        size, items, items.new_full((columns,), -1), positives, num_extra_columns=columns, has_no_empty_rows=True
-    )
-
-
 @cached
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     """Build the pattern of all embeddings of all views against each other, without self pairs, for `Joint`."""

@@ -315,7 +315,8 @@ class Objective(Loss):
         if block.pattern.num_extra_columns > 0:
             message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
             raise UsageError(message, kind="columns")
-        log_a, log_b = block.pattern.expand_attribute_to_rows_and_columns(weights.to(block.compute_dtype).log())
+        log_weights = weights.to(block.compute_dtype).log()
+        log_a, log_b = (log_weights[items] for items in block.pattern.items)
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
     def components_by_question(self) -> dict[str, str]:

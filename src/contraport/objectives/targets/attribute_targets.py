@@ -57,7 +57,8 @@ class Labels(Target):
         if labels.ndim == 2:
             good = (labels == 0) | (labels == 1)
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
-            rows, columns = pattern.expand_attribute_to_rows_and_columns(labels.to(block.compute_dtype))
+            labels = labels.to(block.compute_dtype)
+            rows, columns = labels[pattern.row_items], labels[pattern.column_items]
             return DenseTargetPlan(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
         same_class = pattern.pairs_with_equal(_get_integer_attribute("labels", attributes))
         return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))

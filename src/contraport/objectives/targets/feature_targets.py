@@ -156,7 +156,7 @@ def _expand_features_to_rows_and_columns(views: tuple[Tensor, ...], block: Block
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
-        x, y = block.pattern.expand_attribute_to_rows_and_columns(views[0])
+        x, y = (views[0][side] for side in block.pattern.items)
         return x, x if same else y
     stacked, selection = torch.cat(views), block.pattern.selected_indices
     if same and selection is None and len(stacked) != block.shape[0]:
