@@ -39,7 +39,7 @@ from benchmarks import lightly_train_steps as peer
 from benchmarks.engine import machine
 from contraport.data import Dataset, load
 from contraport.embedding import LoaderConfig
-from contraport.training.components.teacher_features import load_or_compute_teacher_features
+from contraport.training.components.teacher_features import get_teacher_features
 
 ARCHITECTURE, SIZE = "tf_efficientnet_lite0", 128
 METHODS: dict[str, dict[str, Any]] = {
@@ -169,7 +169,7 @@ def main() -> None:
         labels = Data(folder, items, options.epochs).labels()
         start = time.process_time()
         features = {
-            split: load_or_compute_teacher_features("teacher", folder / "teacher", part, LoaderConfig()).numpy()
+            split: get_teacher_features("teacher", folder / "teacher", part, LoaderConfig()).numpy()
             for split, part in items.items()
         }
         seconds = time.process_time() - start

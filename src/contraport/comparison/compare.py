@@ -63,7 +63,7 @@ from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps
-from contraport.training.train import reduce_batch_size_with_notes
+from contraport.training.train import reduce_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""
@@ -245,7 +245,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
     is_explicit = "batch_size" in cell.options
-    settings = reduce_batch_size_with_notes(settings, dataset, has_explicit_batch_size=is_explicit).settings
+    settings = reduce_batch_size(settings, dataset, has_explicit_batch_size=is_explicit).settings
     return settings, build_components(settings, dataset=dataset)
 
 

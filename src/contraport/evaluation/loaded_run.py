@@ -27,7 +27,7 @@ from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import apply_lora, build_untrained_copy
 from contraport.training.components.step_builder import build_loss_schedules, build_objective
 from contraport.training.config import Settings
-from contraport.training.step.target_spec import find_item_independent_target
+from contraport.training.step.target_spec import find_constant_target
 
 _CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an intermediate checkpoint
 
@@ -70,7 +70,7 @@ def build_objective_or_reason(settings: Settings) -> Loss | str:
         return "No plan is drawn: the objective was an object, which the run folder does not store."
     if settings.prototypes is not None:
         return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
-    target = None if settings.target is None else find_item_independent_target(settings.target)
+    target = None if settings.target is None else find_constant_target(settings.target)
     if settings.target is not None and target is None:
         return "No plan of test items is drawn: the target is known only for training items."
     try:

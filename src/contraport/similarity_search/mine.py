@@ -25,7 +25,7 @@ from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
 from contraport.similarity_search.config import MINE_COMMAND_SPEC, MiningOptions
-from contraport.training.components.teacher_features import load_or_compute_teacher_features
+from contraport.training.components.teacher_features import get_teacher_features
 
 OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 """Suffixes of the written file: a table, or positions as `.npy`."""
@@ -66,7 +66,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
         positive = int(anchor == 0 and views > 1)  # the first other view
     check(views == 1 or anchor != positive, f"positive: must differ from anchor, got {options.positive!r}.", "conflict")
     loader_config = LoaderConfig(device=resolve_device(options.device), bars=ProgressBars(shown=options.progress))
-    features = load_or_compute_teacher_features(
+    features = get_teacher_features(
         "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features

@@ -193,20 +193,16 @@ class CrossProcessBatchNorm(_BatchNorm):
         mean = processes.all_reduce(values.sum(axes)) / count
         centred = values - mean.view(shape)  # two passes: E[x^2] - E[x]^2 would cancel
         variance = processes.all_reduce(centred.square().sum(axes)) / count
-        self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
+        if self.running_mean is not None and self.track_running_stats:
+            tracked = cast(Tensor, self.num_batches_tracked).add_(1)
+            share = 1 / float(tracked) if self.momentum is None else self.momentum
+            unbiased = variance.detach() * count / (count - 1)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
+            cast(Tensor, self.running_var).lerp_(unbiased.to(self.running_mean.dtype), share)
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
         return normalised.to(inputs.dtype)
-
-    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the running mean and variance by those of a batch."""
-        if self.running_mean is None or not self.track_running_stats:
-            return
-        tracked = cast(Tensor, self.num_batches_tracked).add_(1)
-        share = 1 / float(tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        cast(Tensor, self.running_var).lerp_(variance.to(self.running_mean.dtype), share)
 
 
 class _CrossProcessBatchNormAct(CrossProcessBatchNorm):

@@ -35,11 +35,11 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**apply_recipe(_merge_options_with_resumed_run(options) if options.get("resume") else options))
+    return Settings(**apply_recipe(_merge_with_resumed_run(options) if options.get("resume") else options))
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _merge_options_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the resumed run in `out`, overridden by the explicit options."""
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
@@ -65,7 +65,7 @@ def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests |
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def reset_run_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDigests | None) -> Position:
+def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDigests | None) -> Position:
     """Reset the folder of a resumed run to its last checkpoint, and return the position of the training.
 
     `record` has digests of the items, which must not change; it is None for a stream.
@@ -105,7 +105,7 @@ def drop_metrics_after(run: RunFolder, position: Position) -> None:
 
 
 @contextmanager
-def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
+def restore_run_on_failure(run: RunFolder) -> Iterator[None]:
     """Context manager that restores the replaced run if the new one fails before its first checkpoint.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.

@@ -42,8 +42,8 @@ DRY_RUN_STEPS = 7
 PROFILE_SKIPPED_STEPS, PROFILE_WARMUP_STEPS, PROFILE_RECORDED_STEPS, PROFILE_TABLE_ROWS = 5, 2, 10, 30
 """Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
 
-MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
-"""Seconds of a step on one thread above which all threads are used, without timing other numbers of threads."""
+SLOW_STEP_SECONDS = 1.0
+"""Seconds of a step on one thread from which all threads are used, without timing other numbers of threads."""
 
 log = logging.getLogger("contraport.training")
 
@@ -138,7 +138,7 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     batches: Any = components.batches
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
-        feature_cache_seconds = encoded_batches * _measure_encoding_seconds_per_batch(components, device, bars)
+        feature_cache_seconds = encoded_batches * _measure_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)
@@ -155,9 +155,7 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory_bytes(device), device)
 
 
-def _measure_encoding_seconds_per_batch(
-    components: TrainingComponents, device: torch.device, bars: ProgressBars
-) -> float:
+def _measure_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
     """Return the median seconds to load and encode a batch by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
@@ -238,7 +236,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the number of threads with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
-    if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
+    if seconds >= SLOW_STEP_SECONDS:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
         measured = measure_step_seconds(module, batch, settings, threads=number)
@@ -258,7 +256,7 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * MIN_STEP_SECONDS_FOR_ALL_THREADS:
+            if seconds[0] >= 2 * SLOW_STEP_SECONDS:
                 return seconds[0]
     return statistics.median(seconds[1:])
 

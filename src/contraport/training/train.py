@@ -49,9 +49,9 @@ from contraport.training.resumable_fit import run_training_loop
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import (
     create_run_folder,
-    reset_run_to_last_checkpoint,
+    reset_to_last_checkpoint,
     resolve_settings,
-    restore_replaced_run_on_failure,
+    restore_run_on_failure,
 )
 from contraport.training.step_timing import choose_thread_count, measure_training_steps, temporary_thread_count
 
@@ -99,9 +99,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
             settings = with_full_freeze_as_true(settings, dataset)
-            settings, notes = reduce_batch_size_with_notes(
-                settings, dataset, has_explicit_batch_size="batch_size" in options
-            )
+            settings, notes = reduce_batch_size(settings, dataset, has_explicit_batch_size="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
@@ -119,12 +117,12 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             record = SplitDigests.from_datasets(dataset, find_held_out_dataset(settings))
         with propagate_errors():
             _check_data_equal_across_processes(dataset, record)
-        with _lock_run(run), restore_replaced_run_on_failure(run):
+        with _lock_run(run), restore_run_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 start = Position()
                 if is_main_process() and settings.resume:
-                    start = reset_run_to_last_checkpoint(run, recorded, record)
+                    start = reset_to_last_checkpoint(run, recorded, record)
                 elif is_main_process():
                     create_run_folder(run, recorded, record)
                 if is_main_process() and start.step == 0:
@@ -167,10 +165,8 @@ class SettingsWithNotes(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def reduce_batch_size_with_notes(
-    settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
-) -> SettingsWithNotes:
-    """Reduce the default batch size for few items."""
+def reduce_batch_size(settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool) -> SettingsWithNotes:
+    """Return settings with a default batch size reduced for few items, and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return SettingsWithNotes(settings)

@@ -19,7 +19,7 @@ import contraport
 from contraport.data import Batch, Dataset, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.training import train
-from contraport.training.components.teacher_features import load_or_compute_teacher_features, reduce_by_truncated_svd
+from contraport.training.components.teacher_features import get_teacher_features, reduce_by_truncated_svd
 from contraport.training.step.step_losses import DistillationLoss, EmbeddedBatch
 
 
@@ -103,7 +103,7 @@ def timm_folder(tmp_path: Path) -> Path:
 
 
 def test_a_timm_folder_embeds_gray_images_at_its_size(images: Dataset, timm_folder: Path) -> None:
-    features = load_or_compute_teacher_features("teacher", timm_folder, images, LoaderConfig())
+    features = get_teacher_features("teacher", timm_folder, images, LoaderConfig())
     model = timm.create_model("resnet10t", num_classes=0, in_chans=1, pretrained=False).eval()
     state = torch.load(timm_folder / "pytorch_model.bin")
     weights = {name: value for name, value in state.items() if not name.startswith("fc.")}
@@ -121,7 +121,7 @@ def test_recipe_trains_from_a_folder_as_from_its_features(images: Dataset, timm_
     }  # fmt: skip
     np.save(
         tmp_path / "teacher.npy",
-        load_or_compute_teacher_features("teacher", timm_folder, images, LoaderConfig()).numpy(),
+        get_teacher_features("teacher", timm_folder, images, LoaderConfig()).numpy(),
     )
     first = train(**options, teacher=timm_folder, out=tmp_path / "folder")
     second = train(**options, teacher=tmp_path / "teacher.npy", out=tmp_path / "file")

@@ -17,7 +17,7 @@ from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.objectives import SimilarityMatrix
-from contraport.training.step.target_spec import build_target_function, find_item_independent_target
+from contraport.training.step.target_spec import build_target_function, find_constant_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]
@@ -56,11 +56,11 @@ def saved(path: Path, values: Any) -> str:
     ],
 )
 def test_rules_hold_for_any_items(text: str, rule: Any, data: Dataset) -> None:
-    assert build_target_function(text, data)(data[0]) == find_item_independent_target(text) == rule
+    assert build_target_function(text, data)(data[0]) == find_constant_target(text) == rule
 
 
 def test_what_is_of_the_training_items_is_no_constant() -> None:
-    assert find_item_independent_target("soft:missing.npy") is find_item_independent_target("neighbors") is None
+    assert find_constant_target("soft:missing.npy") is find_constant_target("neighbors") is None
 
 
 def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ class FailedStepRecorder(FiniteGuard):
         self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
         if len(self._unread) >= self.every:
-            self._raise_if_unread_step_not_finite()
+            self._check_unread_steps()
 
     def before_save(self, loop: Loop) -> None:
-        self._raise_if_unread_step_not_finite()
+        self._check_unread_steps()
         self._has_checkpoint = True
 
     @property
@@ -114,7 +114,7 @@ class FailedStepRecorder(FiniteGuard):
         """Whether each step is checked before its update: always if `every` is 1, else until the first checkpoint."""
         return self.every == 1 or not self._has_checkpoint
 
-    def _raise_if_unread_step_not_finite(self) -> None:
+    def _check_unread_steps(self) -> None:
         """Raise `NonFiniteEarlierStep` if a step since the last check had a loss or gradient that is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):

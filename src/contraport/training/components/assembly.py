@@ -34,7 +34,7 @@ from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_strategy, select_training_device
 from contraport.training.step.batch_embedding import check_chunks_large_enough
-from contraport.training.step.target_spec import parse_target_kind_and_parameters
+from contraport.training.step.target_spec import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
 
 
@@ -134,7 +134,7 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint}."
         check(has_effect, message, "no_effect")
     if settings.target is not None:
-        parse_target_kind_and_parameters(settings.target)
+        parse_target_spec(settings.target)
     if settings.teacher is not None and not Path(settings.teacher).is_dir():
         check_existing_file("teacher", settings.teacher)
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:

@@ -44,7 +44,7 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher_features import load_or_compute_teacher_features, reduce_by_truncated_svd
+from contraport.training.components.teacher_features import get_teacher_features, reduce_by_truncated_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device
@@ -61,7 +61,7 @@ from contraport.training.step.step_losses import (
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 from contraport.training.step.target_spec import build_target_function
-from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_views_used_as_keys
+from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_key_views
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def check_sample_weights(
         raise UsageError(f"sample_weight: not supported by {loss}.", kind="unsupported")
 
 
-def check_objective_by_trial_call(
+def check_trial_call(
     loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
@@ -352,12 +352,12 @@ def _build_objective_loss(
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
-    memory = _build_embedding_memory(settings, dataset, count_views_used_as_keys(model, views.shapes), sizes[0])
+    memory = _build_embedding_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
     target, teacher = resolve_target_text(settings, dataset, objective, number), None
     if settings.teacher is not None:
         device, trust = select_training_device(settings.device), settings.trust_remote_code
         loader_config = LoaderConfig(device=device, num_workers=settings.num_workers)
-        teacher = load_or_compute_teacher_features(
+        teacher = get_teacher_features(
             "teacher", settings.teacher, dataset, loader_config, views=number, trust_remote_code=trust
         )
     loss: ObjectiveStepLoss
@@ -378,7 +378,7 @@ def _build_objective_loss(
         else:
             loss = AllViewsLoss(objective, **kwargs)
     try:
-        check_objective_by_trial_call(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
+        check_trial_call(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
     except UsageError as error:
         if error.code == "labels.missing" and settings.ignore_labels:
             remedy = f"leave out {format_options(ignore_labels=True)}"

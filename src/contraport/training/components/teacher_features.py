@@ -60,7 +60,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     return _Teacher(model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None)
 
 
-def load_or_compute_teacher_features(
+def get_teacher_features(
     argument: str,
     source: str | Path | Run,
     dataset: Dataset,

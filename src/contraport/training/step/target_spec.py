@@ -50,10 +50,10 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_REQUIRED_PARAMETER_NAME_BY_KIND = {"soft": "file", "matrix": "file"}
+_REQUIRED_PARAMETER_BY_KIND = {"soft": "file", "matrix": "file"}
 """Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
 
-_BATCH_INDEPENDENT_TARGET_CLASSES: Mapping[str, type[Target]] = {
+_CONSTANT_TARGETS: Mapping[str, type[Target]] = {
     "pairs": Pairs,
     "labels": Labels,
     "domains": Domains,
@@ -87,11 +87,11 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     >>> build_target_function("labels", digits)(digits[0]), build_target_function("neighbors:k=3", digits)(digits[0])
     (Labels(), Neighbors(neighbors=3))
     """
-    name, parameters = parse_target_kind_and_parameters(text)
-    if name in _BATCH_INDEPENDENT_TARGET_CLASSES:
+    name, parameters = parse_target_spec(text)
+    if name in _CONSTANT_TARGETS:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_get_constant_target, _BATCH_INDEPENDENT_TARGET_CLASSES[name](**parameters))
+        return partial(_get_constant_target, _CONSTANT_TARGETS[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -140,33 +140,29 @@ def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
 
-def parse_target_kind_and_parameters(text: str) -> tuple[str, dict[str, Any]]:
+def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Parse a target specification into its kind and parameters; values and the existence of files are checked.
 
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = parse_spec(
-        "target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
-    )
-    has_required = name not in _REQUIRED_PARAMETER_NAME_BY_KIND or _REQUIRED_PARAMETER_NAME_BY_KIND[name] in parameters
+    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_BY_KIND)
+    has_required = name not in _REQUIRED_PARAMETER_BY_KIND or _REQUIRED_PARAMETER_BY_KIND[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
         _PARAMETER_CHECKS[parameter](f"target: {parameter}", value)
     return name, dict(parameters)
 
 
-def find_item_independent_target(text: str) -> Target | None:
-    """Build the target of a specification if it does not depend on the training items; else return None.
+def find_constant_target(text: str) -> Target | None:
+    """Return the target of a specification if it is the same for all batches; else None.
 
-    >>> find_item_independent_target("domains:alpha=0.1"), find_item_independent_target("neighbors:k=3")
+    >>> find_constant_target("domains:alpha=0.1"), find_constant_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
     # Files are not checked: they may be gone when a run is evaluated.
-    name, parameters = parse_spec(
-        "target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
-    )
-    return _BATCH_INDEPENDENT_TARGET_CLASSES[name](**parameters) if name in _BATCH_INDEPENDENT_TARGET_CLASSES else None
+    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_BY_KIND)
+    return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:

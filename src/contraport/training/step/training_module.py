@@ -133,7 +133,7 @@ class TrainingModule(nn.Module):
         self.encoder_freezer = encoder_freezer
         self.mined = mined
         self.uses_cached_features = False
-        self._key_views = count_views_used_as_keys(model, views.shapes)
+        self._key_views = count_key_views(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
 
     @property
@@ -195,30 +195,26 @@ class TrainingModule(nn.Module):
 
     def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
-        outputs, present = self._compute_outputs_and_present_mask(
-            self.model, self._compute_features_then_projections, views, batch.present, offset
-        )
+        outputs, present = self._embed_present_views(self.model, self._encode_and_project, views, batch.present, offset)
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._key_views]
         if self.predictor is not None:
-            queries, _ = self._compute_outputs_and_present_mask(
+            queries, _ = self._embed_present_views(
                 self.predictor, self.predictor, projections, present, offset, whole=True
             )
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
             mask = None if batch.present is None else batch.present[:, : self._key_views]
             embed = partial(self.momentum_encoder, are_features=self.uses_cached_features)
-            keys, _ = self._compute_outputs_and_present_mask(
-                self.momentum_encoder, embed, views[: self._key_views], mask, offset
-            )
+            keys, _ = self._embed_present_views(self.momentum_encoder, embed, views[: self._key_views], mask, offset)
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
-    def _compute_features_then_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _encode_and_project(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the encoder features of all views, followed by their projections."""
         features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
 
-    def _compute_outputs_and_present_mask(
+    def _embed_present_views(
         self,
         network: nn.Module,
         embed: EmbedFunction,
@@ -228,7 +224,7 @@ class TrainingModule(nn.Module):
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Embed the present views, in chunks if requested; return the outputs and the mask of present views."""
+        """Return the outputs of `embed`, in chunks unless `whole`, and the mask of present views."""
         inputs = views if present is None else (*views, present)
         embed = embed if present is None else wrap_for_missing_views(embed)
         if whole or self.cache_chunk is None:
@@ -258,7 +254,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(drawn)
 
 
-def count_views_used_as_keys(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
+def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
     """Return the number of views, counted from the first, whose projections are used as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
