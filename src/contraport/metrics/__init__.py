@@ -13,7 +13,7 @@ from contraport.metrics.registry import (
     register_metric,
     select_metrics,
     select_metrics_keeping_order,
-    titles_by_metric_name,
+    shared_titles_by_name,
 )
 from contraport.options import keep_deprecated_module_names
 
@@ -26,7 +26,7 @@ __all__ = [
     "register_metric",
     "select_metrics",
     "select_metrics_keeping_order",
-    "titles_by_metric_name",
+    "shared_titles_by_name",
 ]
 
 __getattr__ = keep_deprecated_module_names(__name__, metric="register_metric", metric_by_key="find_metric")

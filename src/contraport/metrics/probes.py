@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 CANDIDATE_PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Candidate penalties of a linear probe, strongest first."""
 
-MAX_PENALTY_SELECTION_ITEMS = 5_000
-"""Maximum number of training items used to select the penalty."""
-
-NUM_FEW_LABEL_DRAWS = 5
-"""Number of random draws of few labeled items, over which their accuracy is averaged."""
-
 _NUM_CALIBRATION_BINS = 15
 """Number of confidence bins, of equal width, of the calibration error."""
 
@@ -103,12 +97,12 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
 def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
     """Select the candidate penalty whose probe is best on a held-out fifth of each class; ties: the strongest.
 
-    Beyond `MAX_PENALTY_SELECTION_ITEMS` items a fixed random choice of this size is used. Held-out items of classes
+    Beyond 5,000 items a fixed random choice of this size is used. Held-out items of classes
     that the probe was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items,
     scikit-learn's default.
     """
     order = torch.randperm(len(train_x), generator=torch_generator("metrics.probe_penalty"))
-    subset = order[:MAX_PENALTY_SELECTION_ITEMS].sort().values
+    subset = order[:5_000].sort().values
     x, y = train_x[subset.to(train_x.device)], train_y[subset.to(train_y.device)]
     train, validation = (
         torch.from_numpy(draw_stratified_split(y.cpu().numpy(), split, purpose="metrics.probe_split"))
@@ -151,11 +145,11 @@ def few_label_accuracy_per_item(
 ) -> np.ndarray[Any, Any]:
     """Return, for each test item, the share of few-label probes that predict its class correctly, `(m,)`.
 
-    `draw_positions` draws the positions of the training items; the mean is over `NUM_FEW_LABEL_DRAWS` draws. The
-    penalty is selected on the drawn items alone (`select_penalty`), so that no other label is used.
+    `draw_positions` draws the positions of the training items; the mean is over 5 draws. The penalty is selected on
+    the drawn items alone (`select_penalty`), so that no other label is used.
     """
     hits = []
-    for seed in range(NUM_FEW_LABEL_DRAWS):
+    for seed in range(5):
         few = draw_positions(numpy_generator("metrics.few_labels", seed))
         hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))

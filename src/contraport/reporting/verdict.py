@@ -8,7 +8,7 @@ from itertools import islice, permutations
 
 from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
-from contraport.metrics import Metric, titles_by_metric_name
+from contraport.metrics import Metric, shared_titles_by_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageAssets, Section
@@ -152,7 +152,7 @@ def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> str:
         for metric in list_evaluated_metrics(runs)
         if metric.better_direction != "neither" and (gain := _find_difference_in_favor(metric, one, other)) is not None
     }
-    titles = titles_by_metric_name(gains)
+    titles = shared_titles_by_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
         return ""
     # A family with significant gains of both signs counts for neither run.

@@ -262,7 +262,11 @@ class Tsallis(Constraint):
         share = 1 / n if has_row_potentials else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         problem, like = TsallisProblem(logits, self.order, has_row_potentials), logits.log_kernel.inputs[0]
-        _check_order_range(self.order, problem.pairs_per_unit_mass, like.dtype)
+        # The thresholds are of the size of count^(1 - order), which must not overflow.
+        count, limit = problem.pairs_per_unit_mass, 0.9 * math.log(torch.finfo(like.dtype).max)
+        minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
+        expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
+        check(self.order >= minimum, f"order: must be {expected}, got {self.order!r}; use double precision.", "range")
         potential, empty = run_host_loop(replace(problem, logit_geometry=logits.with_pass_inputs_only()))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
@@ -280,11 +284,3 @@ class Tsallis(Constraint):
             problem=problem,
             potential=potential,
         )
-
-
-def _check_order_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` if count^(1 - order), where `count` pairs share a unit mass, overflows the dtype."""
-    limit = 0.9 * math.log(torch.finfo(dtype).max)
-    minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
-    expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
-    check(order >= minimum, f"order: must be {expected}, got {order!r}; use double precision.", "range")
