@@ -175,7 +175,7 @@ def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor 
     return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_value)
 
 
-def _run_half_steps_in_log_domain(
+def _run_log_domain_steps(
     steps: tuple[HalfStepSpec, ...],
     s: Tensor,
     log_marginals: tuple[Tensor, Tensor],
@@ -226,7 +226,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
         with autocast_disabled(s):
             if torch.is_grad_enabled():
                 return None, *differentiable_gradients(
-                    lambda s, *log_marginals: _run_half_steps_in_log_domain(steps, s, log_marginals),
+                    lambda s, *log_marginals: _run_log_domain_steps(steps, s, log_marginals),
                     [s, log_a, log_b],
                     grad_outputs,
                     ctx.needs_input_grad[1:],
@@ -276,7 +276,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         moderate = self.geometry.log_kernel.absolute_value_bound <= limit
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
-        return _run_half_steps_in_log_domain(
+        return _run_log_domain_steps(
             self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel
         )
 

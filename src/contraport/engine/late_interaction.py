@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
-    def dual_term_per_row_vector(self, f: Tensor) -> Tensor:
+    def row_dual_terms(self, f: Tensor) -> Tensor:
         """Return what each vector of the row adds to the dual objective, from the potentials f; in the shape of f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
-    def dual_term_per_column_vector(self, g: Tensor) -> Tensor:
+    def column_dual_terms(self, g: Tensor) -> Tensor:
         """Return what each vector of the column adds to the dual objective, from the potentials g.
 
         It holds after a last half-step on the rows.
@@ -415,9 +415,9 @@ class _CosineTile:
 
     def similarities(self) -> Tensor:
         """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
-        total = (self.matching.dual_term_per_row_vector(self.row_potentials[-1]) * self.a).sum(1)
+        total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
-            total = total + (self.matching.dual_term_per_column_vector(self.scalings[-1].log()) * self.b).sum(2)
+            total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
@@ -503,8 +503,8 @@ def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tens
         for _ in range(matching.iterations):
             g = -matching.column_damping * torch.logsumexp(s + f + log_a, 2, keepdim=True)
             f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
-        total = (matching.dual_term_per_row_vector(f)[..., 0] * a[:, None]).sum(2)
+        total = (matching.row_dual_terms(f)[..., 0] * a[:, None]).sum(2)
         if matching.iterations > 0:
-            total = total + (matching.dual_term_per_column_vector(g)[:, :, 0] * b).sum(2)
+            total = total + (matching.column_dual_terms(g)[:, :, 0] * b).sum(2)
         score = 1 - tau * total
     return score if matching.is_mean else score * sizes[0]

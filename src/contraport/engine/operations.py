@@ -107,7 +107,7 @@ class RowTransportCostsOperation(OperationWithDenseForm):
         return 1, 1
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        return [passes.plan_weighted_similarity_row_sums(self.f, self.g)]
+        return [passes.plan_similarity_row_sums(self.f, self.g)]
 
     def allocate_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]

@@ -6,7 +6,7 @@ Each pass works on a geometry, S = log K with its masks:
 2. ``weighted_sum_per_term``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
-4. ``plan_weighted_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
+4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         """Return sum_j P_ij T_ij of each row, (N,), of the plan P_ij = exp(S_ij + f_i + g_j), in one pass."""
 
     def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
@@ -168,7 +168,7 @@ class DensePairPasses(PairPasses):
         log_kernel.add_tile_gradients(whole, whole, weight, gradients)
         return gradients
 
-    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 

@@ -202,7 +202,7 @@ class RingLogKernel(LogKernel):
     def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.with_pass_inputs_only(), tensors)
-        own: Tensor = _WeightedLogKernelRowSums.apply(structure, weight, *tensors)
+        own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
@@ -364,14 +364,14 @@ class RingPairPasses(PairPasses):
                     gradients[k] = total
         return self._scale_gradients_for_averaging(gradients)
 
-    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes():
-            sums[visit.rows] += passes.plan_weighted_similarity_row_sums(f[visit.rows], g[visit.columns])
+            sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_precision)
-                sums[visit.columns] += mirrored.plan_weighted_similarity_row_sums(f[visit.columns], g[visit.rows])
+                sums[visit.columns] += mirrored.plan_similarity_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
@@ -428,7 +428,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
     ]
 
 
-class _WeightedLogKernelRowSums(torch.autograd.Function):
+class _WeightedRowSums(torch.autograd.Function):
     """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
 
     @staticmethod

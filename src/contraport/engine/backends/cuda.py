@@ -125,7 +125,7 @@ class CudaPairPasses(PairPasses):
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_row_slice(len(f)), self.biases

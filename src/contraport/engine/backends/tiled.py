@@ -98,10 +98,10 @@ class StreamedPairPasses(PairPasses):
         ranges = [(0.0, 0.0) if v is None else _midpoint_and_half_range(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
         if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
-            products = self._multiply_by_exp_kernel_without_biases(*(None if v is None else v.exp() for v in centered))
+            products = self._multiply_by_exp_kernel(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
-            sums = self._log_sums_by_running_maximum(*centered)
+            sums = self._stable_log_sums(*centered)
         by_row, by_column = (
             None if v is None else (v + bias).add_(middle)
             for v, (middle, _), bias in zip(sums, ranges, (self.row_bias, self.column_bias), strict=True)
@@ -113,7 +113,7 @@ class StreamedPairPasses(PairPasses):
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._multiply_by_exp_kernel_without_biases(
+            by_row, by_column = self._multiply_by_exp_kernel(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
             )
@@ -160,7 +160,7 @@ class StreamedPairPasses(PairPasses):
             )
         return self._scale_gradients_for_averaging(gradients)
 
-    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
@@ -213,7 +213,7 @@ class StreamedPairPasses(PairPasses):
         )
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
-    def _multiply_by_exp_kernel_without_biases(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
+    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
         """Return E @ right, (N,), and left @ E, (M,), for E = e^S without biases; computed in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
@@ -226,9 +226,7 @@ class StreamedPairPasses(PairPasses):
         self.processes.all_reduce_(by_row, by_column)
         return by_row, by_column
 
-    def _log_sums_by_running_maximum(
-        self, column_potential: Tensor | None, row_potential: Tensor | None
-    ) -> list[Tensor | None]:
+    def _stable_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> list[Tensor | None]:
         """Return the log-sums of rows and of columns, without biases; large exponents do not overflow."""
         n, m = self.geometry.shape
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))

@@ -82,7 +82,7 @@ def weighted_products_kernel(
 ):  # fmt: skip
     """Triton kernel that computes W y, (splits, n, D), and the row sums of W, (splits, n), for D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _can_all_share_exponential(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -118,7 +118,7 @@ def pair_weights_kernel(
 ):  # fmt: skip
     """Triton kernel that computes the weights W of all pairs for the gradient, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _can_all_share_exponential(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -196,7 +196,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 
 @triton.jit
-def _can_all_share_exponential(can_share, TERMS: tl.constexpr):
+def _can_all_share(can_share, TERMS: tl.constexpr):
     """Return 1 if the flags of all terms are 1, so that all use the exponential of the first term; else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
