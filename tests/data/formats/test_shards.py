@@ -246,9 +246,10 @@ def test_paths_lead_nowhere_and_links_are_counted(tmp_path, caplog):
     assert [child.name for child in tmp_path.iterdir()] == ["in"]
 
 
-def test_rejects_too_many_archives_in_braces():
+@pytest.mark.parametrize("braces", ["{0..99999999999}", "{0..9999}-{0..99}-{a,b}"])
+def test_rejects_too_many_archives_in_braces(braces):
     with raises_usage_error("data.too_many_archives", "1000000"):
-        load("{0..99999999999}.tar")
+        load(f"{braces}.tar")
 
 
 def test_texts_are_views(tmp_path, caplog):

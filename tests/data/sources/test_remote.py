@@ -115,6 +115,13 @@ def test_rejects_unreachable_urls(url: str, told: tuple[str, ...], tmp_path: Pat
         load(url, root=tmp_path)
 
 
+def test_rejects_paths_outside_of_the_folder(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(bucket), "find", lambda _, path: [f"{path}/a/0.png", f"{path}/../0.png"])
+    with raises_usage_error("data.outside_folder", "photos/../0.png"):
+        load("memory://bucket/photos", root=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_removes_files_that_the_url_no_longer_has(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import re
 import sys
 import tarfile
@@ -204,34 +205,32 @@ def _list_archives(data: str) -> list[str]:
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in list_relative_paths(path, {".tar"})]
-    names = list(expand_braces(data))
+    names = expand_braces(data)
     missing = [name for name in names if not Path(name).is_file()]
     message = f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {''.join(missing[:1])}."
     check(not missing, message, "not_found")
     return names
 
 
-def expand_braces(pattern: str) -> Iterator[str]:
+def expand_braces(pattern: str) -> list[str]:
     """Expand braces in a name: ``{000..003}`` is a range, ``{a,b}`` are alternatives.
 
-    >>> list(expand_braces("{train,test}-{08..10}.tar"))[2:5]
+    >>> expand_braces("{train,test}-{08..10}.tar")[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
     """
     pieces = re.split(r"\{([^{}]*)\}", pattern)  # plain texts at even places, contents of braces at odd ones
-    choices = [_expand_alternatives(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
-    return ("".join(parts) for parts in itertools.product(*choices))
-
-
-def _expand_alternatives(content: str) -> list[str]:
-    """Expand the content of a pair of braces, such as ``08..10`` or ``a,b``, into a list of strings."""
-    match = re.fullmatch(r"(\d+)\.\.(\d+)", content)
-    if match is None:
-        return content.split(",")
-    first, last = int(match[1]), int(match[2])
-    check(first <= last, f"data: a range in braces must rise, got {{{content}}}.", "braces")
-    good = last - first < _MAX_ARCHIVES
-    check(good, f"data: must have at most {_MAX_ARCHIVES} archives, got {{{content}}}.", "too_many_archives")
-    return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
+    choices: list[list[str]] = []
+    for place, piece in enumerate(pieces):
+        match = re.fullmatch(r"(\d+)\.\.(\d+)", piece) if place % 2 else None
+        first, last = (int(match[1]), int(match[2])) if match else (0, piece.count(",") if place % 2 else 0)
+        check(first <= last, f"data: a range in braces must rise, got {{{piece}}}.", "braces")
+        good = math.prod(map(len, choices)) * (last - first + 1) <= _MAX_ARCHIVES
+        check(good, f"data: must have at most {_MAX_ARCHIVES} archives, got {pattern}.", "too_many_archives")
+        if match:
+            choices.append([str(number).zfill(len(match[1])) for number in range(first, last + 1)])
+        else:
+            choices.append(piece.split(",") if place % 2 else [piece])
+    return ["".join(parts) for parts in itertools.product(*choices)]
 
 
 def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:

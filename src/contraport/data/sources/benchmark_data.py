@@ -227,12 +227,14 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 
 
 def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
-    """Load one split of time series from the `.ts` files of both splits."""
+    """Load one split of time series from the `.ts` files of both splits, padded with their last values."""
     folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
     )
-    whole = from_arrays(pad_with_last_values(train + test), train_labels + test_labels, name=name)
+    longest = max(one.shape[1] for one in train + test)
+    padded = [np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in train + test]
+    whole = from_arrays(np.stack(padded), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
     return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
@@ -283,16 +285,6 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     numbers = sorted({len(one) for one in series})
     check(len(numbers) == 1, f"data: {path}: must have equal numbers of channels, got {numbers}.", "ts_format")
     return series, labels
-
-
-def pad_with_last_values(series: list[np.ndarray]) -> np.ndarray:
-    """Stack series of unequal lengths, each padded with its last values to the longest length.
-
-    >>> pad_with_last_values([np.array([[1.0, 2.0]]), np.array([[3.0, 4.0, 5.0]])]).tolist()
-    [[[1.0, 2.0, 2.0]], [[3.0, 4.0, 5.0]]]
-    """
-    longest = max(one.shape[1] for one in series)
-    return np.stack([np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in series])
 
 
 def _parse_channels(channels: list[str], where: str) -> np.ndarray:

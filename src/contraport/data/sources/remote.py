@@ -82,6 +82,9 @@ def download(url: str, cache: Path) -> str:
             log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
         check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
+        outside = [path for inside, path in found.items() if ".." in inside.split("/")]
+        message = f"data: {one}: must have paths within the folder, got {''.join(outside[:1])}."
+        check(not outside, message, "outside_folder")
         _remove_stale_files(local, {local / inside for inside in found}, one)
         files += [_RemoteFile(system, path, local / inside if inside else local, one) for inside, path in found.items()]
     missing = [file for file in files if not file.is_cached()]
@@ -100,7 +103,6 @@ def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
     paths = {}
     for file in sorted(system.find(path)):
         inside = file[len(path) :].lstrip("/") if file.startswith(path) else file.rpartition("/")[2]
-        check(".." not in inside.split("/"), f"data: {file}: must be a name within its folder.", "outside_folder")
         paths[inside] = file
     return paths
 
