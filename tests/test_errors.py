@@ -16,6 +16,7 @@ import pytest
 from torch import Tensor
 
 import contraport
+from contraport.cli import main
 from contraport.data.streams import StreamReadError
 from contraport.errors import (
     MAX_LISTED_NAMES,
@@ -140,8 +141,39 @@ def test_suggests_a_synonym_or_a_longer_name_before_similar_letters(
 def test_lists_the_nearest_of_many_names() -> None:
     names = [f"name{number}" for number in range(30)]
     message = str(unknown_name_error("data", "name33", names))
-    assert f"{MAX_LISTED_NAMES} most similar of 30" in message
-    assert sum(name in re.split(r"[ ,.]+", message) for name in names) == MAX_LISTED_NAMES
+    assert sum(name in re.split(r"\W+", message) for name in names) == MAX_LISTED_NAMES
+
+
+def test_lists_none_of_many_names_if_none_is_similar() -> None:
+    names = [f"name{number}" for number in range(30)]
+    error = unknown_name_error("data", "xyz", names, list_command="contraport list data")
+    assert error.code == "data.unknown"
+    assert "contraport list data lists them" in str(error)
+    assert not any(name in str(error) for name in names)
+    assert "lists" not in str(unknown_name_error("data", "xyz", names))
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "hint"),
+    [
+        (["docs", "qqqq"], "page", "contraport docs lists"),
+        (["qqqq"], "command", "contraport --help lists"),
+        (["train", "--objective", "qqqq"], "objective", "contraport list objectives lists"),
+        (["train", "--recipe", "qqqq"], "recipe", "contraport list recipes lists"),
+        (["train", "--data", "qqqq"], "data", "contraport list data lists"),
+        (["compare", "--suite", "qqqq"], "suite", "contraport list suites lists"),
+        (["compare", "--data", "digits", "--objectives", "qqqq"], "objectives", "contraport list objectives"),
+        (["compare", "--data", "digits", "--metrics", "qqqq"], "metrics", "contraport list metrics lists"),
+    ],
+)
+def test_error_of_a_name_unlike_all_others_names_the_list(
+    words: list[str], option: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"contraport: {option}: ")
+    assert hint in printed
+    assert "similar:" not in printed
 
 
 def test_unknown_keyword_of_an_objective_names_the_known_ones() -> None:

@@ -161,20 +161,35 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         raise UsageError(f"{argument}: {path} cannot be written to: {cause}.{remedy()}", kind="not_writable") from error
 
 
-def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
-    """Build the error for an unknown name; it suggests a valid name that is similar, if there is one.
+def unknown_name_error(
+    argument: str, name: object, valid_names: Iterable[str], noun: str = "name", *, list_command: str = ""
+) -> UsageError:
+    """Build the error for an unknown name: it has all valid names if they are few, otherwise only similar ones.
+
+    Args:
+        argument: name of the option.
+        name: the unknown name.
+        valid_names: the known names.
+        noun: noun for the name in the message.
+        list_command: command that lists the valid names, for the message if none is similar.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
+    >>> str(unknown_name_error("page", "x", map(str, range(20)), list_command="contraport docs"))
+    "page: unknown name 'x'. None of the 20 known is similar; contraport docs lists them."
     """
     names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
-    nearest = similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES, cutoff=0)
-    similar = similar_names(str(name).lstrip("-"), names)
-    hint = f"; did you mean {names[similar[0]]!r}?" if similar else "."
-    choices = f"Known: {', '.join(names.values()) or 'none'}."
-    if len(names) > MAX_LISTED_NAMES:
-        choices = f"The {len(nearest)} most similar of {len(names)}: {', '.join(names[one] for one in nearest)}."
-    return UsageError(f"{argument}: unknown {noun} {format_value(name)}{hint} {choices}", kind="unknown")
+    similar = [names[one] for one in similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES)]
+    parts = [f"; did you mean {similar[0]!r}?" if similar else "."]
+    if len(names) <= MAX_LISTED_NAMES:
+        parts.append(f"Known: {', '.join(names.values()) or 'none'}.")
+    elif not similar:
+        parts.append(
+            f"None of the {len(names)} known is similar{f'; {list_command} lists them' if list_command else ''}."
+        )
+    elif len(similar) > 1:
+        parts.append(f"Also similar: {', '.join(similar[1:])}.")
+    return UsageError(f"{argument}: unknown {noun} {format_value(name)}{' '.join(parts)}", kind="unknown")
 
 
 _NAME_BY_SYNONYM = {
@@ -340,10 +355,10 @@ def _usage_error_for_value(argument: str, expected: str, value: object, kind: st
     return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
 
-def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None:
-    """Raise `UsageError` unless a value is one of the names."""
+def check_name(argument: str, value: object, valid_names: Iterable[str], *, list_command: str = "") -> None:
+    """Raise `UsageError` unless a value is one of the names, which a command lists."""
     if not isinstance(value, str) or value not in valid_names:
-        raise unknown_name_error(argument, value, valid_names)
+        raise unknown_name_error(argument, value, valid_names, list_command=list_command)
 
 
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:

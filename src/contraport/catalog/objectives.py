@@ -145,7 +145,7 @@ def get_objective_entry(name: str) -> ObjectiveEntry:
     if key.lower() in RECIPES:
         message = f"objective: must be an objective, got the recipe {name!r}; use {format_options(recipe=key.lower())}."
         raise UsageError(message, kind="recipe")
-    raise unknown_name_error("objective", name, OBJECTIVES)
+    raise unknown_name_error("objective", name, OBJECTIVES, list_command="contraport list objectives")
 
 
 def objective(name: str, **settings: Any) -> Loss:

@@ -193,5 +193,5 @@ def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
     if recipe not in RECIPES and recipe in OBJECTIVES:
         message = f"recipe: {recipe!r} is an objective; pass {format_options(objective=recipe)}."
         raise UsageError(message, kind="is_objective")
-    check_name("recipe", recipe, RECIPES)
+    check_name("recipe", recipe, RECIPES, list_command="contraport list recipes")
     return dict(RECIPES[recipe].settings)

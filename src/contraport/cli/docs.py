@@ -50,7 +50,7 @@ def docs(options: dict[str, Any]) -> str:
     if name in _MOVED_PAGES:
         name, section = _MOVED_PAGES[name][0], section or _MOVED_PAGES[name][1]
     if name not in paths:
-        raise unknown_name_error("page", docs_options.page, paths)
+        raise unknown_name_error("page", name, paths, list_command="contraport docs")
     text = _COMMENT_PATTERN.sub("", paths[name].read_text("utf-8"))
     return (extract_section(text, section) if section else text).rstrip()
 

@@ -260,7 +260,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         suites = suite_paths_by_name()
         if str(suite) not in suites:
-            raise unknown_name_error("suite", suite, suites)
+            raise unknown_name_error("suite", suite, suites, list_command="contraport list suites")
         path = suites[str(suite)]
     check(path.is_file(), f"suite: file {path} does not exist.", "not_found")
     try:

@@ -222,7 +222,9 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
     name, _, rest = text.partition(":")
     names = {*RECIPES, *OBJECTIVES, CUSTOM_OBJECTIVE}
     if name not in names:
-        raise unknown_name_error("objectives", name, {*names, *suggested_names})
+        raise unknown_name_error(
+            "objectives", name, {*names, *suggested_names}, list_command="contraport list objectives"
+        )
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
     parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:

@@ -326,7 +326,7 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
             parts = [part.strip() for part in name.split(",")]
             message = f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}."
             check(len(parts) == 1, message, "comma")
-            raise unknown_name_error(argument, name, {*METRICS, *groups, "all"})
+            raise unknown_name_error(argument, name, {*METRICS, *groups, "all"}, list_command="contraport list metrics")
         selected |= {single.key: single for one in entries for single in one.expand_default_numbers()}
     return _sort_for_display(selected.values())
 

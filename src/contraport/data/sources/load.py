@@ -148,9 +148,8 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
     check(not path.is_file(), message, "unknown_format")
     if path.suffix in known or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.", kind="not_found")
-    raise UsageError(
-        f"{unknown_name_error('data', data, DATASETS)} There is no file or folder of that name.", kind="unknown"
-    )
+    unknown = unknown_name_error("data", data, DATASETS, list_command="contraport list data")
+    raise UsageError(f"{unknown} There is no file or folder of that name.", kind="unknown")
 
 
 @dataclass(frozen=True)
