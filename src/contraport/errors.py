@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import importlib
 import inspect
 import math
@@ -21,9 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, ParamSpec, TypeGuard
 
 from contraport._utils.formatting import format_options
+
+P = ParamSpec("P")
 
 MAX_LISTED_NAMES = 10
 """Maximum number of valid names in a message; of a longer list only the most similar names are shown."""
@@ -232,6 +235,28 @@ def bind_arguments(
         if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
             hint = f"; expected {', '.join(parameters) or 'none'}"
         raise TypeError(f"{name}() {error}{hint}") from None
+
+
+def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorator of an `__init__`: the error of an unknown keyword suggests a similar one.
+
+    The signature, which scikit-learn reads to find the parameters of an estimator, stays that of the method.
+
+    >>> class Box:
+    ...     @suggest_keywords
+    ...     def __init__(self, *, width: int = 1) -> None: ...
+    >>> Box(widht=3)
+    Traceback (most recent call last):
+    TypeError: Box() got an unexpected keyword argument 'widht'; did you mean 'width'?
+    """
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        bind_arguments(type(args[0]).__name__, signature, args, kwargs)
+        init(*args, **kwargs)
+
+    return call
 
 
 def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:

@@ -145,7 +145,7 @@ def test_train_requires_data(error_code: ErrorCode) -> None:
         ("list objective", "what.unknown", "'objectives'"),
         ("list", "what.missing", ""),
         ("cluster photos.npz --clusters 3", "option.unknown", "'--k'"),
-        ("compare --data digits --objectives foo", "objectives.unknown", "'foo'. The"),
+        ("compare --data digits --objectives foo", "objectives.unknown", "'foo'"),
         ("demo --epochs 0", "epochs.invalid", "0"),
     ],
 )

@@ -39,8 +39,11 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
     assert "failed: something" in found.out
     assert "RuntimeError: the disk" in found.out
     assert "passed: all else" in found.out
-    assert "something" in found.err
-    assert found.err.count("\n") == 1
+    first, second, failure = found.err.splitlines()
+    assert first == "self-test 1 of 2: something"
+    assert second == "self-test 2 of 2: all else"
+    assert "something" in failure
+    assert command("doctor", "--progress", "false").err.count("\n") == 1
 
 
 def test_json_output(command) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from contraport.catalog import RECIPES
 from contraport.errors import UsageError
-from contraport.estimators import ContrastiveEncoder
+from contraport.estimators import TSNE, ContrastiveEncoder, InverseOT
 
 rng = np.random.default_rng(0)
 VECTORS = rng.normal(size=(40, 6))
@@ -422,3 +422,14 @@ def test_encoder_of_texts_rejects_numbers():
     encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(TEXTS)
     with raises_usage_error("X.shape", "as in fit"):
         encoder.transform(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "keyword", "suggestion"),
+    [(ContrastiveEncoder, "epoch", "epochs"), (TSNE, "perplexty", "perplexity"), (InverseOT, "max_itr", "max_iter")],
+)
+def test_unknown_keyword_suggests_a_similar_one(estimator, keyword, suggestion):
+    with pytest.raises(TypeError, match=rf"{estimator.__name__}\(\) .*{keyword}.*; did you mean '{suggestion}'"):
+        estimator(**{keyword: 3})
+    assert keyword not in estimator().get_params()
+    assert clone(estimator(**{suggestion: 3})).get_params()[suggestion] == 3

@@ -99,6 +99,7 @@ class DoctorOptions(BaseOptions):
     """Options of `contraport.doctor`."""
 
     test: bool = option(True, "Run the self-tests, about a minute.")
+    progress: bool = progress_option("Show a line per self-test on standard error.")
 
 
 DOCTOR_COMMAND_SPEC = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -75,12 +76,17 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     >>> diagnosis.passed, diagnosis.versions["contraport"] == contraport.__version__
     (True, True)
     """
-    run_tests = DoctorOptions(**options).test
+    doctor_options = DoctorOptions(**options)
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _package_versions_by_extra()
-    checks = tuple(_run_self_test(name, test) for name, test in _iter_self_tests(extras)) if run_tests else ()
-    return Diagnosis(versions, _machine_properties_by_name(), extras, checks)
+    checks = list[CheckResult]()
+    tests = list(_iter_self_tests(extras)) if doctor_options.test else []
+    for number, (name, test) in enumerate(tests, start=1):
+        if doctor_options.progress:  # without a progress bar, which needs an extra
+            print(f"self-test {number} of {len(tests)}: {name}", file=sys.stderr, flush=True)
+        checks.append(_run_self_test(name, test))
+    return Diagnosis(versions, _machine_properties_by_name(), extras, tuple(checks))
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

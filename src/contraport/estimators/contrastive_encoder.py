@@ -30,7 +30,7 @@ from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_array
 from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
 from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
-from contraport.errors import UsageError, check, rename_argument
+from contraport.errors import UsageError, check, rename_argument, suggest_keywords
 from contraport.options import warn_renamed
 from contraport.seeding import draw_seed
 from contraport.training.callbacks.finite_guard import FiniteGuard
@@ -155,6 +155,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
     n_iter_: int
     audit_: Audit
 
+    @suggest_keywords
     def __init__(
         self,
         objective: str | nn.Module | None = None,

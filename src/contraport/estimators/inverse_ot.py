@@ -23,6 +23,7 @@ from contraport.errors import (
     check_integer,
     check_nonnegative,
     check_positive,
+    suggest_keywords,
     unknown_name_error,
 )
 from contraport.objectives import KL, Matrix, Plan
@@ -75,6 +76,7 @@ class InverseOT(BaseEstimator):
     marginal_error_: float
     n_iter_: int
 
+    @suggest_keywords
     def __init__(
         self,
         cost: str | nn.Module = "bilinear",

@@ -23,7 +23,15 @@ from contraport.data.arrays import as_array, as_finite_tensor
 from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
-from contraport.errors import check, check_integer, check_name, check_positive, is_number, unknown_name_error
+from contraport.errors import (
+    check,
+    check_integer,
+    check_name,
+    check_positive,
+    is_number,
+    suggest_keywords,
+    unknown_name_error,
+)
 from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
@@ -74,6 +82,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_iter_: int
     encoder_: nn.Module
 
+    @suggest_keywords
     def __init__(
         self,
         n_components: int = 2,
