@@ -81,7 +81,9 @@ class SplitDigests:
         ).view_indices
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
-        train_digests, *test_digests = (_collect_unique_digests(part, views) for part in parts)
+        masked = digests[:, list(views)], present[:, list(views)]
+        by_part = zip(*(tensor.split(list(map(len, parts))) for tensor in masked), strict=True)
+        train_digests, *test_digests = (np.unique(values[mask].numpy()) for values, mask in by_part)
         return cls(train_digests, test_digests[0] if test_digests else none, train_fingerprint)
 
     @classmethod
@@ -142,13 +144,6 @@ def _present_mask(dataset: Dataset) -> Tensor:
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
     return dataset.present
-
-
-def _collect_unique_digests(dataset: Dataset, views: Sequence[int]) -> Digests:
-    """Return the sorted unique digests of the items in some views."""
-    assert dataset.digests is not None
-    columns, present = dataset.digests[:, list(views)], _present_mask(dataset)[:, list(views)]
-    return np.unique(columns[present].numpy())
 
 
 def _shared_content_mask(dataset: Dataset, digests: Digests) -> Tensor:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.errors import UsageError, check
 
@@ -132,17 +131,6 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     _check_finite(numbers, per_row, name, where)
     return numbers.reshape(shape)
-
-
-def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
-    """Read a column of texts.
-
-    Raises:
-        UsageError: a row has no text.
-    """
-    texts = ["" if text is None else text for text in unwrap_column(table, name).to_pylist()]
-    check_nonempty_texts(_describe_column(where, name), texts)
-    return texts
 
 
 def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:

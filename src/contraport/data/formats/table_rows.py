@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
+from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.arrays import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
@@ -30,7 +31,6 @@ from contraport.data.formats.columns import (
     read_category_values,
     read_image_file_names,
     read_number_columns,
-    read_texts,
     unwrap_column,
 )
 from contraport.data.image_decoding import ImageFiles
@@ -387,7 +387,9 @@ def _build_view(
     if is_single_string_column(rows):
         table = rows.read()
         if texts and holds_texts(table, names[0]):
-            return PackedTextStore.from_texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
+            contents = [text or "" for text in unwrap_column(table, names[0]).to_pylist()]
+            check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
+            return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")
         return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))
     if len(names) == 1 and can_hold_encoded_images(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
@@ -425,16 +427,18 @@ def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str)
     return as_view_tensor(f"data: {where}: columns {list(names)}", read_number_columns(table, names, where))
 
 
-def is_huggingface_folder(folder: str) -> bool:
-    """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    return any(Path(folder, name).is_file() for name in ("dataset_dict.json", "dataset_info.json", "state.json"))
-
-
 @data_format(
-    "a dataset of Hugging Face", recognizes=is_huggingface_folder, options=["image_size", "columns", "test_fraction"]
+    "a dataset of Hugging Face",
+    recognizes=lambda folder: any(
+        Path(folder, name).is_file() for name in ("dataset_dict.json", "dataset_info.json", "state.json")
+    ),
+    options=["image_size", "columns", "test_fraction"],
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
-    """Load one split of a folder written by `save_to_disk`; for the options see `dataset_from_rows`."""
+    """Load one split of a folder written by `save_to_disk` of `datasets.Dataset` or `DatasetDict`.
+
+    For the options see `dataset_from_rows`.
+    """
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _check_arrow_files_intact(Path(folder))
