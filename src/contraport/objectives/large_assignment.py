@@ -162,7 +162,7 @@ def _refine_hierarchically(
     """
     solve = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
     (x, y), (u, v) = points, scaled
-    leaves = list(_iterate_part_indices((u, v), block_size, generator, _argsort_into_matched_parts))
+    leaves = list(_iterate_part_indices((u, v), block_size, generator))
     blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
     row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
     for rows, columns in leaves:
@@ -171,8 +171,7 @@ def _refine_hierarchically(
         if number:
             # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
             # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
-            parts = _iterate_part_indices((u + v[partners],), block_size, generator, _argsort_along_random_direction)
-            blocks = [rows for (rows,) in parts]
+            blocks = [rows for (rows,) in _iterate_part_indices((u + v[partners],), block_size, generator)]
         gain = 0.0
         for rows in blocks:
             columns = partners[rows]
@@ -225,12 +224,11 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
 
 
 def _iterate_part_indices(
-    sides: Sequence[Tensor], block_size: int, generator: torch.Generator, sort: Callable[..., list[Tensor]]
+    sides: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
-    """Cut sets of n points, (n, d), recursively into matching parts; yield per part a list of indices, one per set.
+    """Cut one or two sets of n points, (n, d), recursively into parts; yield the indices of each part, in each set.
 
-    Each cut halves all sets at once, along one random direction: `sort` orders the points of each set, of which the
-    first `cut` are one part. No part has more than `block_size` points.
+    Each cut halves all sets at once. Parts of two sets match. No part has more than `block_size` points.
     """
     whole = [torch.arange(len(side)) for side in sides]
     stack = [(whole, -(-len(whole[0]) // block_size))]
@@ -240,31 +238,25 @@ def _iterate_part_indices(
             yield indices
             continue
         cut = len(indices[0]) * (parts // 2) // parts
-        orders = sort([side[index] for side, index in zip(sides, indices, strict=True)], cut, generator)
+        orders = _argsort_into_parts([side[index] for side, index in zip(sides, indices, strict=True)], cut, generator)
         indices = [index[order] for index, order in zip(indices, orders, strict=True)]
         stack.append(([index[:cut] for index in indices], parts // 2))
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _draw_direction(points: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a random combination of the centered points, (d,), along which to sort them."""
-    weights = torch.randn(len(points), generator=generator, dtype=points.dtype)
-    return (weights - weights.mean()) @ points
+def _argsort_into_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
+    """Return an order of the points of each set, (n,), whose first `cut` points are one part and the others another.
 
-
-def _argsort_along_random_direction(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the order of the only set of `sides` along a random direction, as a list of one index tensor."""
-    (points,) = sides
-    return [(points @ _draw_direction(points, generator)).argsort()]
-
-
-def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return orders of two sets such that their first `cut` points match each other, and the others too.
-
-    Given the parts of one set, the best parts of the other are cut along the difference of the means of these parts:
-    no plan has to be computed. The two sets take turns, which never raises the cost.
+    One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
+    parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
+    parts: no plan has to be computed. The two sets take turns, which never raises the cost.
     """
-    direction, orders = _draw_direction(sides[0], generator), [torch.empty(0)] * 2
+    # A random combination of the centered points.
+    weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)
+    direction = (weights - weights.mean()) @ sides[0]
+    if len(sides) == 1:
+        return [(sides[0] @ direction).argsort()]
+    orders = [torch.empty(0)] * 2
     for step in range(20):  # 60 were no better on images and on random points
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]
