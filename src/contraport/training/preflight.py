@@ -19,7 +19,6 @@ from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset, Views
 from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import CustomTransform
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import WeightedNgramCounts
@@ -77,7 +76,10 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     if others := list_overridden_recipe_options(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
-        log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
+        workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
+        where = f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else ""
+        inputs = "batches, on the device of the model" if own.takes_batches else f"items{where}"
+        log.info("augment: %s, applied to %s", own.name, inputs)
     caches_by_default = settings.freezes_all_encoders and settings.frozen_draws is None
     if caches_by_default and (reason := feature_cache_unsupported_reason(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", reason)
@@ -98,14 +100,6 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     )
     if dataset.unreadable_files:
         log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
-
-
-def _describe_transform_input(own: CustomTransform, components: TrainingComponents) -> str:
-    """Describe the input of a custom augmentation for the log: batches or items."""
-    if own.takes_batches:
-        return "batches, on the device of the model"
-    workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
-    return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
 
 
 def list_overridden_recipe_options(settings: Settings) -> list[str]:
