@@ -165,11 +165,6 @@ class NetworkSettings(BaseOptions):
         """Output size of the projection head; 0 without a projection head."""
         return 0 if self.projection_layers == 0 else self.projection
 
-    def resolve_representation(self, views: int) -> str:
-        """Return the value of `representation`, or its default for items with this number of views."""
-        frozen = "both" if views == 1 else "projection"
-        return self.representation or (frozen if self.freezes_all_encoders else "concatenate")
-
     @property
     def freezes_some_encoder(self) -> bool:
         """True if the encoder of at least one view is frozen for the whole training."""

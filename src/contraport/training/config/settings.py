@@ -86,7 +86,8 @@ class Settings(
         """Return the value of `representation`, or its default for items with this number of views."""
         if self.matryoshka is not None and self.projection_size > 0:
             return "projection"
-        return super().resolve_representation(views)
+        frozen_default = "both" if views == 1 else "projection"
+        return self.representation or (frozen_default if self.freezes_all_encoders else "concatenate")
 
     @property
     def method(self) -> str:

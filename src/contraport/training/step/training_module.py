@@ -133,7 +133,7 @@ class TrainingModule(nn.Module):
         self.encoder_freezer = encoder_freezer
         self.mined = mined
         self.uses_cached_features = False
-        self._key_views = count_key_views(model, views.shapes)
+        self._num_key_views = count_key_views(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
 
     @property
@@ -197,16 +197,18 @@ class TrainingModule(nn.Module):
         """Compute features, queries and keys of the views of a batch."""
         outputs, present = self._embed_present_views(self.model, self._encode_and_project, views, batch.present, offset)
         features, projections = outputs[: len(views)], outputs[len(views) :]
-        queries, keys = projections, projections[: self._key_views]
+        queries, keys = projections, projections[: self._num_key_views]
         if self.predictor is not None:
             queries, _ = self._embed_present_views(
                 self.predictor, self.predictor, projections, present, offset, whole=True
             )
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
-            mask = None if batch.present is None else batch.present[:, : self._key_views]
+            mask = None if batch.present is None else batch.present[:, : self._num_key_views]
             embed = partial(self.momentum_encoder, are_features=self.uses_cached_features)
-            keys, _ = self._embed_present_views(self.momentum_encoder, embed, views[: self._key_views], mask, offset)
+            keys, _ = self._embed_present_views(
+                self.momentum_encoder, embed, views[: self._num_key_views], mask, offset
+            )
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _encode_and_project(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
