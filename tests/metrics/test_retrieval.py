@@ -230,6 +230,24 @@ def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pair
     assert found == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
+def test_ranks_beyond_those_that_are_held_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rank_links(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
+    monkeypatch.setattr(retrieval, "MAX_RANKED_COLUMNS", 8)
+    ranking = rank_links(ROWS, COLUMNS, TRAIN, TEST)
+    measures = (
+        ranking.pair_hits_at,
+        ranking.row_recall_influences_at,
+        ranking.row_ndcg_at,
+        ranking.column_coverage,
+        ranking.column_hubness,
+        ranking.popularity_ratio,
+    )
+    for measure in measures:
+        measure(8)
+        with raises_usage_error("metrics.number", 8, 9):
+            measure(9)
+
+
 def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
     assert np.array_equal(ranking.pair_has_unseen_row, TEST[:, 0] == 3)
 

@@ -370,6 +370,7 @@ class LinkRanking:
 
     def pair_hits_at(self, k: int) -> np.ndarray[Any, Any]:
         """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
+        self._check_depth(k)
         return np.asarray(self.pair_ranks <= k)
 
     def row_recall_influences_at(self, k: int) -> np.ndarray[Any, Any]:
@@ -389,15 +390,17 @@ class LinkRanking:
         """
         partners = np.bincount(self.pair_row_positions)
         ideal = np.concatenate([[0.0], (1 / np.log2(np.arange(2, k + 2))).cumsum()])[np.minimum(partners, k)]
-        gains = np.where(self.pair_ranks <= k, 1 / np.log2(self.pair_ranks + 1), 0.0)
+        gains = np.where(self.pair_hits_at(k), 1 / np.log2(self.pair_ranks + 1), 0.0)
         return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
     def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
+        self._check_depth(k)
         return len(np.unique(self.ranked_columns[:, :k])) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
         """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
+        self._check_depth(k)
         counts = np.bincount(self.ranked_columns[:, :k].ravel(), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
@@ -410,8 +413,15 @@ class LinkRanking:
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
+        self._check_depth(k)
         shown = self.column_popularity[self.ranked_columns[:, :k]].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
+
+    def _check_depth(self, k: int) -> None:
+        """Raise `UsageError` if k exceeds the number of ranked columns, unless all columns are ranked."""
+        depth = self.ranked_columns.shape[1]
+        message = f"metrics: the number of a link metric must be at most {depth}, got {k}."
+        check(k <= depth or depth == len(self.column_popularity), message, "number")
 
 
 def rank_links(
