@@ -19,13 +19,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
 from contraport.errors import UsageError, bind_arguments, check, check_integer, check_name, hint_on_error, is_integer
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+U_co = TypeVar("U_co", covariant=True)
 C = TypeVar("C", bound=Callable[..., Any])
 
 OptionCheck = Callable[[str, Any], None]
@@ -524,3 +541,23 @@ class Command(Generic[P]):
         described.__annotations__ = {name: one.type for name, one in options.items()} | {"return": returned}
         described.__doc__ = _add_args_section(inspect.getdoc(function) or "", inspect.cleandoc(self.details), options)
         return call
+
+
+class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
+    """Function whose type of result follows from its arguments."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+    @overload
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> U_co: ...
+
+
+def overload_by_options(
+    options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
+) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
+    """Decorator: declare the result for two classes of options, for type checkers; the function stays unchanged."""
+
+    def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
+        return cast(OverloadedFunction[P, T_co, Q, U_co], function)
+
+    return decorate

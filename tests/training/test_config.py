@@ -152,3 +152,24 @@ def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
     errors = [line for line in told.splitlines() if "calls.py" in line and ": error:" in line]
     assert [line.split(":")[1] for line in errors] == ["3", "4", "5", "7", "8", "9"], told
     assert 'did you mean "epochs"' in errors[0]
+
+
+@pytest.mark.slow
+def test_type_checkers_tell_the_evaluation_of_one_run_from_those_of_several(tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from contraport import Run, evaluate, train\n"
+        'run: Run = train(data="digits", epochs=1)\n'
+        'for one in (evaluate(run), evaluate("run", alone=True), evaluate(Path("run"), metrics=["knn"])):\n'
+        '    print(one.metrics["knn"].low, one.verdict)\n'
+        'for one in evaluate([run, "other"]).values():\n'
+        '    print(one.metrics["knn"].low)\n'
+        "evaluate([run]).verdict\n"
+        "evaluate(run).to_nothing()\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    errors = [line for line in done.stdout.splitlines() if "calls.py" in line and ": error:" in line]
+    assert [line.split(":")[1] for line in errors] == ["8", "9"], done.stdout

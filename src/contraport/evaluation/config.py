@@ -100,6 +100,20 @@ class EvaluateOptions(RunEncoderOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SingleRunEvaluateOptions(EvaluateOptions):
+    """Options of `contraport.evaluate` for one run, for type checkers."""
+
+    run: str | Path | Run = field(kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralRunsEvaluateOptions(EvaluateOptions):
+    """Options of `contraport.evaluate` for several runs, for type checkers."""
+
+    run: Sequence[str | Path | Run] = field(kw_only=False)
+
+
 EVALUATE_COMMAND_SPEC = Command(
     EvaluateOptions,
     "contraport.evaluation:evaluate",

@@ -20,7 +20,12 @@ from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.evaluation.config import EVALUATE_COMMAND_SPEC, EvaluateOptions
+from contraport.evaluation.config import (
+    EVALUATE_COMMAND_SPEC,
+    EvaluateOptions,
+    SeveralRunsEvaluateOptions,
+    SingleRunEvaluateOptions,
+)
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import (
     build_alignment_uniformity_notes,
@@ -51,6 +56,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
 )
 from contraport.metrics.probes import check_enough_neighbors
+from contraport.options import overload_by_options
 from contraport.runs import Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_is_run
 
@@ -58,6 +64,7 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
+@overload_by_options(SingleRunEvaluateOptions, Evaluation, SeveralRunsEvaluateOptions, EvaluationsByRun)
 @EVALUATE_COMMAND_SPEC.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
