@@ -223,7 +223,7 @@ def suggest_batch_size(items: int, max_batch_size: int) -> int:
 
 
 def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
-    """Return a warning that recommends an objective other than the default; None if one is chosen or it fits."""
+    """Return a warning that recommends another objective; None if the default fits or the user chose one."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
     if chosen or isinstance(dataset, Stream):
         return None

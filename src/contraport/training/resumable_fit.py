@@ -40,7 +40,7 @@ from contraport.training.step_timing import ProfilerCallback
 
 
 class FinishedTraining(NamedTuple):
-    """Training loop after its last epoch, and its callback that counted steps, items and seconds."""
+    """Training loop after its last epoch, and the meter with the counts of steps, items and seconds."""
 
     loop: Loop
     meter: Meter
