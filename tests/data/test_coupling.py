@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 from tests.errors import raises_usage_error
 from tests.evaluation.making import make_run
 
@@ -130,6 +131,33 @@ def test_rejects_tables_that_do_not_fit(tmp_path: Path, table: str, content: str
 def test_rejects_a_folder_without_one_of_the_tables(tmp_path: Path, table: str) -> None:
     (write_folder(tmp_path) / table).unlink()
     with raises_usage_error("data.no_table", tmp_path, table.partition(".")[0]):
+        load(tmp_path, "train")
+
+
+def write_images(folder: Path) -> None:
+    for number in range(6):
+        Image.fromarray(np.full((8, 8, 3), 40 * number, np.uint8)).save(folder / f"{number}.png")
+
+
+def test_images_beside_two_tables_are_the_data(tmp_path: Path) -> None:
+    (write_folder(tmp_path) / "pairs.parquet").unlink()
+    write_images(tmp_path)
+    data = load(tmp_path, "train", test_fraction=0)
+    assert data.entity_ids is None
+    assert data.is_image
+    assert len(data) == 6
+
+
+def test_images_beside_three_tables_are_not_the_data(tmp_path: Path) -> None:
+    write_images(write_folder(tmp_path))
+    assert load(tmp_path, "train", test_fraction=0).entity_ids is not None
+
+
+def test_rejects_two_tables_that_name_the_images_beside_them(tmp_path: Path) -> None:
+    (write_folder(tmp_path) / "pairs.parquet").unlink()
+    write_images(tmp_path)
+    (tmp_path / "rows.csv").write_text("id,image\n" + "".join(f"r{number},{number}.png\n" for number in range(6)))
+    with raises_usage_error("data.no_table", tmp_path, "'pairs'", "images"):
         load(tmp_path, "train")
 
 

@@ -10,8 +10,10 @@ from contraport.data.coupling import from_coupling, get_key_positions
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.columns import read_category_values
+from contraport.data.formats.image_and_text_files import list_relative_paths
 from contraport.data.formats.table_rows import TableRows, resolve_roles
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
+from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.splits import get_test_and_unused_masks
 from contraport.errors import check
 
@@ -25,8 +27,24 @@ def _list_table_files(folder: str, part: str) -> list[Path]:
 
 
 def is_coupling_folder(folder: str) -> bool:
-    """Return whether a folder has at least two of the tables of a coupling; reading requires all three."""
-    return Path(folder).is_dir() and sum(bool(_list_table_files(folder, part)) for part in TABLE_NAMES) >= 2
+    """Return whether a folder has at least two of the tables of a coupling; reading requires all three.
+
+    A folder of images with two tables is a coupling only if one of the tables names image files.
+    """
+    if not Path(folder).is_dir():
+        return False
+    tables = [files for part in TABLE_NAMES if (files := _list_table_files(folder, part))]
+    if len(tables) in (0, 1, len(TABLE_NAMES)):
+        return len(tables) == len(TABLE_NAMES)
+    has_images = len(list_relative_paths(Path(folder), IMAGE_SUFFIXES)) > 0
+    return not has_images or any(_names_image_files(file) for files in tables for file in files)
+
+
+def _names_image_files(file: Path) -> bool:
+    """Return whether the first row of a table names an image file."""
+    first = read_table(file).slice(0, 1).to_pylist()
+    values = first[0].values() if first else ()
+    return any(isinstance(value, str) and Path(value).suffix.lower() in IMAGE_SUFFIXES for value in values)
 
 
 def get_table_files(folder: str) -> dict[str, Path]:
@@ -35,6 +53,8 @@ def get_table_files(folder: str) -> dict[str, Path]:
     for part in TABLE_NAMES:
         tables = _list_table_files(folder, part)
         message = f"data: {folder} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
+        if not tables and list_relative_paths(Path(folder), IMAGE_SUFFIXES):
+            message += " If its images are the data, move its tables to another folder."
         check(len(tables) > 0, message, "no_table")
         names = ", ".join(file.name for file in tables)
         check(len(tables) == 1, f"data: {folder} must have one table {part!r}, got {names}.", "tables")
