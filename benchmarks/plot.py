@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from docs.figures import save_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -117,8 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("images", nargs="*", default=list(DRAWN), help="engine, scale; default: both.")
     for name in parser.parse_args().images:
-        DRAWN[name]().savefig(IMAGES / f"{name}.png", dpi=120)
-        print(f"written: {IMAGES / name}.png")
+        save_figure(IMAGES / f"{name}.png", DRAWN[name](), dpi=120)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from contraport import (
@@ -29,6 +32,27 @@ from contraport import (
 Figures = dict[str, Figure]
 
 IMAGES = Path(__file__).parent / "images"
+LARGEST = 150_000
+"""Bytes of a picture; a larger one is reduced to 256 colors."""
+
+
+def save_png(path: Path, image: Image.Image) -> None:
+    """Save a picture as PNG, in 256 colors where it would be too large otherwise."""
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "PNG", optimize=True)
+    if len(file.getvalue()) > LARGEST:
+        file = io.BytesIO()
+        image.convert("RGB").quantize(256, kmeans=4).save(file, "PNG", optimize=True)
+    path.write_bytes(file.getvalue())
+    print(f"{path.name}: {image.width} x {image.height}, {len(file.getvalue()):,} bytes")
+
+
+def save_figure(path: Path, figure: Figure, **settings: Any) -> None:
+    """Save a figure as PNG; settings are those of ``Figure.savefig``."""
+    file = io.BytesIO()
+    figure.savefig(file, **settings)
+    with Image.open(file) as image:
+        save_png(path, image)
 
 
 def views(items: int = 300, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,7 +215,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     for part in sys.argv[1:] or PARTS:
         for name, figure in PARTS[part]().items():
-            figure.savefig(IMAGES / f"{name}.png", dpi=110)
+            save_figure(IMAGES / f"{name}.png", figure, dpi=110)
 
 
 if __name__ == "__main__":

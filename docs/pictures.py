@@ -8,7 +8,6 @@ are photographed by headless Chromium; the plots of measurements are drawn from 
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import broken_pairs
+from figures import IMAGES, broken_pairs, save_figure, save_png
 from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -30,11 +29,7 @@ from contraport.cli import main as contraport
 from contraport.data import load
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
-IMAGES = Path(__file__).parent / "images"
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results"
-LARGEST = 150_000
-"""Bytes of a picture; a larger one is reduced to 256 colors."""
-
 BLUE, ORANGE, GRAY = "#0072b2", "#d55e00", "#777777"
 
 
@@ -42,17 +37,6 @@ def run(*words: str) -> None:
     """Run a command, and stop if it fails."""
     if contraport([*words]) not in (0, None):
         sys.exit(f"failed: contraport {' '.join(words)}")
-
-
-def save(name: str, image: Image.Image) -> None:
-    """Save a picture as PNG, in 256 colors where it would be too large otherwise."""
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "PNG", optimize=True)
-    if len(file.getvalue()) > LARGEST:
-        file = io.BytesIO()
-        image.convert("RGB").quantize(256).save(file, "PNG", optimize=True)
-    (IMAGES / f"{name}.png").write_bytes(file.getvalue())
-    print(f"{name}.png: {image.width} x {image.height}, {len(file.getvalue()):,} bytes")
 
 
 def photograph(name: str, page: Path, width: int, height: int, top: int = 0) -> None:
@@ -66,15 +50,12 @@ def photograph(name: str, page: Path, width: int, height: int, top: int = 0) -> 
     subprocess.run(["chromium", *options, page.absolute().as_uri()], check=True, capture_output=True, timeout=120)
     shutil.rmtree(profile, ignore_errors=True)
     with Image.open(shot) as image:
-        save(name, image.crop((0, top, width, top + height)))
+        save_png(IMAGES / f"{name}.png", image.crop((0, top, width, top + height)))
 
 
 def draw(name: str, figure: Figure) -> None:
     """Save a figure as a picture."""
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, bbox_inches="tight")
-    with Image.open(file) as image:
-        save(name, image)
+    save_figure(IMAGES / f"{name}.png", figure, dpi=110, bbox_inches="tight")
 
 
 def photos() -> None:
