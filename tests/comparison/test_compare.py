@@ -25,7 +25,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_provenance_record, _build_tuned_table_cells
+from contraport.comparison.compare import _build_provenance_record, _build_tuned_cells
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
@@ -170,7 +170,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_options_by_reference_row] == rows
+    assert [*grid.encoder_changes_by_reference] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.reference_metrics] == names
@@ -184,19 +184,19 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_options_by_reference_row == {
+    assert grid.encoder_changes_by_reference == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_options_by_reference_row] == ["2 views"], "all are judged by the same view"
+    assert [*suite.encoder_changes_by_reference] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
     jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     assert [job.evaluates_references for job in jobs] == [True, False, False, False]
-    trained, judged = jobs[0].shell_commands.splitlines()
+    trained, judged = jobs[0].shell_script.splitlines()
     assert "--root 'my data'" in trained
     assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
     asked = {"measures": ["knn", "uniformity"]}
@@ -253,7 +253,7 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def killed(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_iter_jobs_and_results_in_parallel", killed)
+    monkeypatch.setattr(running, "_iter_parallel_results", killed)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -271,7 +271,7 @@ def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (found.num_missing, found.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
+    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_option == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +385,7 @@ def test_all_seeds_use_the_selected_settings() -> None:
     found = {
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
-    cells = _build_tuned_table_cells(grid, trials, found, measures(["knn"])[0])
+    cells = _build_tuned_cells(grid, trials, found, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),

@@ -21,12 +21,12 @@ from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
     _build_trial_records,
-    _check_any_metric_computed,
     _check_metrics_and_estimate_seconds,
     _compose_notes,
     _describe_result,
     _failed_search_results_by_cell,
     _provide_progress_callback,
+    _run_cells,
 )
 from contraport.comparison.grid import Grid
 from contraport.comparison.grid_builder import build_grid
@@ -139,14 +139,20 @@ def test_fixed_settings_are_noted(tmp_path: Path) -> None:
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched for others: it was tuned less."]
 
 
-def test_first_evaluated_cell_must_have_a_metric(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failed", [(), ({"failed": "the loss is nan"},)])
+def test_first_evaluated_cell_must_have_a_metric(
+    failed: tuple[JobResult, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = build_grid(SMALL | {"out": tmp_path})
-    failed, empty = {"failed": "the loss is nan"}, {"values": {}, "not_measured": ["Not measured, as it is dark: kNN."]}
-    _check_any_metric_computed(grid, {"a": failed})
-    _check_any_metric_computed(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
-    for found in ({"a": empty}, {"a": failed, "b": empty}):
-        with raises_usage_error("metrics.none_computed", "Not measured, as it is dark"):
-            _check_any_metric_computed(grid, found)
+
+    def run_with(result: JobResult) -> dict[str, JobResult]:
+        results = (*failed, result)
+        monkeypatch.setattr(MODULE, "iter_jobs_and_results", lambda jobs, **_: zip(jobs, results, strict=False))
+        return _run_cells(grid, grid.cells[:2], TimeBudget(None), lambda cell, result: None)
+
+    assert len(run_with({"values": {"knn": 0.5}})) == len(failed) + 1
+    with raises_usage_error("metrics.none_computed", "Not measured, as it is dark"):
+        run_with({"values": {}, "not_measured": ["Not measured, as it is dark: kNN."]})
 
 
 def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

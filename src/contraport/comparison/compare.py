@@ -104,7 +104,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     metric = grid.metrics[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
-    every = _list_trial_and_table_cells(grid, trials, metric)
+    every = _list_all_cells(grid, trials, metric)
     missing = [cell for cell in every if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = (
@@ -119,17 +119,23 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
-            trial_results = _run_cells_and_collect_results(grid, trial_cells, budget, on_done)
-            cells = _build_tuned_table_cells(grid, trials, trial_results, metric)
-            results = _run_cells_and_collect_results(grid, cells, budget, on_done)
+            trial_results = _run_cells(grid, trial_cells, budget, on_done)
+            cells = _build_tuned_cells(grid, trials, trial_results, metric)
+            cell_results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
     except BrokenProcessPool as error:
         message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
         raise UsageError(message, kind="killed") from error
-    return _build_and_save_comparison(
-        grid, trials, trial_results, cells, results, metric, has_started=len(budget.finished_job_seconds) > 0
-    )
+    results: JobAndResultByCell = {
+        (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), cell_results[cell.folder_name])
+        for cell in cells
+        if cell.folder_name in cell_results
+    }
+    has_started = len(budget.finished_job_seconds) > 0
+    comparison = _build_comparison(grid, trials, trial_results, results, metric, has_started=has_started)
+    _save_comparison(grid, comparison, cells, results)
+    return comparison
 
 
 _OUTPUT_FILE_NAMES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
@@ -148,44 +154,42 @@ def _check_output_folder(out: Path) -> None:
         check_new_folder("out", out)
 
 
-def _run_cells_and_collect_results(
-    grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone
-) -> dict[str, JobResult]:
-    """Train and evaluate cells, and return the results of all finished ones by name of their run folder."""
+def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
+    """Train and evaluate cells; return the results of the finished ones, by name of the run folder.
+
+    Raises:
+        UsageError: no metric of the first evaluated cell could be computed.
+    """
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
     for job, result in iter_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
-        _check_any_metric_computed(grid, results)
+        first = next((one for one in results.values() if "values" in one), None)
+        if first is not None and not first["values"]:
+            remark = f"; finished trainings in {grid.output_folder} are reused"
+            raise _no_metric_error(first["not_measured"], remark)
         if job.run_folder.name in missing:
             on_done(missing[job.run_folder.name], result)
     return results
 
 
-def _check_any_metric_computed(grid: Grid, results: Mapping[str, JobResult]) -> None:
-    """Raise `UsageError` if no metric of the first evaluated cell could be computed."""
-    first = next((one for one in results.values() if "values" in one), None)
-    if first is not None and not first["values"]:
-        raise _build_no_metric_error(first["not_measured"], f"; finished trainings in {grid.output_folder} are reused")
-
-
-def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` for metrics none of which can be computed; `remark` ends its last sentence."""
+def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+    """Build the `UsageError` for a comparison of which no metric can be computed; `remark` is put before its period."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Choose the metrics of a verdict that can be computed for the first cell that can be trained, by their keys.
+    """Choose the headline metrics that the first trainable cell allows; return their keys.
 
     Raises:
-        UsageError: no cell can be trained, or the data of the first that can allow no metric of a verdict.
+        UsageError: no cell can be trained, or the first trainable one allows no headline metric.
     """
     metrics, refusals = select_metrics(), list[Exception]()
     for cell in (cell for cell in grid.cells if cell.seed == 0):
         try:
-            unmet = _unmet_requirements_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
+            unmet = _first_unmet_requirements(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
             if not isinstance(error, UsageError) and message_if_out_of_memory(error) is None:
                 raise
@@ -203,7 +207,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     raise UsageError(f"every training refused its settings: {refusals[0]}", kind="all_refused")
 
 
-def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
+def _list_all_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
     """List all trainings, finished ones included: the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
@@ -214,10 +218,10 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
-    return [*trial_cells, *_build_tuned_table_cells(grid, trials, results, selection_metric), *others]
+    return [*trial_cells, *_build_tuned_cells(grid, trials, results, selection_metric), *others]
 
 
-def _build_tuned_table_cells(
+def _build_tuned_cells(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
     """Build the cells of the table with the settings selected by the search; unfinished searches are left out."""
@@ -250,15 +254,17 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 
 
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Raise `UsageError` if no metric of a cell can be computed; return the training time, estimated by a dry run.
+    """Check that some metric of a cell can be computed; with `estimate`, return its training time in seconds.
 
-    Returns:
-        The training time in seconds; None without `estimate`, or if the settings of the cell are invalid.
+    The time is estimated from a few steps. It is None without `estimate`, or if the training would be refused.
+
+    Raises:
+        UsageError: no metric can be computed.
     """
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
         settings, components = _build_cell_settings_and_components(grid, cell)
-        unmet = _unmet_requirements_by_metric(metrics, settings, components)
+        unmet = _first_unmet_requirements(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
             seconds = measure_training_steps(settings, components).median_step_seconds * steps
@@ -267,14 +273,14 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
             raise
         return None  # the training itself reports it
     if all(unmet.values()):
-        raise _build_no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
+        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
     return seconds
 
 
-def _unmet_requirements_by_metric(
+def _first_unmet_requirements(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
-    """Return the first requirement that data and untrained model do not meet, by metric key; None if all are met."""
+    """Return for each metric key the first requirement that the data or the model do not meet, or None."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = build_objective_or_reason(settings)
@@ -354,26 +360,27 @@ def _describe_result(cell: Cell, result: JobResult) -> str:
     return f"{cell.row.name} on {cell.column.name}, {kind}: {outcome}"
 
 
-def _build_and_save_comparison(
+def _build_comparison(
     grid: Grid,
     trials: TrialCellsByRowAndColumn,
     trial_results: Mapping[str, JobResult],
-    cells: Sequence[Cell],
-    cell_results: Mapping[str, JobResult],
+    results: JobAndResultByCell,
     selection_metric: Metric,
     *,
     has_started: bool,
 ) -> Comparison:
-    """Build the comparison from the results, and write its tables, figure, HTML page and `results.json`."""
-    done = [(cell, cell_results[cell.folder_name]) for cell in cells if cell.folder_name in cell_results]
-    results = {(cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), one) for cell, one in done}
-    every = {**trial_results, **cell_results}
-    refused = [one["failed"] for one in every.values() if one.get("refused")]
-    if refused and len(refused) == len(every):
+    """Build the comparison from the results of its cells and of the search trials.
+
+    Raises:
+        UsageError: every training refused its settings.
+    """
+    every_result = [*trial_results.values(), *(one for _, one in results.values())]
+    refused = [one["failed"] for one in every_result if one.get("refused")]
+    if refused and len(refused) == len(every_result):
         raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
-    results |= _failed_search_results_by_cell(grid, trials, trial_results)
+    results = {**results, **_failed_search_results_by_cell(grid, trials, trial_results)}
     missing = len(grid.cells) - len(results)
-    comparison = Comparison(
+    return Comparison(
         title=grid.title,
         folder=grid.output_folder,
         baseline=grid.baseline,
@@ -382,7 +389,7 @@ def _build_and_save_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_collect_metric_values_by_reference(grid, results),
+        reference_metrics=_collect_reference_metrics(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -394,23 +401,16 @@ def _build_and_save_comparison(
         num_missing=missing,
         column_data=[column.data_label for column in grid.columns],
     )
-    cell_records = [
-        {
-            "row": cell.row.name,
-            "column": cell.column.name,
-            "seed": cell.seed,
-            **{key: value for key, value in one.items() if key != "measures"},
-        }
-        for cell, one in done
-    ]
-    record = {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": cell_records}
-    _save_comparison(comparison, record, [build_cell_job(grid, cell).shell_commands for cell in cells])
-    return comparison
 
 
-def _save_comparison(comparison: Comparison, record: Mapping[str, Any], commands: list[str]) -> None:
+def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], results: JobAndResultByCell) -> None:
     """Write the tables, figure and HTML page of a comparison, the commands of its cells, and `results.json`."""
-    out = comparison.folder
+    records = [
+        {"row": row, "column": column, "seed": seed, **{key: one[key] for key in one if key != "measures"}}
+        for (row, column, seed), (_, one) in results.items()
+    ]
+    record = {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": records}
+    out, commands = comparison.folder, [build_cell_job(grid, cell).shell_script for cell in cells]
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
         write_json(out / "results.json", record)
@@ -435,12 +435,10 @@ def _failed_search_results_by_cell(
     return failed_cells
 
 
-def _collect_metric_values_by_reference(
-    grid: Grid, results: JobAndResultByCell
-) -> dict[str, dict[str, dict[str, float]]]:
+def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
     """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_options_by_reference_row.items():
+    for row, differing in grid.encoder_changes_by_reference.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:

@@ -104,7 +104,7 @@ class Comparison:
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
         """Format the metric value of a reference (untrained encoder or raw inputs) in a column, or a dash."""
         value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
-        return "—" if value is None else _format_without_percent(metric, value)
+        return "—" if value is None else metric.format(value).removesuffix("%")
 
     @property
     def search_space_sentences(self) -> list[str]:
@@ -121,7 +121,7 @@ class Comparison:
             return []
         return [
             _summarize_first_metric(self, column)
-            + _summarize_differing_metrics(self, column)
+            + _summarize_significant_metrics(self, column)
             + _summarize_seeds_to_decide(self, column)
             for column in self.columns
         ]
@@ -136,7 +136,7 @@ class Comparison:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [
             f"# {self.title}",
-            *_list_means_and_difference_tables(self),
+            *_list_table_paragraphs(self),
             "\n".join(f"- {one}" for one in self.summary_sentences),
         ]
         for metric in self.metrics:
@@ -218,25 +218,20 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def _describe_significant_count(names: Sequence[str], direction: str, largest_name: str) -> str:
-    """Return text such as "2 significantly better (a; b)"; no names if they are many, or only `largest_name`."""
+    """Return text such as "2 significantly better (a; b)"; the names are left out if many, or if only the largest."""
     is_listed = 0 < len(names) <= _MAX_LISTED_COMPARISONS and list(names) != [largest_name]
     listed = f" ({'; '.join(names)})" if is_listed else ""
     return f"{len(names)} significantly {direction}{listed}"
 
 
-def _format_without_percent(metric: Metric, value: float) -> str:
-    """Format a metric value like `Metric.format`, without the percent sign."""
-    return metric.format(value).removesuffix("%")
-
-
 def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
-    """Format a mean over seeds, as mean ± half the width of its confidence interval if it has one."""
+    """Format a mean over seeds, with ± half of its interval if it has one; without a mean "failed" or a dash."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, TableEntry) and entry.failure_reason else "—"
-    mean = _format_without_percent(metric, entry.mean)
+    mean = metric.format(entry.mean).removesuffix("%")
     if entry.interval is None:
         return mean
-    return f"{mean} ± {_format_without_percent(metric, (entry.interval.high - entry.interval.low) / 2)}"
+    return f"{mean} ± {metric.format((entry.interval.high - entry.interval.low) / 2).removesuffix('%')}"
 
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
@@ -292,8 +287,8 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
     return tables
 
 
-def _list_means_and_difference_tables(comparison: Comparison) -> list[str]:
-    """Return Markdown texts: a table of means for each metric, and a table of differences for the first metric."""
+def _list_table_paragraphs(comparison: Comparison) -> list[str]:
+    """Return captions and Markdown tables: the means of each metric, and the differences of the first metric."""
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.is_shown_in_percent else metric.unit
@@ -332,12 +327,12 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     sign = -1 if metric.better_direction == "lower" else 1
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
-    above, _, level = _group_rows_by_difference(metric, entries)
+    groups = _group_rows(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    value, tied = _format_value_of_entry(metric, best), [one.row_name for one in entries if one.mean == best.mean]
-    is_undecided = len(level) > 0 and not above and best.row_name in (comparison.baseline, *level)
+    value, tied = _format_entry(metric, best), [one.row_name for one in entries if one.mean == best.mean]
+    is_undecided = len(groups.level) > 0 and not groups.better and best.row_name in (comparison.baseline, *groups.level)
     if is_undecided:
-        start = _describe_level_rows(comparison, level, best.row_name)
+        start = _describe_level_rows(comparison, groups.level, best.row_name)
         parts = [f"{start} on {title}, {_format_level_values(comparison, metric, entries, best)}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
@@ -346,12 +341,14 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
     else:
         parts = [f"{best.row_name} has {value} on {title}"]
-    parts += _describe_differences_from_baseline(comparison, metric, entries, best.row_name, omit_level=is_undecided)
-    parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, best)]
+    parts += _list_difference_clauses(comparison, metric, entries, best.row_name, omit_level=is_undecided)
+    parts += failure
+    if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
+        parts.append(f"as good or better without training: {join_names(unbeaten)}")
     return f"{column}: {'; '.join(parts)}."
 
 
-def _format_value_of_entry(metric: Metric, entry: TableEntry) -> str:
+def _format_entry(metric: Metric, entry: TableEntry) -> str:
     """Format the mean of an entry with its interval and unit, or the reason why it has no interval."""
     value = f"{format_mean_with_interval(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
@@ -363,9 +360,9 @@ def _format_value_of_entry(metric: Metric, entry: TableEntry) -> str:
 def _format_level_values(
     comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best: TableEntry
 ) -> str:
-    """Format the value of the baseline and, if it reads differently, that of the best row, each with its row name."""
+    """Return text such as "90 ± 1 for a and 91 ± 1 for b": baseline and best row, or one if both read the same."""
     baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
-    values = {one.row_name: _format_value_of_entry(metric, one) for one in (baseline, best)}
+    values = {one.row_name: _format_entry(metric, one) for one in (baseline, best)}
     return " and ".join(
         f"{value} for {row}"
         for row, value in values.items()
@@ -373,8 +370,8 @@ def _format_level_values(
     )
 
 
-def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
-    """Return a sentence on how many metrics differ significantly from the baseline; empty for a single metric."""
+def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
+    """Return a sentence that counts and names the metrics in which rows differ significantly; empty for one metric."""
     metrics, clauses, equal = comparison.metrics, [], []
     others = [row for row in comparison.rows if row != comparison.baseline]
     missing: dict[str, list[str]] = {}
@@ -420,10 +417,8 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
     return text
 
 
-def _describe_references_as_good_as_best(
-    comparison: Comparison, column: str, metric: Metric, best: TableEntry
-) -> list[str]:
-    """Return clauses that name references (untrained encoder, raw inputs) at least as good as the best row."""
+def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
+    """Return name and value of each reference (untrained encoder, raw inputs) that is as good as the best row."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1
@@ -433,46 +428,57 @@ def _describe_references_as_good_as_best(
         value = by_column.get(column, {}).get(metric.key)
         if value is not None and sign * value >= sign * (best.mean or 0.0):
             names.append(f"{name} {comparison.format_reference(name, column, metric)}{unit}")
-    return [f"as good or better without training: {join_names(names)}"] if names else []
+    return names
 
 
-def _group_rows_by_difference(metric: Metric, entries: Sequence[TableEntry]) -> tuple[list[str], list[str], list[str]]:
-    """Return the rows significantly better than the baseline, those significantly worse, and those not different.
+class _RowGroups(NamedTuple):
+    """Names of the rows significantly better or worse than the baseline, or level with it.
 
-    For a metric without a better direction, the first are those above the baseline.
+    For a metric without a better direction, those above the baseline are in `better`.
     """
+
+    better: list[str]
+    worse: list[str]
+    level: list[str]
+
+
+def _group_rows(metric: Metric, entries: Sequence[TableEntry]) -> _RowGroups:
+    """Group the rows by the significance of their difference from the baseline."""
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
     level = [name for name in differences if name not in above and name not in below]
-    return (below, above, level) if metric.better_direction == "lower" else (above, below, level)
+    better, worse = (below, above) if metric.better_direction == "lower" else (above, below)
+    return _RowGroups(better, worse, level)
 
 
 def _describe_level_rows(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
-    """Return a clause that rows do not differ significantly from the baseline; the best of them is named first."""
+    """Return text such as "b and c do not differ significantly from a", with the best row first."""
     names = _join_first_few(sorted(level, key=lambda name: name != best_row))
     return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
 
-def _describe_differences_from_baseline(
+def _list_difference_clauses(
     comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level: bool
 ) -> list[str]:
-    """Return clauses that name the rows significantly better, worse or not different, relative to the baseline.
+    """Return clauses about the rows that are significantly better or worse than the baseline, or level with it.
 
-    With `omit_level`, the clause on rows that are not different is left out, as the sentence begins with it.
+    With `omit_level`, the clause about level rows is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
-    above, below, level = _group_rows_by_difference(metric, entries)
+    better, worse, level = _group_rows(metric, entries)
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
-    if above:
-        names = _join_first_few(sorted(above, key=lambda name: name != best_row))
-        parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
-    if below:
-        parts.append(f"{_join_first_few(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
-    if level:
-        parts += [] if omit_level else [_describe_level_rows(comparison, level, best_row)]
-        parts += [] if above else _describe_fastest([one for one in entries if one.row_name in (baseline, *level)])
+    if better:
+        names = _join_first_few(sorted(better, key=lambda name: name != best_row))
+        parts.append(f"{names} {'is' if len(better) == 1 else 'are'} significantly {more} {baseline}")
+    if worse:
+        parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
+    if level and not omit_level:
+        parts.append(_describe_level_rows(comparison, level, best_row))
+    compared = [one for one in entries if one.row_name in (baseline, *level)]
+    if level and not better and (fastest := _describe_fastest(compared)):
+        parts.append(fastest)
     unknown: dict[str, list[str]] = {}
     for one in entries:
         if one.difference is None and one.row_name != baseline:
@@ -480,24 +486,21 @@ def _describe_differences_from_baseline(
     return parts + [f"no interval for {_join_first_few(names)}, as {reason}" for reason, names in unknown.items()]
 
 
-_MIN_NOTABLE_TIME_RATIO = 1.5
-"""Smallest ratio of two mean training times that counts: those of one computer vary by a third with its other work."""
-
-
-def _describe_fastest(entries: Sequence[TableEntry]) -> list[str]:
-    """Return a clause that names the row with the shortest trainings, if it is clear and another takes far longer.
+def _describe_fastest(entries: Sequence[TableEntry]) -> str:
+    """Return a clause that names the fastest row; empty if the times do not separate it from the others.
 
     The load of the machine can change times severalfold. So each row needs at least two trainings, and the longest
-    training of the fastest row must be shorter than every training of the others.
+    training of the fastest row must be shorter than every training of the others. The means of the fastest and of the
+    slowest row must differ by half, as those of one computer vary by a third with its other work.
     """
     if any(one.training_seconds is None or len(one.seconds_by_training) < 2 for one in entries):
-        return []
+        return ""
     fastest, *others = sorted(entries, key=lambda one: one.training_seconds or 0.0)
     if not others or max(fastest.seconds_by_training) >= min(min(one.seconds_by_training) for one in others):
-        return []
+        return ""
     least, most = fastest.training_seconds or 0.0, others[-1].training_seconds or 0.0
     times = f"{least:.3g} s per training, {others[-1].row_name} {most:.3g} s"
-    return [f"{fastest.row_name} is the fastest of these, {times}"] if most >= _MIN_NOTABLE_TIME_RATIO * least else []
+    return f"{fastest.row_name} is the fastest of these, {times}" if most >= 1.5 * least else ""
 
 
 def _join_first_few(names: Sequence[str]) -> str:

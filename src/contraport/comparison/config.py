@@ -23,9 +23,6 @@ from contraport.options import (
 from contraport.runs.config import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
-_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}  # of a duration
-_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smh])")  # number and unit
-
 
 def parse_duration(budget: str) -> float:
     """Parse a duration such as 90s, 30m or 2h into seconds.
@@ -33,10 +30,10 @@ def parse_duration(budget: str) -> float:
     >>> parse_duration("30m")
     1800.0
     """
-    match = _DURATION_PATTERN.fullmatch(budget) if isinstance(budget, str) else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", budget) if isinstance(budget, str) else None
     check(match is not None, f"budget: must be a duration such as 90s, 30m or 2h, got {budget!r}.")
     assert match is not None
-    return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _check_fraction(name: str, value: Any) -> None:

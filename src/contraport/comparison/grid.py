@@ -161,10 +161,10 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_options_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Options that give the encoder of a reference row, where they differ from the baseline's, by name of the row.
+    def encoder_changes_by_reference(self) -> dict[str, dict[str, Any]]:
+        """Encoder options of each reference row that differ from those of the baseline, by row name.
 
-        Of a reference row, the untrained encoder and the raw inputs are evaluated too. References are the baseline and
+        The untrained encoder and the raw inputs of a reference row are evaluated too. References are the baseline and
         the first row of each other encoder or representation: metrics of another representation do not show what
         training added.
         """
@@ -203,7 +203,7 @@ class Grid:
 
 
 def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Return the resolved options of a training that determine its untrained encoder and the metrics of it."""
+    """Return the resolved options of a training that determine the metrics of its encoder before training."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_setup import resolve_settings
 
@@ -231,7 +231,7 @@ def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
     return merged
 
 
-SUITE_KEYS = ("title", "source", "claims", "quick", "not_run")
+SUITE_ONLY_KEYS = ("title", "source", "claims", "quick", "not_run")
 """Keys of a suite that are not options of `compare`."""
 
 CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
@@ -271,7 +271,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     values = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values)
     if isinstance(values.get("quick"), dict):
         values["quick"] = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values["quick"])
-    keys = [*(name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in ("suite", "out")), *SUITE_KEYS]
+    keys = [*(name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in ("suite", "out")), *SUITE_ONLY_KEYS]
     for key in [*values, *values.get("quick", {})]:
         check_name(f"suite: {path}: key", key, keys)
     return values

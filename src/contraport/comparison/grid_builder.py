@@ -17,7 +17,7 @@ from contraport.catalog.objectives import CUSTOM_OBJECTIVE, get_objective_entry
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.config import DATA_OPTIONS, CompareOptions
 from contraport.comparison.grid import (
-    SUITE_KEYS,
+    SUITE_ONLY_KEYS,
     Claim,
     Column,
     Grid,
@@ -46,7 +46,9 @@ def build_grid(explicit: OptionMap) -> Grid:
     quick = suite_options.get("quick", {}) if is_quick else {}
     check(not is_quick or bool(quick), f"quick: the suite {suite} has no smaller grid.", "unavailable")
     values = {**suite_options, **quick}
-    options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
+    options = CompareOptions(
+        **{key: value for key, value in values.items() if key not in SUITE_ONLY_KEYS} | dict(explicit)
+    )
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
     own_rows, own_columns = (suite_entries_by_name(key, suite_options, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
@@ -89,17 +91,13 @@ def build_grid(explicit: OptionMap) -> Grid:
     return Grid(title, rows, columns, baseline, common, claims, options, explicit)
 
 
-_TEST_ITEM_OPTIONS = ("test_items", "test_fraction", "corrupt", "domains")
-"""Options of a training that determine its test items."""
-
-
 def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
     """Raise `UsageError` if the options of a row change its test items: all rows must share them.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
     """
     for row in rows:
-        for key in _TEST_ITEM_OPTIONS:
+        for key in ("test_items", "test_fraction", "corrupt", "domains"):
             check(
                 key not in row.options,
                 f"objectives: {row.name} sets {key}={row.options.get(key)!r}, but all rows must have the same test "
@@ -293,7 +291,7 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
     return expanded
 
 
-_OPTION_AND_DEFAULT_BY_SETTING_WORD = {
+_OPTION_BY_SETTING_WORD = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
@@ -301,10 +299,8 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 }
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
+_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
 """Words that the name of a setting is joined from: augmentations and options."""
-
-_WORD_SEPARATOR = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")  # a "+", or a "-" before a word
 
 
 def parse_column_name_and_options(
@@ -325,7 +321,7 @@ def parse_column_name_and_options(
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}
-    parts = _WORD_SEPARATOR.split(value)
+    parts = re.split(rf"\+|-(?={'|'.join(_SETTING_WORDS)})", value)  # at "+", or at "-" before a word
     for part in parts:
         name, _, rest = part.partition(":")
         if name not in _SETTING_WORDS:
@@ -333,7 +329,7 @@ def parse_column_name_and_options(
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":
-            option, default = _OPTION_AND_DEFAULT_BY_SETTING_WORD[name]
+            option, default = _OPTION_BY_SETTING_WORD[name]
             options[option] = parse_setting_value(strip_quotes(rest or default))
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options

@@ -37,9 +37,6 @@ from contraport.training.train import train
 JobResult = dict[str, Any]
 """Result of a job, as stored in its JSON file: metric values, or the reason of the failure."""
 
-_EPOCH_ROW_PREFIX = "epoch "
-"""Prefix of the row names of intermediate models in `evaluation.json`."""
-
 
 @dataclass(frozen=True)
 class CellJob:
@@ -63,8 +60,8 @@ class CellJob:
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
-    def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
-        """Value "all" if the training keeps intermediate checkpoints (`keep_every`), otherwise "last"."""
+    def checkpoints_option(self) -> Literal["last", "all"]:
+        """Option `checkpoints` of the evaluation: "all" if the training keeps some (`keep_every`), otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
@@ -87,13 +84,13 @@ class CellJob:
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
-    def shell_commands(self) -> str:
-        """Two lines of shell commands, which train and evaluate this cell alone."""
+    def shell_script(self) -> str:
+        """Two lines of shell commands that train and evaluate this cell alone."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
         training = format_flags({**self.options, **folders, "out": str(self.run_folder)})
-        options = {"metrics": list(self.metric_names), "checkpoints": self.checkpoints_to_evaluate, "alone": True}
+        options = {"metrics": list(self.metric_names), "checkpoints": self.checkpoints_option, "alone": True}
         evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
         return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.run_folder))} {evaluation}"
 
@@ -121,7 +118,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_options_by_reference_row,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference,
     )
 
 
@@ -144,7 +141,7 @@ def run_cell_job(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    """Train (or resume) and evaluate a cell, write its JSON file unless it was refused, and return the result."""
+    """Train (or resume) and evaluate a cell, and return the result; write it to a file unless settings were refused."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
@@ -156,7 +153,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
         evaluation = evaluate(
             run,
             metrics=list(job.metric_names),
-            checkpoints=job.checkpoints_to_evaluate,
+            checkpoints=job.checkpoints_option,
             alone=not job.evaluates_references,
             device=job.machine_options["device"],
             num_workers=job.machine_options["num_workers"],
@@ -173,13 +170,13 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
         result |= {"failed": f"{error}"}
     else:
         history, trained = run.metrics_rows(), evaluation["rows"].pop("trained")
-        epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith(_EPOCH_ROW_PREFIX)}
+        epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith("epoch ")}
         seconds = round(history[-1]["seconds"], 2) if history else None
         result |= {
             "values": trained,
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
-            **({"course": {**epochs, f"{_EPOCH_ROW_PREFIX}{evaluation['epochs']}": trained}} if epochs else {}),
+            **({"course": {**epochs, f"epoch {evaluation['epochs']}": trained}} if epochs else {}),
             "data": None if (record := run.split_digests()) is None else record.digest,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
@@ -225,7 +222,7 @@ def iter_jobs_and_results(
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
         sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting))
-        for job, result in sequential if workers < 2 else _iter_jobs_and_results_in_parallel(waiting, workers, budget):
+        for job, result in sequential if workers < 2 else _iter_parallel_results(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
             else:
@@ -234,10 +231,10 @@ def iter_jobs_and_results(
         waiting = skipped
 
 
-def _iter_jobs_and_results_in_parallel(
+def _iter_parallel_results(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes and yield each with its result; None if another comparison is running it."""
+    """Run jobs in worker processes and yield each with its result, None in place of it if another process runs it."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

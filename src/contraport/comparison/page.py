@@ -21,17 +21,11 @@ from contraport.reporting.html_page import render_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAX_LINE_CHARS = 36
-"""Maximum number of characters per line of a name in the figure."""
-
-_MAX_PANELS_PER_ROW = 4
-"""Maximum number of panels in a row of the figure."""
-
 
 def plot_first_metric(comparison: Comparison) -> Figure:
     """Plot the means of the first metric with their confidence intervals, in one panel for each column of the table."""
     metric, rows = comparison.metrics[0], comparison.rows
-    across = min(_MAX_PANELS_PER_ROW, len(comparison.columns))
+    across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
     names, heads = [_wrap_name(row) for row in rows], [_wrap_name(head) for head in comparison.table_headings[1:]]
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
@@ -61,17 +55,17 @@ def plot_first_metric(comparison: Comparison) -> Figure:
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
     label = f"{metric.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95%"
-    figure.supxlabel(escape_dollars(label + _format_shared_data_name(comparison)), fontsize=9)
+    figure.supxlabel(escape_dollars(label + _shared_data_suffix(comparison)), fontsize=9)
     return figure
 
 
 def _wrap_name(name: str) -> str:
     """Wrap a long name into lines of the figure, with dollar signs escaped for matplotlib."""
-    return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_CHARS)))
+    return escape_dollars("\n".join(textwrap.wrap(name, 36)))
 
 
-def _format_shared_data_name(comparison: Comparison) -> str:
-    """Return text such as ", on digits" if all columns have the same data; empty if the headings name the data."""
+def _shared_data_suffix(comparison: Comparison) -> str:
+    """Return text such as ", on digits" if all columns have the same data, otherwise an empty text."""
     return f", {comparison.table_headings[0]}" if comparison.table_headings[1:] != comparison.columns else ""
 
 
@@ -138,7 +132,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_template_panels(comparison),
-        shared_data=_format_shared_data_name(comparison),
+        shared_data=_shared_data_suffix(comparison),
         seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
     )
 

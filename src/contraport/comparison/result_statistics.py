@@ -212,9 +212,9 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_single_seed_cell_names(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List the cells, as "row on column", whose difference from the baseline has one seed and no variance prior.
+    """List the cells, as "row on column", whose interval does not cover other seeds, by the first metric.
 
-    Their intervals do not cover other seeds. The first metric is used.
+    Their difference from the baseline has one seed, and the table is too small for a prior of its variance.
     """
     values = collect_metric_values(grid, results, grid.metrics[0].key)
     return [

@@ -100,26 +100,16 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
     if space and grid.compare_options.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
         points = engine.draw(grid.compare_options.tune - 1).tolist()
-    trials: list[Mapping[str, Any]] = [{}]
-    trials += [
-        {key: one.value_at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points
-    ]
-    validation = grid.compare_options.validation
-    return [
-        grid.build_cell(row, column, 0, trial=number, validation=validation, **to_train_options(settings))
-        for number, settings in enumerate(trials)
-    ]
-
-
-def to_train_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings of an objective to options of `contraport.train`.
-
-    >>> to_train_options({"temperature": 0.1, "q": 0.5})
-    {'temperature': 0.1, 'objective_settings': {'q': 0.5}}
-    """
-    own = {key: value for key, value in settings.items() if key != "temperature"}
-    top = {"temperature": settings["temperature"]} if "temperature" in settings else {}
-    return {**top, "objective_settings": own} if own else top
+    cells = []
+    for number, point in enumerate([None, *points]):
+        settings = {} if point is None else {key: space[key].value_at(x) for key, x in zip(space, point, strict=True)}
+        options: dict[str, Any] = {"validation": grid.compare_options.validation}
+        if "temperature" in settings:  # an option of `train` itself
+            options["temperature"] = settings.pop("temperature")
+        if settings:
+            options["objective_settings"] = settings
+        cells.append(grid.build_cell(row, column, 0, trial=number, **options))
+    return cells
 
 
 def find_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
