@@ -262,7 +262,24 @@ def test_coverage_and_popularity(ranking: LinkRanking) -> None:
 def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     assert ranking.column_hubness(4) == pytest.approx(stats.skew(np.bincount(order.ravel(), minlength=30)))
-    assert ranking.column_hubness(30) == 0
+
+
+def test_rows_with_few_columns_left_count_only_those() -> None:
+    # Of 30 columns, row 0 has 3 without a training pair, row 1 none but that of its test pair, row 2 all but one.
+    train = torch.tensor([(0, column) for column in range(27)] + [(1, column) for column in range(29)] + [(2, 5)])
+    ranking = rank_links(ROWS, COLUMNS, train, torch.tensor([(0, 28), (1, 29), (2, 7), (2, 5)]))
+    left = [[27, 28, 29], [29], [column for column in range(30) if column != 5]]
+    cosines = F.cosine_similarity(ROWS[:3, None], COLUMNS[None], dim=2).tolist()
+    orders = [sorted(columns, key=lambda column: -row[column]) for row, columns in zip(cosines, left, strict=True)]
+    assert [[column for column in row if column >= 0] for row in ranking.ranked_columns.tolist()] == orders
+    assert ranking.pair_ranks.tolist() == [orders[0].index(28) + 1, 1, orders[2].index(7) + 1, np.inf]
+    popularity = train[:, 1].bincount(minlength=30).numpy()
+    for k in (2, 10, 30):
+        shown = [column for order in orders for column in order[:k]]
+        assert ranking.column_coverage(k) == len(set(shown)) / 30
+        assert ranking.column_hubness(k) == pytest.approx(stats.skew(np.bincount(shown, minlength=30)))
+        expected = popularity[shown].mean() / popularity[train[:, 1]].mean()
+        assert ranking.popularity_ratio(k) == pytest.approx(expected)
 
 
 def test_a_ranking_by_popularity_has_a_large_popularity_ratio() -> None:

@@ -357,7 +357,7 @@ class LinkRanking:
     Attributes:
         pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).
         pair_ranks: rank of each test pair's column, from 1, (m,); infinity if it is not among `ranked_columns`.
-        ranked_columns: column at each rank, (rows, ranks).
+        ranked_columns: column at each rank, (rows, ranks); -1 beyond the last column that is not left out.
         column_popularity: number of training pairs of each column, (columns,).
         pair_has_unseen_row: whether the row of each test pair has no training pair, (m,).
     """
@@ -395,13 +395,11 @@ class LinkRanking:
 
     def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
-        self._check_depth(k)
-        return len(np.unique(self.ranked_columns[:, :k])) / len(self.column_popularity)
+        return len(np.unique(self._nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
         """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
-        self._check_depth(k)
-        counts = np.bincount(self.ranked_columns[:, :k].ravel(), minlength=len(self.column_popularity))
+        counts = np.bincount(self._nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
@@ -413,9 +411,14 @@ class LinkRanking:
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
-        self._check_depth(k)
-        shown = self.column_popularity[self.ranked_columns[:, :k]].mean()
+        shown = self.column_popularity[self._nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
+
+    def _nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
+        """Return the k nearest columns of every row, or fewer where too many are left out, in one array."""
+        self._check_depth(k)
+        nearest = self.ranked_columns[:, :k]
+        return np.asarray(nearest[nearest >= 0])
 
     def _check_depth(self, k: int) -> None:
         """Raise `UsageError` if k exceeds the number of ranked columns, unless all columns are ranked."""
@@ -462,8 +465,10 @@ def rank_links(
     for start, part in enumerate(chosen.split(step := max(1, MAX_COSINES_IN_MEMORY // len(columns)))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))
-        scores[own[inside], train_pairs[inside, 1]] = -torch.inf
-        ranked.append(scores.topk(length, dim=1).indices)
+        is_left_out = torch.zeros(scores.shape, dtype=torch.bool)
+        is_left_out[own[inside], train_pairs[inside, 1]] = True
+        nearest = scores.masked_fill_(is_left_out, -torch.inf).topk(length, dim=1).indices
+        ranked.append(nearest.masked_fill(is_left_out.gather(1, nearest), -1))
     table, pair_row_positions = torch.cat(ranked), place[test_pairs[:, 0]]
     is_column = table[pair_row_positions] == test_pairs[:, 1:]
     ranks = torch.where(is_column.any(1), is_column.long().argmax(1) + 1.0, torch.inf)
