@@ -41,11 +41,6 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
 from contraport.training.step.training_module import TrainingModule
 
-WARMUP_SHARE = 0.1  # share of the training steps over which the learning rate warms up linearly
-
-SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Temperatures that `score` tries; it uses the one with the lowest loss."""
-
 _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
@@ -72,10 +67,10 @@ class _TransformMixin:
         views = None
         if _is_dict_of_views(X) and len(X) < len(self._names):
             views = [number for number, name in enumerate(self._names) if name in X]
-        return _FittedTransformer(self, views).transform(X)
+        return _ViewTransformer(self, views).transform(X)
 
 
-class _FittedTransformer(TransformerMixin, BaseEstimator):
+class _ViewTransformer(TransformerMixin, BaseEstimator):
     """Transformer of all or some views by a fitted encoder, with feature names for scikit-learn's `set_output`."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
@@ -85,7 +80,7 @@ class _FittedTransformer(TransformerMixin, BaseEstimator):
 
     def transform(self, X: _ArrayOrViews) -> NDArray[np.float32]:
         """Return the features of the items in X, (m, features)."""
-        encoder, loader_config = self.encoder, self.encoder._loader_config
+        encoder, loader_config = self.encoder, LoaderConfig(device=torch.device(self.encoder.device))
         dataset = encoder._build_dataset(X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
         with fixed_seed(0, loader_config.device):  # loaders draw from the global generator
@@ -218,7 +213,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
-        return self._train(dataset, num_epochs=self.epochs, lr_scheduler="cosine", warmup_share=WARMUP_SHARE)
+        self._train(dataset, num_epochs=self.epochs, lr_scheduler="cosine", warmup_share=0.1)
+        return self
 
     def partial_fit(self, X: _ArrayOrViews, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train for one more epoch at the full learning rate, from the current state.
@@ -240,7 +236,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             self._set_up_training_module(dataset)
         has_bank = self._negatives == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
-        return self._train(dataset, num_epochs=1, lr_scheduler="constant")
+        self._train(dataset, num_epochs=1, lr_scheduler="constant")
+        return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the names of the output features, such as contrastiveencoder7, or by view contrastiveencoder_sound_7.
@@ -289,10 +286,11 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         def embed(*views: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(views)), dim=1)
 
-        with fixed_seed(0, self._loader_config.device), evaluation_mode(model):
-            z = self._loader_config.map_views(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
+        loader_config = LoaderConfig(device=torch.device(self.device))
+        with fixed_seed(0, loader_config.device), evaluation_mode(model):
+            z = loader_config.map_views(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
             losses = [
-                min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
+                min(float(info_nce(temperature=temperature)(one, other)) for temperature in (0.05, 0.1, 0.2, 0.5, 1.0))
                 for one, other in combinations(z, 2)
             ]
         return math.log(len(dataset)) - sum(losses) / len(losses)
@@ -313,11 +311,6 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """Number of output features, which scikit-learn's feature names need."""
         return self._model.num_features
 
-    @property
-    def _loader_config(self) -> LoaderConfig:
-        """Configuration of the embedding of items, on the estimator's device."""
-        return LoaderConfig(device=torch.device(self.device))
-
     def _build_dataset(
         self,
         X: _ArrayOrViews,
@@ -331,7 +324,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """Build a dataset from X after scikit-learn's checks; `views` are the views in X, default: all."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
-        by_name, read = _views_by_name(X), partial(validate_data, self, reset=reset, **rules)
+        by_name, read = _find_views_by_name(X), partial(validate_data, self, reset=reset, **rules)
         arrays: Any
         if by_name is None:
             if isinstance(X, list) and string_list_or_none("X", X) is None:
@@ -350,7 +343,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         with rename_argument("y", "labels"):
-            dataset = from_arrays(arrays, _class_codes_or_none(y), weights=weights, name="X", argument="X")
+            dataset = from_arrays(arrays, _find_class_codes(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -396,11 +389,11 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         )
 
     def _num_batches_per_epoch(self, num_items: int) -> int:
-        """Return the number of optimizer steps per epoch; an audit limits the batch size."""
+        """Return the number of batches per epoch, at least 1; an audit may require batches below `batch_size`."""
         limit = max_audited_batch_size(num_items) if self.audit else self.batch_size
         return max(1, num_items // min(self.batch_size, limit))
 
-    def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> Self:
+    def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> None:
         """Train for further epochs; the learning rate rises over the share `warmup_share` of the steps."""
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
@@ -428,7 +421,6 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ).run()
         if audit_callback is not None:
             self.audit_ = build_audit_from_arrays(dataset.name, audit_callback.build_result_arrays())
-        return self
 
 
 class _LossCurveRecorder(Callback):
@@ -454,7 +446,7 @@ def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
-def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
+def _find_views_by_name(X: object) -> dict[str, ArrayLike] | None:
     """Return the views in a dict or a tuple of arrays by name; None if X is a single array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
@@ -480,18 +472,18 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
-        columns = _describe_text_columns(values)
+        columns = _list_text_columns(values)
         if not columns:
             raise
         message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
         raise UsageError(message, kind="text_columns") from error
 
 
-def _describe_text_columns(frame: Any) -> list[str]:
-    """Describe the non-numeric columns of a data frame: name and an example value of each.
+def _list_text_columns(frame: Any) -> list[str]:
+    """Return name and an example value of each non-numeric column of a data frame.
 
     >>> import pandas
-    >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    >>> _list_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
     columns = []
@@ -505,7 +497,7 @@ def _describe_text_columns(frame: Any) -> list[str]:
     return columns
 
 
-def _class_codes_or_none(y: ArrayLike | None) -> NDArray[np.int64] | None:
+def _find_class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
     """Return classes as integers from 0, ``(n,)``; None if y does not hold classes."""
     if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None

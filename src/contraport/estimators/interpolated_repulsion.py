@@ -15,17 +15,8 @@ from torch import Tensor
 
 from contraport.errors import check
 
-MAX_GRID_SPACING = 0.4
-"""Maximum distance between neighboring grid nodes; the kernel has a width of 1, so that a finer grid changes little."""
-
-MIN_GRID_INTERVALS = 48
-"""Minimum number of grid intervals along the larger axis; for a small embedding the spacing is reduced."""
-
 STENCIL_OFFSETS = (-2, -1, 0, 1, 2, 3)
 """Indices of the six grid nodes along each axis that a point is interpolated from, relative to the node before it."""
-
-MAX_EMBEDDING_EXTENT = 1_000.0
-"""Maximum extent of an embedding along an axis, which bounds the grid's memory; a million items extend about 300."""
 
 
 class InterpolatedTSNE:
@@ -68,11 +59,12 @@ class _LogNormalizer(torch.autograd.Function):
         """Return the log-normalizer of points (n, 2), and save its gradient for backward."""
         low = points.amin(0)
         extent = float((points.amax(0) - low).max())
-        # A learning rate that is too high spreads the points, or makes them NaN.
-        check(extent <= MAX_EMBEDDING_EXTENT, "learning_rate: the map diverged. Choose a lower value.", "diverged")
-        # Steps of a factor of 2, so that the kernel on the grid is rarely computed again.
-        halvings = max(0, math.ceil(math.log2(MIN_GRID_INTERVALS * MAX_GRID_SPACING / max(extent, 1e-30))))
-        spacing = MAX_GRID_SPACING / 2**halvings
+        # A learning rate that is too high spreads the points, or makes them NaN. A million items extend about 300.
+        check(extent <= 1_000, "learning_rate: the map diverged. Choose a lower value.", "diverged")
+        # Nodes at most 0.4 apart, as the kernel has width 1, and at least 48 of them along the larger axis. The spacing
+        # is halved as often as needed, so that the kernel on the grid is rarely computed again.
+        halvings = max(0, math.ceil(math.log2(48 * 0.4 / max(extent, 1e-30))))
+        spacing = 0.4 / 2**halvings
         size = 16 * math.ceil((extent / spacing + len(STENCIL_OFFSETS)) / 16)
         positions = (points - low) / spacing - STENCIL_OFFSETS[0]
         before = positions.floor()
@@ -119,7 +111,7 @@ def _compute_kernel_spectrum(size: int, spacing: float, offset: float, device: t
 
 
 def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the interpolation weights of the six nodes, ``(..., 6)``, and their derivatives by the fraction.
+    """Compute the interpolation weights of the six nodes, ``(..., 6)``, and their derivatives.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
     """

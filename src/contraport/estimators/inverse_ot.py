@@ -106,9 +106,9 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x = self._validate_row_features(features_rows, reset=True)
+        x = self._validate_rows_as_tensor(features_rows, reset=True)
         y = as_finite_tensor("features_columns", features_columns)
-        observed = _as_unit_mass_coupling(observed_coupling, (len(x), len(y)))
+        observed = _as_unit_mass_tensor(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
         block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
@@ -166,12 +166,12 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x = self._validate_row_features(features_rows, reset=False)
+        x = self._validate_rows_as_tensor(features_rows, reset=False)
         y = as_finite_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
-    def _validate_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
+    def _validate_rows_as_tensor(self, features: ArrayLike, *, reset: bool) -> Tensor:
         """Convert row features to a finite tensor, after scikit-learn's checks; `reset` as in its `validate_data`."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
@@ -204,7 +204,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
 
 
-def _as_unit_mass_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
+def _as_unit_mass_tensor(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     """Convert a coupling to a tensor of total mass 1; check shape, signs, and that no row or column is empty."""
     observed = as_finite_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)

@@ -94,13 +94,13 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     options = InverseOTOptions(**values)
     if options.out is not None:
         check_new_folder("out", Path(options.out))
-    observed, features = _load_coupling_and_features(options)
+    observed, *features = _load_coupling_and_features(options)
     positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
-        _prepare_features(side, features[side], indices, options.components)
-        for side, indices in zip(FEATURE_OPTIONS, positions, strict=True)
+        _prepare_features(option, rows, indices, options.components)
+        for option, rows, indices in zip(FEATURE_OPTIONS, features, positions, strict=True)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
@@ -132,8 +132,10 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     return result
 
 
-def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the coupling matrix, ``(n, m)``, and a dictionary from each feature option to its features, or to None."""
+def _load_coupling_and_features(
+    options: InverseOTOptions,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Load the coupling ``(n, m)``, the features of its rows, and those of its columns; None where none are given."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTIONS)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -167,7 +169,7 @@ def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, 
             # `embed` writes training items before test items; row numbers that repeat are those of several sources.
             has_row_order = len(np.unique(found.source_rows)) == items
             features[name] = found.features[np.argsort(found.source_rows)] if has_row_order else found.features
-    return observed, features
+    return observed, features["row_features"], features["column_features"]
 
 
 def _read_matrix(source: Any) -> np.ndarray:

@@ -40,11 +40,6 @@ from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.seeding import torch_generator
 from contraport.training.components.data_builder import build_unaugmented_views
 
-MAX_PAGE_ITEMS = 2_000
-"""Maximum number of items on the HTML page, a fixed random subset: pictures of more make it too large."""
-
-MIN_ITEMS = 4  # minimum number of items, since a perplexity is at least 1 and below the number of other items
-METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}  # titles of the methods by value of the option `method`
 log = logging.getLogger("contraport.estimators")
 
 
@@ -95,9 +90,10 @@ def map(values: dict[str, Any]) -> Map:
         features, dataset = _load_features_and_dataset(options, LoaderConfig(device=device, bars=bars))
         rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
         check_finite_features(rows)
-    check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
+    # A perplexity is at least 1 and below the number of other items.
+    check(len(rows) >= 4, f"source: must have at least 4 items, got {len(rows)}.", "too_few")
     check(bool((rows != rows[0]).any()), f"source: all {len(rows)} items are equal.", "constant")
-    build, fast_method = (TSNE, "interpolated") if options.method == "tsne" else (SNE, "sparse")
+    build, title, fast_method = (TSNE, "t-SNE", "interpolated") if options.method == "tsne" else (SNE, "SNE", "sparse")
     estimator = build(
         perplexity=options.perplexity,
         init="pca" if rows.shape[1] > 1 else "random",
@@ -113,7 +109,7 @@ def map(values: dict[str, Any]) -> Map:
     result = Map(
         points,
         features.source_rows,
-        METHOD_TITLES[options.method],
+        title,
         estimator.kl_divergence_,
         trust,
         estimator.n_iter_,
@@ -140,7 +136,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
 
 
 def _as_features_or_none(source: Any) -> Features | None:
-    """Return the features of an array or a feature file; None for data, such as an .npz file of other arrays."""
+    """Return the features of an array or a feature file; None for any other source, which holds items."""
     if isinstance(source, torch.utils.data.Dataset) or is_stream(source):
         return None
     if isinstance(source, str | Path) and Path(source).suffix not in (".npz", ".npy", ".parquet"):
@@ -221,7 +217,7 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
     """Render the map as an HTML page that consists of the embedding section of a report."""
-    chosen = choose_subsample_positions(len(result.points), MAX_PAGE_ITEMS)
+    chosen = choose_subsample_positions(len(result.points), 2_000)  # pictures of more would make the page too large
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:

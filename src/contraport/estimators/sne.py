@@ -40,31 +40,15 @@ from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
 
-EARLY_EXAGGERATION_ITERATIONS = 250  # number of iterations with early exaggeration, as in the original implementation
 
-INITIAL_STD = 1e-4
-"""Standard deviation of the first coordinate of the initial embedding: small, so that points can pass one another."""
-
-ENCODER_LEARNING_RATE = 1e-3  # of Adam, if `learning_rate` is "auto"
-
-CHECK_INTERVAL_ITERATIONS = 50
-"""Number of iterations between checks of convergence, and between the lines that `verbose` prints."""
-
-METHODS = ("sparse", "exact", "interpolated")
-"""Values of the parameter `method`: which pairs of items are computed, and how."""
-
-MIN_RELATIVE_IMPROVEMENT = 1e-4
-"""Relative decrease of the KL divergence between two checks below which the optimization stops."""
-
-
-class _TargetAttraction(Divergence):
+class _ExtraAttraction(Divergence):
     """Attraction term of early exaggeration: minus the mean log-kernel of embedded pairs under the data's plan."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
-def _has_encoder(estimator: _NeighborEmbedding) -> bool:
+def _has_encoder_or_raises(estimator: _NeighborEmbedding) -> bool:
     """Condition of scikit-learn's `available_if`: True with an encoder, otherwise raise `AttributeError`."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
@@ -194,7 +178,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         data = self._validate_as_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
-        check_name("method", self.method, METHODS)
+        check_name("method", self.method, ("sparse", "exact", "interpolated"))
         message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
         is_allowed = self.method != "interpolated" or (self._has_symmetric_affinities and self.n_components == 2)
         check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")
@@ -207,7 +191,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Resolve the learning rates during early exaggeration and after it."""
         if self.learning_rate == "auto":
             if self.encoder is not None:
-                return (ENCODER_LEARNING_RATE,) * 2
+                return 1e-3, 1e-3  # of Adam
             # While the points are close together the curvature is about 4 * exaggeration / n.
             return num_items / 4 / self.early_exaggeration, num_items / 4
         if isinstance(self.learning_rate, str):
@@ -218,12 +202,13 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
         """Build the initial embedding, (n, n_components): principal components, random, or the array `init`."""
         shape = (len(data), self.n_components)
+        std = 1e-4  # of the first coordinate: small, so that points can pass one another
         if not isinstance(self.init, str):
             initial = as_finite_tensor("init", self.init)
             check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
             return initial.to(data)
         if self.init == "random":
-            return INITIAL_STD * torch.randn(shape).to(data)
+            return std * torch.randn(shape).to(data)
         if self.init != "pca":
             raise unknown_name_error("init", self.init, ["pca", "random"])
         limit = min(data.shape)
@@ -232,7 +217,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         axes = axes[: self.n_components]
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
         points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
-        return points.mul_(INITIAL_STD / points[:, 0].std())
+        return points.mul_(std / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
         """Build the encoder for items of a shape: a named one with a linear layer, or a copy of the given module."""
@@ -252,7 +237,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Build the objective of an embedding, with the attraction exaggerated by a factor (1: not)."""
         if self.method == "interpolated":
             return InterpolatedTSNE(plan, exaggeration)
-        penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
+        penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
         return Objective(WithinView(), *self._build_kernel_and_constraint(), Matrix(plan), KL(), penalties)
 
     def _minimize(
@@ -265,8 +250,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         early, late = build(self.early_exaggeration), build(1.0)
         last = torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
-            exaggerated = iteration <= EARLY_EXAGGERATION_ITERATIONS
-            if iteration == EARLY_EXAGGERATION_ITERATIONS + 1 and isinstance(optimizer, _MomentumWithGains):
+            exaggerated = iteration <= 250  # as in the original implementation
+            if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
                 optimizer.end_exaggeration()
             loss = (early if exaggerated else late)(embed())
             value = loss.item()
@@ -276,18 +261,18 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             loss.backward()
             optimizer.step()
             self.n_iter_ = iteration
-            if iteration % CHECK_INTERVAL_ITERATIONS:
+            if iteration % 50:
                 continue
             if self.verbose:
                 phase = "exaggerated objective" if exaggerated else "KL divergence"
                 print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value:.4f}")
-            if not exaggerated and last - value < MIN_RELATIVE_IMPROVEMENT * value:
+            if not exaggerated and last - value < 1e-4 * value:
                 break
             last = torch.inf if exaggerated else value
 
 
 # Not as a decorator in the class: TransformerMixin wraps the class's methods for set_output, which removes it.
-_NeighborEmbedding.transform = available_if(_has_encoder)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
+_NeighborEmbedding.transform = available_if(_has_encoder_or_raises)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
 
 
 class SNE(_NeighborEmbedding):
