@@ -21,8 +21,6 @@ MAX_SMALL_IMAGE_SIDE = 32
 """Largest shorter side, in pixels, of images that get the strengths for small images."""
 MIN_BLURRED_SIDE = 32
 """Smallest shorter side, in pixels, of images that are blurred."""
-BLUR_STD_RANGE = (0.1, 2.0)  # standard deviation of the Gaussian kernel, in pixels
-LAB_CHANNEL_SCALES = (100.0, 110.0, 110.0)  # divisors of L, a and b
 
 
 @dataclass(frozen=True)
@@ -149,18 +147,18 @@ def to_scaled_lab(images: Tensor) -> Tensor:
     from kornia.color import rgb_to_lab
 
     converted: Tensor = rgb_to_lab(images.clamp(0, 1))
-    return converted / images.new_tensor(LAB_CHANNEL_SCALES).view(3, 1, 1)
+    return converted / images.new_tensor([100.0, 110.0, 110.0]).view(3, 1, 1)
 
 
-def resample_affine(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
+def resample_affine(images: Tensor, view_to_image: Tensor, size: tuple[int, int]) -> Tensor:
     """Resample images (b, C, H, W) to views (b, C, *size) by affine maps, with bilinear interpolation.
 
-    The maps, (b, 2, 3), are affine, from coordinates (x, y) of the view to those of the image, both in [-1, 1]. Beyond
-    the border the edge values continue.
+    The maps `view_to_image`, (b, 2, 3), take coordinates (x, y) in the view to coordinates in the image, both in
+    [-1, 1], as in `torch.nn.functional.affine_grid`. Beyond the border the edge values continue.
     """
     # Coordinates are outer sums of columns and rows: the batched product of `F.affine_grid` took over half of the time.
     y, x = ((2 * torch.arange(length, device=images.device) + 1) / length - 1 for length in size)
-    along, down, shift = maps[..., None].unbind(2)  # each (b, 2, 1)
+    along, down, shift = view_to_image[..., None].unbind(2)  # each (b, 2, 1)
     places = (along * x)[:, :, None] + (down * y + shift)[..., None]  # (b, 2, H, W)
     return F.grid_sample(images, places.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
 
@@ -186,12 +184,12 @@ def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Ten
     brightness = draws.uniform(1 - strength.brightness, 1 + strength.brightness, 1, 1, 1)
     contrast = draws.uniform(1 - strength.contrast, 1 + strength.contrast, 1, 1, 1)
     if images.shape[1] == 3:
-        images = _rotate_chroma(images, strength, draws)
+        images = _jitter_chroma(images, strength, draws)
     middle = images.mean(dim=(1, 2, 3), keepdim=True)
     return torch.addcmul(brightness * (1 - contrast) * middle, brightness * contrast, images)
 
 
-def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
+def _jitter_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Scale (saturation, gray) and rotate (hue) the chroma plane of each RGB image; the gray axis is unchanged."""
     saturation = draws.uniform(1 - strength.saturation, 1 + strength.saturation, 1, 1)
     saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray_probability)
@@ -206,7 +204,7 @@ def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) 
 def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Blur randomly chosen images by Gaussian kernels of random width."""
     chosen = draws.uniform(0, 1) < strength.blur_probability
-    sigma = draws.uniform(*BLUR_STD_RANGE, 1)[chosen]
+    sigma = draws.uniform(0.1, 2, 1)[chosen]  # in pixels
     if len(sigma) == 0:
         return images
     from kornia.filters import gaussian_blur2d

@@ -56,7 +56,7 @@ class VectorTransform(nn.Module):
 
 @dataclass(frozen=True)
 class SeriesStrength:
-    """Ranges of the random changes of time series."""
+    """Strength of the augmentation of time series: ranges of its random changes."""
 
     min_crop_fraction: float  # smallest fraction of the time that a crop retains
     noise_std: float  # standard deviation, relative to that of each channel
@@ -167,4 +167,4 @@ class Mixup(nn.Module):
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each item."""
         share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
-        return torch.lerp(items, draws.mixup_partners(items), share)
+        return torch.lerp(items, draws.partner_items(items), share)

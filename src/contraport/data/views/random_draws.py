@@ -67,7 +67,7 @@ class RandomDraws:
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)
 
-    def mixup_partners(self, items: Tensor) -> Tensor:
+    def partner_items(self, items: Tensor) -> Tensor:
         """Draw for each item a uniformly random item of the whole batch, possibly itself, (b, ...).
 
         Raises:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
 
-_SPACE_BYTE = 32  # ASCII space
 _FIRST_CJK_BYTE, _LAST_CJK_BYTE = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
 _HASH_MULTIPLIERS = (0x2545F491, 0x5851F42D, 0x14057B7F)  # odd constants of a multiplicative hash
 _HASH_MASK = 2**31 - 1  # the lowest 31 bits
@@ -61,7 +60,7 @@ def word_index_per_byte(texts: Tensor) -> Tensor:
     >>> word_index_per_byte(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
-    inside = texts > _SPACE_BYTE
+    inside = texts > ord(" ")
     before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], dim=1)
     starts = inside & ~before | ((texts >= _FIRST_CJK_BYTE) & (texts <= _LAST_CJK_BYTE))
     return (starts.cumsum(1) - 1).clamp(min=0)
@@ -82,5 +81,5 @@ def _pack_chosen_bytes(texts: Tensor, chosen: Tensor) -> Tensor:
     """Move the chosen bytes of each text to the front, and drop trailing white space."""
     order = (~chosen).byte().argsort(dim=1, stable=True)
     moved = torch.where(chosen, texts, 0).gather(1, order)
-    last = torch.where(moved > _SPACE_BYTE, torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)
+    last = torch.where(moved > ord(" "), torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)
     return torch.where(torch.arange(texts.shape[1], device=texts.device) <= last, moved, 0)

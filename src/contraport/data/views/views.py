@@ -41,12 +41,7 @@ from contraport.options import keep_deprecated_attributes
 
 COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
 FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
-MULTI_CROP_OPTION = "multi-crop"  # value of the option `views`: large and small crops of an image
 MAX_VIEWS = 1_000  # of one stored view
-_CROP_COUNTS_PATTERN = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")  # numbers of large and small crops, such as "2+6"
-
-MeanAndStd = tuple[list[float], list[float]]
-"""Mean and standard deviation per channel or feature."""
 
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
@@ -77,7 +72,7 @@ class Views(nn.Module):
         views: the views to make.
 
             - a number: this many random views of one stored view, or all stored ones. Default: 2, or all.
-            - "color": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
+            - "colour": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
               of the same random change, which never removes the color (CMC, Tian et al., 2020).
             - "frames" or such as "frames:16": of a time series two adjacent windows of this many steps each (default:
               a quarter of it) at random places; further changes only by `augment`.
@@ -136,7 +131,7 @@ class Views(nn.Module):
                 shape = dataset.shapes[0][0], self._windows.length
                 made = [_PlannedView(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
-                made = [_plan_color_view(dataset, parsed)]
+                made = [_plan_rgb_view(dataset, parsed)]
                 self._unaugmented = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
             elif isinstance(views, str):
                 made = _plan_multi_crop_views(dataset, parsed, views)
@@ -158,7 +153,7 @@ class Views(nn.Module):
         return self.custom is not None and not self.custom.takes_batches
 
     @property
-    def views_per_source(self) -> int:
+    def num_views_per_source(self) -> int:
         """Number of random views that are made of each stored view."""
         return len(self._sources) // len(self.unaugmented_shapes)
 
@@ -171,11 +166,11 @@ class Views(nn.Module):
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
         if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
-            number = self.views_per_source
+            number = self.num_views_per_source
             views = tuple(custom.draw_views(view.cpu(), number, seeds).to(view.device) for view in views)
         return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
-    def compute_means_and_stds(self) -> list[MeanAndStd]:
+    def compute_means_and_stds(self) -> list[tuple[list[float], list[float]]]:
         """Return the mean and the standard deviation of each unaugmented view; see `Dataset.mean_and_std`."""
         return [self._unaugmented.mean_and_std(view) for view in range(len(self.unaugmented_shapes))]
 
@@ -192,7 +187,7 @@ class Views(nn.Module):
         Args:
             views: stored views, each (b, *shape), uint8 images for [0, 1], or float.
             share: part of a global batch that the items are; default: all of it. Processes with equal seeds make the
-                views that a single process would make, bit for bit except for the last bit of blurred and of "color"
+                views that a single process would make, bit for bit except for the last bit of blurred and of "colour"
                 views. For mixup they gather the items, so all processes must call this together.
 
         Raises:
@@ -214,7 +209,7 @@ class Views(nn.Module):
     def make_unaugmented(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the views without random changes, as floats, for embedding.
 
-        They are the stored views, or lightness and colors for "color".
+        They are the stored views, or lightness and colors for "colour".
         """
         floats = _views_to_floats(views)
         return _convert_rgb_to_lightness_and_color(floats[0]) if self._splits_color else floats
@@ -333,7 +328,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     return VectorTransform(VECTOR_STRENGTHS[augment.name], mean, std)
 
 
-def _plan_color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
+def _plan_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
     """Plan one random RGB view; its lightness and its colors become the two views of an item."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
@@ -347,9 +342,10 @@ def _plan_color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
 
 def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
     """Plan the random views of multi-crop: large crops first, then small ones."""
-    numbers = _CROP_COUNTS_PATTERN.fullmatch("2+6" if views == MULTI_CROP_OPTION else views)
+    counts = "2+6" if views == "multi-crop" else views
+    numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR_SPLIT_OPTION, FRAMES_OPTION, MULTI_CROP_OPTION))
+        error = unknown_name_error("views", views, (COLOR_SPLIT_OPTION, FRAMES_OPTION, "multi-crop"))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."

@@ -223,7 +223,7 @@ def build_batch_loader(
     """Build the loader of the training batches, which also applies custom augmentations of single items."""
     if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
-        dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)
+        dataset = TransformedDataset(dataset, views.custom, number=views.num_views_per_source, seed=settings.seed)
     return build_loader(
         dataset,
         settings.batch_size,
