@@ -26,7 +26,7 @@ from rich.table import Table
 import contraport
 from benchmarks.engine import machine
 from contraport.data import build_loader, from_arrays, load
-from contraport.embedding import FORWARD_BLOCK_ITEMS, apply_in_blocks, evaluation_mode
+from contraport.embedding import FORWARD_BLOCK_ITEMS, apply_in_fixed_blocks, evaluation_mode
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer
 
@@ -94,7 +94,7 @@ def measure_embedding(photos: Path, folder: Path, run: Run, size: int, items: in
 
     def passed(images: torch.Tensor) -> None:
         with evaluation_mode(model):
-            apply_in_blocks(model, [images], model=model)
+            apply_in_fixed_blocks(model, [images], model=model)
 
     def embed(data: object) -> None:
         contraport.embed(run, data=data, out=folder / "features.npy", overwrite=True, progress=False)

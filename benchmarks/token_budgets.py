@@ -28,7 +28,7 @@ from torch import Tensor
 import contraport
 from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
-from contraport.embedding import apply_in_blocks
+from contraport.embedding import apply_in_fixed_blocks
 from contraport.encoders import Model, load_pretrained_weights
 from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE, TransformersTextEncoder
 from contraport.training.step.batch_embedding import embed_in_chunks
@@ -87,14 +87,14 @@ def main() -> None:
     loss = contraport.info_nce(0.05)
 
     def embed() -> Tensor:
-        return apply_in_blocks(encoder, [items], model=encoder)
+        return apply_in_fixed_blocks(encoder, [items], model=encoder)
 
     def step() -> Tensor:
         model.zero_grad()
         loss(*embed_in_chunks(lambda views: model.encode(views), model, halves, CHUNK)).backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
-    apply_in_blocks(encoder, [items[:8]], model=encoder)  # warm-up
+    apply_in_fixed_blocks(encoder, [items[:8]], model=encoder)  # warm-up
     default, results = MAX_TOKENS_PER_PASS_BY_DEVICE["cpu"], []
     table = Table(
         "what", "seconds, padded", "seconds, by tokens", "ratio", "padding", "padding, by tokens", "difference"

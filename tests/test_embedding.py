@@ -16,7 +16,7 @@ from contraport.embedding import (
     LARGE_ITEMS_PER_BLOCK,
     LoaderConfig,
     RawInputEncoder,
-    apply_in_blocks,
+    apply_in_fixed_blocks,
     embed_dataset,
     embed_views,
     evaluation_mode,
@@ -122,7 +122,7 @@ def test_nor_on_older_processors(machine: dict[str, str]) -> None:
 def test_the_callers_threads_stay_as_they_are() -> None:
     threads, found = torch.get_num_threads(), []
     torch.set_num_threads(3)
-    seen = apply_in_blocks(
+    seen = apply_in_fixed_blocks(
         lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU()
     )
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
@@ -153,7 +153,7 @@ def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: boo
         model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
         model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
     with evaluation_mode(model):
-        assert torch.equal(apply_in_blocks(model, [items], model=model), items)
+        assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
 
 
@@ -183,7 +183,7 @@ class Flat(nn.Module):
 def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
     model, items = Flat(), torch.rand(70, *shape)
     with evaluation_mode(model):
-        assert torch.equal(apply_in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
+        assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
     assert model.seen == [(at_once, True)] * (2 * FORWARD_BLOCK_ITEMS // at_once)
 
 
@@ -195,7 +195,7 @@ def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_some
         return x.mean((2, 3))
 
     items = torch.rand(5, 3, 70, 70)
-    known, own = (apply_in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
+    known, own = (apply_in_fixed_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
     assert seen == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK) + [False] * (
         FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK
     )

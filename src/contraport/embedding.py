@@ -82,13 +82,13 @@ class LoaderConfig(NamedTuple):
         self,
         function: Callable[..., Tensor],
         model: nn.Module,
-        views: PrepareModelInputs,
+        prepare: PrepareModelInputs,
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Apply a function to the views of all items of a dataset batch by batch; return the outputs on the CPU."""
+        """Return the outputs of a function for all items, on the CPU; `prepare` makes its inputs from the views."""
         outputs, start = torch.empty(0), 0
-        for output, _ in self.iter_outputs_with_batches(function, model, views, dataset, description):
+        for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
                 # Filled in place: to join a list would need twice the memory. Autograd may use normal tensors only.
                 with torch.inference_mode(False):
@@ -101,11 +101,11 @@ class LoaderConfig(NamedTuple):
         self,
         function: Callable[..., Tensor],
         model: nn.Module,
-        views: PrepareModelInputs,
+        prepare: PrepareModelInputs,
         dataset: Dataset,
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Apply a function to the views of a dataset and yield the outputs of each batch together with the batch."""
+        """Yield the outputs of a function for each batch, with the batch; `prepare` makes its inputs from the views."""
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
@@ -114,18 +114,16 @@ class LoaderConfig(NamedTuple):
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
             for batch in self.bars.track(batches, description, total):
-                yield (
-                    apply_in_blocks(function, self.views_to_device(batch), model=model, prepare=views).float().cpu(),
-                    batch,
-                )
+                views = self.views_to_device(batch)
+                yield apply_in_fixed_blocks(function, views, model=model, prepare=prepare).float().cpu(), batch
         finally:
             batches.close()
 
 
-def apply_in_blocks(
+def apply_in_fixed_blocks(
     function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareModelInputs = tuple
 ) -> Tensor:
-    """Apply a frozen model in blocks of `FORWARD_BLOCK_ITEMS` items, so that results do not depend on the batch size.
+    """Apply a frozen model in blocks of exactly 64 items, so that results do not depend on the batch size.
 
     A smaller block is filled up with copies of its items. On a CPU each block is computed by one thread, large items in
     parts of `LARGE_ITEMS_PER_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
@@ -138,7 +136,8 @@ def apply_in_blocks(
             have hooks, blocks run one after the other: such parts may keep state during a pass.
         prepare: makes the inputs from the views of a block, one block after the other, since they may be random.
 
-    >>> apply_in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
+    >>> count = lambda x: x.new_full((len(x),), len(x))
+    >>> apply_in_fixed_blocks(count, [torch.zeros(3, 2)], model=nn.Identity())
     tensor([64., 64., 64.])
     """
     blocks = list(zip(*[view.split(FORWARD_BLOCK_ITEMS) for view in items], strict=True))
@@ -169,7 +168,7 @@ def apply_in_blocks(
     else:
         threads = torch.get_num_threads()
         try:
-            with ThreadPoolExecutor(threads if is_thread_safe else 1, initializer=_use_one_thread) as pool:
+            with ThreadPoolExecutor(threads if is_thread_safe else 1, initializer=_init_worker_thread) as pool:
                 futures: list[Future[Tensor]] = []
                 for block in blocks:
                     futures.append(pool.submit(forward_on_cpu, pool.submit(prepare_block, block).result()))
@@ -179,8 +178,8 @@ def apply_in_blocks(
     return torch.cat([output[: len(block[0])] for output, block in zip(outputs, blocks, strict=True)])
 
 
-def _use_one_thread() -> None:
-    """Limit torch to one thread within the calling thread."""
+def _init_worker_thread() -> None:
+    """Limit torch to one thread in the calling thread, a worker of a pool."""
     torch.get_num_threads()  # otherwise the first computation overwrites the setting with the last value of any thread
     torch.set_num_threads(1)
 
@@ -339,7 +338,7 @@ def embed_views(
 
 
 def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
-    """Raise `UsageError` unless unaugmented views have the shapes that the model takes and no item lacks a view."""
+    """Raise `UsageError` if unaugmented views have other shapes than the model takes, or if items lack a view."""
     expected, actual = (
         join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )

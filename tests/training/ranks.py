@@ -21,7 +21,7 @@ from contraport.distributed import (
     broadcast_object,
     first_non_none_across_ranks,
     is_main_process,
-    propagate_errors,
+    stop_all_on_error,
 )
 from contraport.errors import UsageError
 from contraport.training import train
@@ -104,10 +104,10 @@ def compare_chunks(rank: int, report: Report) -> None:
 
 def wait_long(rank: int, report: Report) -> None:
     """Whether the others wait for the first process for longer than any exchange may take."""
-    with propagate_errors():  # as at the beginning of a training
+    with stop_all_on_error():  # as at the beginning of a training
         pass
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
-    with propagate_errors():
+    with stop_all_on_error():
         if is_main_process():
             time.sleep(1.5)
     report(rank)
@@ -171,7 +171,7 @@ def agree_and_fail(rank: int, report: Report) -> None:
     for failing in ([], [0], [2], [1, 2]):
         met = "nothing"
         try:
-            with propagate_errors():
+            with stop_all_on_error():
                 if rank in failing:
                     raise ValueError("mine")
         except ValueError:

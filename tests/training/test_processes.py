@@ -288,5 +288,5 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     assert distributed.is_main_process()
     assert distributed.broadcast_object("value") == "value"
     assert distributed.any_across_processes(True, False) == (True, False)
-    with pytest.raises(UsageError, match="mine"), distributed.propagate_errors():
+    with pytest.raises(UsageError, match="mine"), distributed.stop_all_on_error():
         raise UsageError("mine")

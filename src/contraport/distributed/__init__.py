@@ -8,8 +8,8 @@ from contraport.distributed.processes import (
     first_non_none_across_ranks,
     gather,
     is_main_process,
-    propagate_errors,
-    raise_once_across_ranks,
+    raise_on_one_rank,
+    stop_all_on_error,
     torchrun_process_group,
     use_local_batch,
 )
@@ -17,9 +17,18 @@ from contraport.distributed.ring_exchange import RingExchange
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "Processes", "RingExchange", "any_across_processes", "broadcast_object", "current_processes",
-    "first_non_none_across_ranks", "gather", "is_main_process", "propagate_errors", "raise_once_across_ranks",
-    "torchrun_process_group", "use_local_batch",
+    "Processes",
+    "RingExchange",
+    "any_across_processes",
+    "broadcast_object",
+    "current_processes",
+    "first_non_none_across_ranks",
+    "gather",
+    "is_main_process",
+    "raise_on_one_rank",
+    "stop_all_on_error",
+    "torchrun_process_group",
+    "use_local_batch",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(

@@ -32,10 +32,10 @@ from contraport.errors import check
 T = TypeVar("T")
 
 ERROR_EXCHANGE_TIMEOUT = timedelta(days=1)
-"""Timeout of `propagate_errors`: the default of minutes is too short if one process prepares data for all."""
+"""Timeout of `stop_all_on_error`: the default of minutes is too short if one process prepares data for all."""
 
 _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
-"""Process group of `propagate_errors`, by default process group; at most one entry."""
+"""Process group of `stop_all_on_error`, by default process group; at most one entry."""
 
 # Collectives between equal shares and one tensor. Newer versions of torch have other names for them, and warn of these.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -120,7 +120,7 @@ class Processes(NamedTuple):
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Combine the log-sum-exps of all processes in place, given as maximum and sum of exp(value - maximum).
+        """Combine log-sum-exps over all processes in place; each is a pair of maximum and sum of exp(value - maximum).
 
         The sums are rescaled to the common maximum before they are added, so that none overflows.
         """
@@ -293,7 +293,7 @@ def is_main_process() -> bool:
 
 
 @contextmanager
-def propagate_errors() -> Iterator[None]:
+def stop_all_on_error() -> Iterator[None]:
     """Context manager: if one process fails, all stop; the first to fail raises its error, the others exit quietly.
 
     The block may take one process long, such as the main process that decodes images for all: the others wait up to a
@@ -312,11 +312,11 @@ def propagate_errors() -> Iterator[None]:
     if processes > 1:
         dist.all_gather_object(failed, failure is not None, group=_get_error_group())
     if any(failed):
-        raise_once_across_ranks(failure, rank=failed.index(True))
+        raise_on_one_rank(failure, rank=failed.index(True))
 
 
 def _get_error_group() -> dist.ProcessGroup:
-    """Return the process group of `propagate_errors`, with a long timeout; all processes create it on first use."""
+    """Return the process group of `stop_all_on_error`, with a long timeout; all processes create it on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
         group = dist.new_group(backend="gloo", timeout=ERROR_EXCHANGE_TIMEOUT)
@@ -324,8 +324,8 @@ def _get_error_group() -> dist.ProcessGroup:
     return _error_groups[dist.group.WORLD]
 
 
-def raise_once_across_ranks(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error that occurs on all ranks on one rank only; the other processes exit without a message.
+def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
+    """Raise an error on one rank and exit without a message on the others; all ranks must call this.
 
     Raises:
         SystemExit: on the other ranks.

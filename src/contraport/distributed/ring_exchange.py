@@ -38,8 +38,8 @@ class RingExchange:
         self._owner = processes.rank
 
     @property
-    def gradient(self) -> Tensor:
-        """Gradient of the current block, for callers to add to; after the last block, the gradient of the local block.
+    def block_gradient(self) -> Tensor:
+        """Gradient of the current block, for callers to add to; after the last block, that of this process's own block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -74,7 +74,7 @@ class RingExchange:
                 if hop == 0:
                     own_gradient = self._gradient
                 else:
-                    self._outgoing = self.gradient
+                    self._outgoing = self.block_gradient
             if following is not None:
                 self._block = following
             del transfers, following, received  # frees the sent tensors before the next are allocated

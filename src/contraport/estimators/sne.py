@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
 from contraport.data.arrays import as_array, as_finite_tensor
-from contraport.embedding import apply_in_blocks, evaluation_mode
+from contraport.embedding import apply_in_fixed_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import (
@@ -163,7 +163,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
         """Embed data by the trained encoder in evaluation mode, in blocks of bounded memory."""
         with evaluation_mode(self.encoder_):
-            return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
+            return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
         """Convert X to a finite tensor on the device after scikit-learn's checks; `reset` as in its `validate_data`."""

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from contraport.data.streams import StreamReadError
-from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
+from contraport.distributed import is_main_process, raise_on_one_rank, stop_all_on_error
 from contraport.engine import exchange
 from contraport.errors import UsageError
 from contraport.runs import RunFolder
@@ -99,13 +99,13 @@ def run_training_loop(
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     check_every, start = 1, read_resume_position(run)
-                    with propagate_errors():
+                    with stop_all_on_error():
                         if is_main_process():
                             with run.translate_write_errors():
                                 drop_metrics_after(run, start)
         except StreamReadError as error:
             remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
-            raise_once_across_ranks(UsageError(f"{error}{remedy}"))
+            raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
             components.batches.close()  # loading processes would outlive an exception
             close_loggers(loggers, run, succeeded=succeeded)
@@ -157,6 +157,6 @@ def _translate_interrupts(run: RunFolder) -> Iterator[None]:
         with restored_signal_handlers():
             yield
     except TrainingStopped:
-        raise_once_across_ranks(KeyboardInterrupt(message), status=130)
+        raise_on_one_rank(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(message) from interrupt

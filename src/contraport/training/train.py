@@ -21,7 +21,7 @@ from contraport.distributed import (
     broadcast_object,
     current_processes,
     is_main_process,
-    propagate_errors,
+    stop_all_on_error,
     torchrun_process_group,
 )
 from contraport.encoders.lora import with_merged_lora
@@ -89,7 +89,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
     As a part of another command, `parent_command`, it suggests neither other options nor a next command.
     """
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
-        with propagate_errors():
+        with stop_all_on_error():
             settings = resolve_settings(options)
             objective = build_objective(settings)
             check_component_settings(settings, objective)
@@ -115,10 +115,10 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
             record = SplitDigests.from_datasets(dataset, find_held_out_dataset(settings))
-        with propagate_errors():
+        with stop_all_on_error():
             _check_data_equal_across_processes(dataset, record)
         with _lock_run(run), restore_run_on_failure(run):
-            with propagate_errors():
+            with stop_all_on_error():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 start = Position()
                 if is_main_process() and settings.resume:
@@ -141,7 +141,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
 def _lock_run(run: RunFolder) -> Iterator[None]:
     """Context manager in which only this training may write to the run folder."""
     with ExitStack() as lock:
-        with propagate_errors():
+        with stop_all_on_error():
             if is_main_process():
                 lock.enter_context(lock_folder(run.path, "train"))
         yield
@@ -221,7 +221,7 @@ def _fit_and_save_model(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
         epochs = loop.completed_epochs
-        with propagate_errors():
+        with stop_all_on_error():
             if is_main_process():
                 run.save_model(with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
         larger_patience = "early_stopping with a larger patience continues it"
@@ -237,7 +237,7 @@ def _with_decoded_image_cache(components: TrainingComponents, settings: Settings
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
         return components
-    with propagate_errors():
+    with stop_all_on_error():
         if is_main_process():
             dataset = cache_decoded_images(dataset, folder, num_workers=settings.num_workers)
     if not is_main_process():

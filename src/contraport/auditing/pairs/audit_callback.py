@@ -49,7 +49,7 @@ from contraport.auditing.pairs.partner_plan import (
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
-from contraport.distributed import broadcast_object, is_main_process, propagate_errors
+from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.runs import RunFolder
 from contraport.seeding import numpy_generator
@@ -136,13 +136,13 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
 
     def after_epoch(self, loop: Loop) -> None:
         """Run a scoring if one is due after this epoch, then log and save the scores; runs before checkpoints."""
-        with propagate_errors():
+        with stop_all_on_error():
             is_due = self.score_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
             return
         state, is_last = self.last_state, loop.completed_epochs == loop.epochs
         assert state is not None
-        with propagate_errors():
+        with stop_all_on_error():
             if is_main_process():
                 self.save_scores(self.run_folder)
         (log.info if is_last else log.debug)("Epoch %d: %s.", state.trained_epochs, self.describe_state())

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from contraport._utils.files import atomic_write, check_checksum
 from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
-from contraport.distributed import any_across_processes, is_main_process, propagate_errors, raise_once_across_ranks
+from contraport.distributed import any_across_processes, is_main_process, raise_on_one_rank, stop_all_on_error
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
@@ -134,7 +134,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
     Raises:
         UsageError: the folder is not writable.
     """
-    with propagate_errors():
+    with stop_all_on_error():
         state = collect_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
         if not is_main_process():
             return
@@ -192,7 +192,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
     except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
         reason, remedy = one_line_reason(error), format_checkpoint_remedy(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
-        raise_once_across_ranks(UsageError(message, kind="checkpoint"))
+        raise_on_one_rank(UsageError(message, kind="checkpoint"))
 
 
 def _reshape_scalar_optimizer_states(optimizer: Optimizer) -> None:

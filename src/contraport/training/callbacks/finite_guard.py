@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport import distributed
 from contraport._utils.files import checksum_path, write_json, write_npz
 from contraport.data import Batch
-from contraport.distributed import is_main_process, raise_once_across_ranks
+from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, hint_on_error
 from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import write_checkpoint
@@ -152,4 +152,4 @@ class FailedStepRecorder(FiniteGuard):
             "Lower lr or raise temperature."
         )
         with hint_on_error("contraport docs troubleshooting the-loss-is-not-finite"):
-            raise_once_across_ranks(FloatingPointError(message), status=1)
+            raise_on_one_rank(FloatingPointError(message), status=1)

@@ -12,7 +12,7 @@ from contraport.catalog.option_parsers import MinedNegativesSpec
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
-from contraport.distributed import broadcast_object, is_main_process, propagate_errors
+from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig, embed_views
 from contraport.errors import check
 from contraport.hard_negatives import mine_hard_negatives
@@ -83,7 +83,7 @@ class NegativeMiner(Callback):
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
         # A run resumed within an epoch has its negatives already, mined by the encoder at the start of the epoch.
         if is_due and self._mined_epoch < epoch:
-            with propagate_errors():
+            with stop_all_on_error():
                 # Processes could differ in the last bits and then mine different items, so only the first one does.
                 if is_main_process():
                     self._positions = self._mine_negative_positions(cast(TrainingModule, loop.module), epoch)
