@@ -9,7 +9,7 @@ from pathlib import Path
 from suites import Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
 
 from contraport._utils.files import format_csv
-from contraport.catalog.recommendations import USE_CASES, ClaimReference, ObjectiveRecommendation
+from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
 from contraport.comparison.grid import load_suite, suite_paths_by_name
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
 
@@ -122,7 +122,7 @@ def _certainty(evidence: tuple[ClaimReference, ...], runs: dict[str, list[Measur
     return CERTAINTY.get(together(verdicts), "not measured")
 
 
-def _with_claims(one: ObjectiveRecommendation, runs: dict[str, list[Measured]]) -> str:
+def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
     """Return a recommendation with its claims, grouped by verdict and linked to the page of claims."""
     by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:

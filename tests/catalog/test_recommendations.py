@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from contraport.catalog import OBJECTIVES
-from contraport.catalog.recommendations import USE_CASES, ObjectiveRecommendation, list_use_cases
+from contraport.catalog.recommendations import USE_CASES, Recommendation, list_use_case_names
 from contraport.comparison.grid_builder import build_grid
 
 ALL = [one for use_case in USE_CASES for one in use_case.recommendations]
 
 
 @pytest.mark.parametrize("recommendation", ALL, ids=[f"{number}" for number in range(len(ALL))])
-def test_names_existing_objectives_and_claims(recommendation: ObjectiveRecommendation) -> None:
+def test_names_existing_objectives_and_claims(recommendation: Recommendation) -> None:
     assert set(recommendation.objectives) <= OBJECTIVES.keys()
     assert recommendation.text.endswith(".")
     for evidence in recommendation.evidence:
@@ -22,5 +22,5 @@ def test_names_existing_objectives_and_claims(recommendation: ObjectiveRecommend
 
 
 def test_lists_use_cases_of_an_objective() -> None:
-    assert list_use_cases("gca-uot") == ["pairs, some of them wrong", "rare classes or items"]
-    assert list_use_cases("spectral") == []
+    assert list_use_case_names("gca-uot") == ["pairs, some of them wrong", "rare classes or items"]
+    assert list_use_case_names("spectral") == []

@@ -91,7 +91,7 @@ def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert shown.startswith("2 clusters of 3 items\n")
     table = found._repr_html_()
-    for text in ("2 clusters of 3 items", "largest class", "cat (1 of 2)", "a &lt;b&gt;, c", ">d<"):
+    for text in ("2 clusters of 3 items", "largest class", "cat (1 of 2)", "a &lt;b&gt;; c", ">d<"):
         assert text in table
 
 

@@ -60,6 +60,12 @@ def test_errors_have_code_and_argument(command) -> None:
     assert error["message"] in outcome.err
 
 
+def prints_result(call: ast.Call) -> bool:
+    """Return whether a call prints to the standard output; lines of progress go to the standard error."""
+    name = call.func.id if isinstance(call.func, ast.Name) else None
+    return name == "print_table" or (name == "print" and not any(one.arg == "file" for one in call.keywords))
+
+
 def test_only_printers_of_commands_print() -> None:
     """So `--json` can replace all printed results."""
     package = Path(contraport.__file__).parent
@@ -74,7 +80,7 @@ def test_only_printers_of_commands_print() -> None:
         if str(path.relative_to(package)) not in aside
         for function in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(function, ast.FunctionDef)
-        and any(isinstance(node, ast.Name) and node.id in ("print", "print_table") for node in ast.walk(function))
+        and any(isinstance(node, ast.Call) and prints_result(node) for node in ast.walk(function))
     }
     assert printing - {"contraport.cli.console:print_table"} == {
         show for name in BUILTIN_COMMANDS if not (show := get_command(name).printer_path).startswith("builtins:")

@@ -1,4 +1,4 @@
-"""Parsers of options of data and pairs: augmentations, mismatches, corruptions, domains, imbalance, mined negatives."""
+"""Parsers of option values: augmentations, mismatches, corruptions, domains, imbalance, mined negatives."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ DOMAINS_BY_SHIFT = {
     "style": ("plain", "edges", "posterised", "inverted"),
 }
 """Names of the domains of each kind of domain shift: rotations of images, or rendering styles."""
-_WITHIN_CLASS_SUFFIX = "class"
-"""Suffix of the option `mismatch` after a colon: partners are exchanged within a class."""
 
 
 class AugmentSpec(NamedTuple):
@@ -39,7 +37,7 @@ class AugmentSpec(NamedTuple):
 
 
 class MismatchSpec(NamedTuple):
-    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether to exchange partners in a class."""
+    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether only within classes."""
 
     share: float
     within_class: bool = False
@@ -101,7 +99,7 @@ class MiningRule(NamedTuple):
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
 
     def resolve_range_max(self, num_positives: int) -> int:
-        """Return the number of candidates to consider: `range_max`, or its default for a number of positives."""
+        """Return `range_max`, or its default for an anchor with `num_positives` positives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
@@ -127,9 +125,6 @@ class MinedNegativesSpec(NamedTuple):
 MINED_NEGATIVES_NAME = "mined"
 """Value of the option `negatives` that stands for mined hard negatives; settings follow after a colon."""
 
-_DEFAULT_MINING_SETTINGS = {"k": 4, "relative_margin": 0.05}
-"""Settings of `MiningRule` for ``negatives=mined``; with a margin or maximum score of its own, only k."""
-
 
 def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     """Parse mined negatives: ``mined``, ``mined:k=8,refresh=2,relative_margin=0.05`` or ``mined:FILE.npy``.
@@ -152,8 +147,8 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     refresh, start = (settings.pop(name, default) for name, default in (("refresh", 1), ("start", 0)))
     check_integer("negatives: refresh", refresh)
     check_integer("negatives: start", start, 0)
-    margins = {"relative_margin", "absolute_margin", "max_score"} & settings.keys()
-    defaults = {name: value for name, value in _DEFAULT_MINING_SETTINGS.items() if name == "k" or not margins}
+    has_limit = bool({"relative_margin", "absolute_margin", "max_score"} & settings.keys())
+    defaults = {"k": 4} if has_limit else {"k": 4, "relative_margin": 0.05}
     rule = MiningRule(**defaults | settings)  # type: ignore[arg-type]  # checked below
     rule.check_values("negatives: ")
     return MinedNegativesSpec(rule, int(refresh), int(start))
@@ -184,7 +179,7 @@ def parse_augment(text: object) -> AugmentSpec:
 
 
 def parse_mismatch(value: object) -> MismatchSpec:
-    """Parse an option for mismatched pairs: a share such as 0.2, or 0.2:class to exchange partners within a class.
+    """Parse the option `mismatch`: a share such as 0.2, or 0.2:class to mismatch within classes only.
 
     Raises:
         UsageError: the value is not a share.
@@ -193,10 +188,10 @@ def parse_mismatch(value: object) -> MismatchSpec:
     (MismatchSpec(share=0.2, within_class=False), MismatchSpec(share=0.4, within_class=True))
     """
     text, _, among = str(value).partition(":")
-    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_WITHIN_CLASS_SUFFIX}, got {value!r}."
+    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:class, got {value!r}."
     share = _float_or_nan(text)
-    check(0 <= share <= 1 and among in ("", _WITHIN_CLASS_SUFFIX), expected)
-    return MismatchSpec(share, among == _WITHIN_CLASS_SUFFIX)
+    check(0 <= share <= 1 and among in ("", "class"), expected)
+    return MismatchSpec(share, among == "class")
 
 
 def parse_imbalance_ratio(value: object) -> float:

@@ -156,7 +156,7 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
 
 
 def _is_quiet(options: Mapping[str, Any]) -> bool:
-    """Return whether to print results and warnings only: with `progress` off, and in all processes but the first."""
+    """Return whether to print results and warnings only: `progress` is off, or this is not the first process."""
     return not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
 
 
@@ -175,7 +175,7 @@ def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
 
 
 class _TerminalHandler(logging.Handler):
-    """Log handler that prints each line once to standard error, and nothing while a training has its own handlers."""
+    """Log handler that prints each line once to standard error, and nothing while another handler is registered."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -193,7 +193,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     """Parse and check the arguments of a command; print the help and return None if it was requested."""
     declared = list(command.options_by_name.values())
     options: Mapping[str, Any] | None
-    if _is_positional_only(declared, argv):  # needs no optional package
+    if not _requires_parser(declared, argv):  # which is in an optional package
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
         with report_missing_extra(
@@ -212,13 +212,13 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     return options
 
 
-def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether all arguments are positional and no required one is missing, so that no parser is needed."""
+def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
+    """Return False if the words are the values of positional arguments and no required one is missing."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
-        return False
+        return True
     if words and not all(option.is_cli_positional for option in options):
-        return False
-    return not any(option.required for option in options[len(words) :])
+        return True
+    return any(option.required for option in options[len(words) :])
 
 
 def _plugins_by_name() -> dict[str, EntryPoint]:

@@ -50,8 +50,6 @@ NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
 }
 """Names that are completed as the value of an option, by option."""
 
-ROOT_FLAGS = ("--help", "--version", "--print_completion")  # completed in place of a command
-
 
 def completion_script(arguments: Sequence[str]) -> str:
     """Return the completion script of the shell that is named by the single argument: bash, zsh or fish."""
@@ -78,7 +76,7 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     """List the commands, flags or values that can follow the words `before`; `prefix` may begin with a dash."""
     if not before:
         commands = [name for names in summaries_by_group().values() for name in names]
-        return ROOT_FLAGS if prefix.startswith("-") else commands
+        return ("--help", "--version", "--print_completion") if prefix.startswith("-") else commands
     if before == ["--print_completion"]:
         return COMPLETION_SCRIPTS
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported

@@ -63,10 +63,7 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
 def _measure_table(table: Table) -> Measurement:
     """Measure the width of a table in characters: minimum, with wrapped headings, and maximum, without wrapping."""
     console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_UNLIMITED_WIDTH), table)
-
-
-_UNLIMITED_WIDTH = 100_000  # characters of a console that wraps nothing
+    return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
@@ -122,7 +119,7 @@ def print_neighbors(result: NearestItems) -> None:
 
 
 def print_duplicate_groups(groups: DuplicatesResult) -> None:
-    """Print the largest groups of duplicate items, each under its number with its first items."""
+    """Print the first items of each of the largest groups of duplicates."""
     from contraport.similarity_search.duplicates import MAX_GROUPS_PRINTED, MAX_NAMES_SHOWN_PER_GROUP
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):

@@ -14,10 +14,7 @@ import contraport
 from contraport.cli.config import DOCS_COMMAND_SPEC, DocsOptions
 from contraport.errors import UsageError, check_name, unknown_name_error
 
-# Markdown: table of contents, heading (level and text), comment, code block, mark of a list item.
-_TOCTREE_PATTERN = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
-_HEADING_PATTERN = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-_COMMENT_PATTERN = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
+# Of Markdown.
 _CODE_BLOCK_PATTERN = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LIST_ITEM_PATTERN = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
 _MOVED_PAGES = {
@@ -30,9 +27,6 @@ _MOVED_PAGES = {
     "text": ("texts", ""),
 }
 """Current page, and section or "", of each page that was moved, by its old name."""
-
-_UNWRAPPED_PREFIXES = ("#", "|", "<", "    ")
-"""Prefixes of Markdown blocks that are not wrapped: headings, tables, directives and code."""
 
 
 @DOCS_COMMAND_SPEC.with_option_parameters
@@ -51,7 +45,7 @@ def docs(options: dict[str, Any]) -> str:
         name, section = _MOVED_PAGES[name][0], section or _MOVED_PAGES[name][1]
     if name not in paths:
         raise unknown_name_error("page", name, paths, list_command="contraport docs")
-    text = _COMMENT_PATTERN.sub("", paths[name].read_text("utf-8"))
+    text = re.sub(r"^<!--.*?-->\n", "", paths[name].read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)  # no comments
     return (extract_section(text, section) if section else text).rstrip()
 
 
@@ -85,7 +79,7 @@ def wrap_markdown(text: str, width: int) -> str:
 def _wrap_markdown_block(block: str, width: int) -> str:
     """Wrap a paragraph or the items of a list; other blocks are returned unchanged."""
     inside = block.strip("\n")
-    if not inside or inside.startswith(_UNWRAPPED_PREFIXES):
+    if not inside or inside.startswith(("#", "|", "<", "    ")):  # a heading, table, directive or code
         return block
     _, *parts = _LIST_ITEM_PATTERN.split("\n" + inside) if _LIST_ITEM_PATTERN.match(inside) else ("", "", inside)
     items = [
@@ -124,7 +118,7 @@ def extract_section(text: str, name: str) -> str:
     plain = _CODE_BLOCK_PATTERN.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)
     headings = {  # by anchor, as on GitHub; of equal headings the first
         re.sub(r"[^\w\- ]", "", match[2].lower()).replace(" ", "-"): match
-        for match in reversed([*_HEADING_PATTERN.finditer(plain)])
+        for match in reversed([*re.finditer(r"^(#+) (.+)$", plain, re.MULTILINE)])
     }
     check_name("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
@@ -138,7 +132,7 @@ def _page_paths_by_part() -> dict[str, dict[str, Path]]:
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
     parts: dict[str, dict[str, Path]] = {}
-    for block in _TOCTREE_PATTERN.findall(index.read_text("utf-8")):
+    for block in re.findall(r"```\{toctree\}\n(.*?)```", index.read_text("utf-8"), re.DOTALL):
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]

@@ -26,17 +26,15 @@ from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
-TESTED_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
+SELF_TEST_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
 """Objectives that the self-tests compute; together they use every kind of kernel, constraint and divergence."""
-
-SELF_TEST_ROWS, SELF_TEST_DIMENSIONS = 300, 16  # of the embeddings in the self-tests of losses
 
 MAX_RELATIVE_ERROR = 1e-3
 """Maximum error against double precision that passes: of a loss, and of a gradient relative to its largest entry."""
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class SelfTestResult:
     """Result of one self-test; `failure` is its error message, None if it passed."""
 
     name: str
@@ -57,7 +55,7 @@ class Diagnosis:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     extra_versions: Mapping[str, Mapping[str, str | None]]
-    checks: tuple[CheckResult, ...]
+    checks: tuple[SelfTestResult, ...]
 
     @property
     def passed(self) -> bool:
@@ -80,7 +78,7 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _package_versions_by_extra()
-    checks = list[CheckResult]()
+    checks = list[SelfTestResult]()
     tests = list(_iter_self_tests(extras)) if doctor_options.test else []
     for number, (name, test) in enumerate(tests, start=1):
         if doctor_options.progress:  # without a progress bar, which needs an extra
@@ -142,7 +140,7 @@ def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
 
 
 def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield name and function of each self-test that the hardware and the installed extras allow."""
+    """Yield the name and the function of each self-test that the hardware and the installed extras allow."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         for name in _list_backend_names(device):
@@ -156,19 +154,19 @@ def _list_backend_names(device: str) -> tuple[str, ...]:
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 
 
-def _run_self_test(name: str, test: Callable[[], None]) -> CheckResult:
+def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
     """Run a self-test and measure its time; an exception is a failure."""
     start, failure = time.perf_counter(), None
     try:
         test()
     except Exception as error:  # any error is a failed test
         failure = f"{type(error).__name__}: {one_line_reason(error)}"
-    return CheckResult(name, failure, time.perf_counter() - start)
+    return SelfTestResult(name, failure, time.perf_counter() - start)
 
 
 def _check_losses_of_backend(device: str, backend_name: str) -> None:
     """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
-    for objective in TESTED_OBJECTIVES:
+    for objective in SELF_TEST_OBJECTIVES:
         value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, backend_name)
         exact, expected = _compute_loss_and_gradient(objective, torch.float64, "cpu", "dense")
         computed, reference = float(value), float(exact)
@@ -184,8 +182,7 @@ def _compute_loss_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss of fixed random embeddings by a backend, and its gradient with respect to the first view."""
     random = torch_generator("doctor.losses")
-    shape = (2, SELF_TEST_ROWS, SELF_TEST_DIMENSIONS)
-    z0, z1 = torch.randn(shape, dtype=torch.float64, generator=random).to(device, dtype)
+    z0, z1 = torch.randn(2, 300, 16, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()
     with backend(backend_name):
         value = contraport.objective(objective).to(device, dtype)(z0, z1)

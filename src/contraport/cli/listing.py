@@ -13,7 +13,7 @@ from typing import Any
 
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
-from contraport.catalog.recommendations import list_use_cases
+from contraport.catalog.recommendations import list_use_case_names
 from contraport.cli.config import LIST_COMMAND_SPEC, ListOptions
 from contraport.metrics import METRICS, Metric
 from contraport.options import warn_renamed
@@ -32,7 +32,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
                 {
                     "name": method.name,
                     "method": method.summary,
-                    "when to use it": "; ".join(list_use_cases(method.name)),
+                    "when to use it": "; ".join(list_use_case_names(method.name)),
                     "reference": method.citation,
                 }
                 for method in OBJECTIVES.values()

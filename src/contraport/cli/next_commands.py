@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from contraport.runs import Run
 
 Options = Mapping[str, Any]  # explicit options of a command, by name
-_MAX_CLUSTERS = 10  # number of clusters that a proposed command asks for, if there are enough items
 
 
 def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
@@ -42,14 +41,14 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands to run after `embed`: search one view by a text of another; find nearly equal or nearest items."""
+    """List commands to run after `embed`: search by a text if possible, find duplicates, find neighbors."""
     features = shlex.quote(str(options["out"]))
-    search = [f"contraport search {features} {words}" for words in _list_search_arguments(options)]
+    search = [f"contraport search {features} {words}" for words in _text_query_arguments(options)]
     return [*search, f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
 
 
-def _list_search_arguments(options: Options) -> Sequence[str]:
-    """Return the arguments of a search by a text after `embed --view`, or none if no other view of the run is texts."""
+def _text_query_arguments(options: Options) -> Sequence[str]:
+    """Return the arguments of a search by a text; none unless one view was embedded and another one holds texts."""
     run = as_run_folder(options["run"])
     if options.get("view") is None or run.settings().predict is not None:
         return []
@@ -71,7 +70,7 @@ def after_map(options: Options, result: Map) -> Sequence[str]:
         rest = {name: value for name, value in options.items() if name != "source"}
         out = _unused_path(f"maps/{Path(str(options['source'])).stem}")
         return [f"contraport map {shlex.quote(str(options['source']))} {format_flags({**rest, 'out': out})}"]
-    clusters = min(_MAX_CLUSTERS, len(result.points))
+    clusters = min(10, len(result.points))
     return [f"contraport cluster {shlex.quote(str(result.folder / 'map.npz'))} --k {clusters}"]
 
 

@@ -23,8 +23,6 @@ from contraport.errors import UsageError, check, similar_names, unknown_name_err
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
-_MAX_SHOWN_CHARS = 60  # of a value in an error message
-_HELP_RANK_OF_OTHER_MODULES = 1_000  # in the order of help: after all options of the command's own module
 _SCALAR_TYPES = (int, float, bool, str)  # of a single word on a command line
 
 
@@ -59,7 +57,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
-    """Parse the words of a command line into the passed options, with `with_defaults` also all others."""
+    """Parse the words of a command line into options by name: those passed, or with `with_defaults` all options."""
     parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(parser.join_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
@@ -199,9 +197,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
-            return UsageError(
-                f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_SHOWN_CHARS)!r}."
-            )
+            return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}".replace(' in "<unicode string>"', ""))
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
@@ -311,7 +307,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     for rank, base in enumerate(cast(type, command.options_class).__mro__):
         is_own = base.__module__ == cast(type, command.options_class).__module__
         for name in vars(base).get("__annotations__", {}):
-            order.setdefault(name, rank if is_own else _HELP_RANK_OF_OTHER_MODULES)
+            order.setdefault(name, rank if is_own else 1_000)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
         _add_option(target, option, parser.command_line_types[name], shown=name in shown)
@@ -332,32 +328,32 @@ def _add_common_options(parser: _Parser, command: Command[...], *, complete: boo
     parser.add_argument(
         "--config",
         action="config",
-        help="YAML file of these options; options after it override it." if complete else _SUPPRESSED,
+        help="YAML file of these options; options after it override it." if complete else argparse.SUPPRESS,
     )
-    help_all = "Show all options." if command.short_help_options else _SUPPRESSED  # the same as --help otherwise
+    help_all = "Show all options." if command.short_help_options else argparse.SUPPRESS  # the same as --help otherwise
     parser.add_argument("--help_all", action="help", help=help_all)
     if command.printer_path:
-        parser.add_argument("--json", action="store_true", default=_SUPPRESSED, help="Print the result as JSON.")
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="Print the result as JSON.")
         parser.command_line_types["json"] = bool
     for name, text in command.printer_flags.items():
-        parser.add_argument(f"--{name}", action="store_true", default=_SUPPRESSED, help=text)
+        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
         parser.command_line_types[name] = bool
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
             action.help = "Show this help." if complete else "Show the common options."
         elif action.metavar == _PRINT_CONFIG_METAVAR:
-            action.help = "Print the resolved options as YAML, for --config." if complete else _SUPPRESSED
+            action.help = "Print the resolved options as YAML, for --config." if complete else argparse.SUPPRESS
     general, groups = parser._optionals, cast(list[Any], parser._action_groups)
     general.title = "general"
     groups.sort(key=lambda group: group is general)
 
 
-_SUPPRESSED = argparse.SUPPRESS  # as help: the option is not listed; as default: it is missing unless passed
-
-
 def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
-    """Add a declared option to a parser or argument group; it is in the help if `shown`."""
-    settings: dict[str, Any] = {"type": option_type, "help": option.help.replace("%", "%%") if shown else _SUPPRESSED}
+    """Add a declared option to a parser or argument group; the help lists it if `shown`."""
+    settings: dict[str, Any] = {
+        "type": option_type,
+        "help": option.help.replace("%", "%%") if shown else argparse.SUPPRESS,
+    }
     if get_origin(option_type) is list:
         settings.update(type=get_args(option_type)[0], nargs="+")
     if option_type is bool or bool in get_args(option_type):
