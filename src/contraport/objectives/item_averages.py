@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
 from contraport.objectives.inputs import check_values
-from contraport.objectives.pair_sets import labels_to_group_indices, log_mean_exp_and_count_by_group
+from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_exp_and_count_by_group
 
 
 class ItemAverages(nn.Module):
@@ -54,7 +54,7 @@ class ItemAverages(nn.Module):
             positions: position of each value in the flattened buffer, (k,); positions may repeat.
             log_values: logs of the values to average, (k,); minus infinity is left out.
         """
-        groups, size, present = labels_to_group_indices(positions), len(positions), log_values != -torch.inf
+        groups, size, present = group_indices_with_gaps(positions), len(positions), log_values != -torch.inf
         # Values that are left out form one more group, after the groups of the positions.
         means, counts = log_mean_exp_and_count_by_group(
             torch.where(present, groups, size),

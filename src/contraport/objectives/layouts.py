@@ -213,7 +213,7 @@ class PairPattern:
 
     def compared_pairs(self) -> PairSet:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairSet.from_exclusion_masks(self.masks, self.items))
+        return self.compute_once("compared", lambda: PairSet.all_pairs(self.items, excluded_by=self.masks))
 
     def negative_pairs(self) -> PairSet:
         """Return the set of negatives: compared pairs of two different items."""

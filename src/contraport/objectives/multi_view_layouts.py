@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -31,24 +30,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ViewPairLayout(Layout):
-    """Base class of layouts with one block per pair of views, compared in both directions."""
-
-    traits = LayoutTraits(takes_all_views=True)
-
-    @abstractmethod
-    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return the pairs of views to compare, one block each."""
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of views, (n, n)."""
-        check(len(views) >= 2, f"views: must be 2 or more for {self!r}, got {len(views)}.")
-        pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
-        return [Block(pattern, one, other) for one, other in self.list_view_pairs(views)]
+def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
+    """Return a block for each of some pairs of views, (n, n), compared in both directions."""
+    check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
+    pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
+    return [Block(pattern, one, other) for one, other in pairs]
 
 
 @dataclass(frozen=True, repr=False)
-class AllViewPairs(ViewPairLayout):
+class AllViewPairs(Layout):
     """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
 
     There are V (V - 1) / 2 blocks, (n, n) each.
@@ -60,12 +50,15 @@ class AllViewPairs(ViewPairLayout):
     6
     """
 
-    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return list(combinations(views, 2))
+    traits = LayoutTraits(takes_all_views=True)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return a block for each pair of views, (n, n)."""
+        return _build_view_pair_blocks(self, views, combinations(views, 2))
 
 
 @dataclass(frozen=True, repr=False)
-class CoreViewPairs(ViewPairLayout):
+class CoreViewPairs(Layout):
     """Layout that compares the first view with each other view (CMC, core view), in both directions.
 
     There are V - 1 blocks, (n, n) each.
@@ -77,8 +70,11 @@ class CoreViewPairs(ViewPairLayout):
     3
     """
 
-    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(views[0], other) for other in views[1:]]
+    traits = LayoutTraits(takes_all_views=True)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return a block for each pair of the first view and another one, (n, n)."""
+        return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,7 +219,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_blocks(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list, each with its weight multiplied by that of its number of coordinates."""
+        """Return all blocks in one list, with weights multiplied by the `weights` of the numbers of coordinates."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))
@@ -234,7 +230,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class PhaseShift(LayoutWrapper):
-    """Layout wrapper that rotates the first view by 45 degrees, read as complex numbers (AnglE).
+    """Layout wrapper that rotates the first view, as complex numbers, by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).

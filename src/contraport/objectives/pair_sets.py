@@ -18,10 +18,10 @@ from contraport.engine import Indices, LabelExclusion, SimilarityExclusion
 from contraport.errors import UsageError
 
 
-def labels_to_group_indices(labels: Tensor) -> Tensor:
+def group_indices_with_gaps(labels: Tensor) -> Tensor:
     """Return a group index of each label, (n,), in 0, ..., n - 1 with gaps; equal labels share an index.
 
-    >>> labels_to_group_indices(torch.tensor([7, 2, 7, 5])).tolist()
+    >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
     return torch.searchsorted(labels.sort().values, labels.contiguous())
@@ -59,41 +59,35 @@ class SignedLabelEquality:
     rows: Tensor
     columns: Tensor
     # Not a cached_property, whose lock torch.compile cannot trace.
-    _cached_row_and_column_groups: list[tuple[Tensor, Tensor, int]] = field(
-        default_factory=list, init=False, repr=False
-    )
+    _cached_group_indices: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     @property
-    def row_and_column_groups_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices of rows and columns, equal where all k labels are equal, and their upper bound."""
-        if self._cached_row_and_column_groups:
-            return self._cached_row_and_column_groups[0]
+    def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
+        """Group index of each row and of each column, (N,) and (M,), and an integer above all indices.
+
+        A row and a column have one index if all of their labels are equal.
+        """
+        if self._cached_group_indices:
+            return self._cached_group_indices[0]
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
-            indices = labels_to_group_indices(column)
-            groups = indices if groups is None else labels_to_group_indices(groups * size + indices)
+            indices = group_indices_with_gaps(column)
+            groups = indices if groups is None else group_indices_with_gaps(groups * size + indices)
         assert groups is not None
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1
         result = (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
-        self._cached_row_and_column_groups.append(result)
+        self._cached_group_indices.append(result)
         return result
 
     def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
         same = self.rows is self.columns and other.rows is other.columns
-        rows = _concatenate_labels(self.rows, other.rows)
-        columns = rows if same else _concatenate_labels(self.columns, other.columns)
+        rows = torch.cat([self.rows, other.rows], dim=1)
+        columns = rows if same else torch.cat([self.columns, other.columns], dim=1)
         return SignedLabelEquality(self.sign * other.sign, rows, columns)
-
-
-def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
-    """Concatenate labels (n, k) and (n, l) to (n, k + l)."""
-    if labels.shape[1] == 0:
-        return others
-    return labels if others.shape[1] == 0 else torch.cat([labels, others], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,26 +105,15 @@ class PairSet:
         return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
-    def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairSet:
-        """Build the set of all N x M pairs, with N and M the lengths of the given row and column labels."""
+    def all_pairs(
+        cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
+    ) -> PairSet:
+        """Build the set of all pairs that no mask excludes, with as many rows and columns as there are given labels."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
-        return cls((SignedLabelEquality(1, empty, others),))
-
-    @classmethod
-    def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
-        """Build the set of pairs with equal labels, integers (N,) and (M,)."""
-        rows = labels[0].long()[:, None]
-        return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
-
-    @classmethod
-    def from_exclusion_masks(
-        cls, masks: Sequence[LabelExclusion | SimilarityExclusion], like: tuple[Tensor, Tensor]
-    ) -> PairSet:
-        """Build the set of pairs that no mask excludes."""
-        pairs = cls.all_pairs(like)
-        for mask in masks:
+        pairs = cls((SignedLabelEquality(1, empty, others),))
+        for mask in excluded_by:
             if not isinstance(mask, LabelExclusion):
                 raise UsageError(
                     "features: the compared pairs depend on them, but this target or divergence needs pairs given by "
@@ -142,6 +125,12 @@ class PairSet:
                 excluded = excluded.without(cls.from_equal_labels(mask.exception_labels))
             pairs = pairs.without(excluded)
         return pairs
+
+    @classmethod
+    def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
+        """Build the set of pairs with equal labels, integers (N,) and (M,)."""
+        rows = labels[0].long()[:, None]
+        return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     def __and__(self, other: PairSet) -> PairSet:
         return PairSet(tuple(a & b for a in self.equalities for b in other.equalities))
@@ -166,14 +155,14 @@ class PairSet:
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
-            rows, columns, count = equality.row_and_column_groups_and_bound
+            rows, columns, count = equality.group_indices_and_bound
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
             total = sums if total is None else torch.add(total, sums, alpha=equality.sign)
         assert total is not None
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of pairs in each row, (N,) integers; named as in `LinearOperator`."""
+        """Return the number of pairs in each row, (N,) integers; as `LinearOperator` requires."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
@@ -184,7 +173,7 @@ class PairSet:
         """Return the set as an (N, M) tensor of zeros and ones."""
         total = torch.zeros(self.shape, device=self.equalities[0].rows.device)
         for equality in self.equalities:
-            rows, columns, _ = equality.row_and_column_groups_and_bound
+            rows, columns, _ = equality.group_indices_and_bound
             total += equality.sign * (rows[:, None] == columns)
         return total
 

@@ -159,13 +159,6 @@ class Plan:
         targets = self.log_target_row_marginal, self.log_target_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
-    def divide_by_row_marginal(self) -> Plan:
-        """Return the plan divided by the target marginal of the rows, P_ij / a_i.
-
-        A row that meets its target marginal then has mass 1.
-        """
-        return Plan(self.geometry, self.f - self.log_target_row_marginal, self.column_potential)
-
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
         cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_row_or_column_mass
@@ -173,7 +166,7 @@ class Plan:
 
     @property
     def cached_log_row_or_column_mass(self) -> Tensor | None:
-        """Log mass of each row, else of each column, if the solver has computed it; None otherwise."""
+        """Cached log mass of each row, or that of each column if only it is cached; None if neither is."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_squared_norm(self) -> Tensor:
@@ -187,8 +180,8 @@ class Plan:
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
-    def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel without its link: minus the cost in units of `cost_unit`, T = -C / cost_unit."""
+    def negative_cost_kernel(self) -> LogKernel:
+        """Log-kernel whose entries are the negative cost in units of `cost_unit`, T = -C / cost_unit."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -199,7 +192,7 @@ class Plan:
         Args:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
-        kernel = self.log_kernel_without_link
+        kernel = self.negative_cost_kernel
         if self.cost_geometry is not None:
 
             def dense_rows(rows: slice) -> Tensor:
@@ -270,7 +263,7 @@ class Plan:
 
     @torch.no_grad()
     def effective_partners(self) -> Tensor:
-        """Return the effective number of partners of each row, (N,): the exponential of the entropy of its shares.
+        """Return the effective number of partners of each row, (N,): exp(H) for shares of the row's mass of entropy H.
 
         The number is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass
         give 1. It depends neither on the unit of the cost nor on the mass of the row, and takes the memory of a block
@@ -326,7 +319,7 @@ class Plan:
         missing_columns = (b.exp() - scaled.log_column_mass().exp()).clamp_min(0)
         total = missing_columns.sum()
         shares = missing_columns / torch.where(total > 0, total, 1)
-        return RoundedPlan(scaled, missing_rows, shares, self.log_kernel_without_link)
+        return RoundedPlan(scaled, missing_rows, shares, self.negative_cost_kernel)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
@@ -376,7 +369,7 @@ class DensePlan(Plan):
         return self.from_masses(self.masses.T, self.kernel_geometry.T, marginals, self.dual_potentials[::-1])
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
-        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
+        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.negative_cost_kernel
         with autocast_disabled(plan):
             costs: Tensor = -kernel.cost_unit * kernel.dense()
             return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
@@ -391,13 +384,13 @@ class RoundedPlan:
         scaled: Plan of which no row or column has more than its target mass.
         missing_row_mass: Missing mass of each row, (N,).
         column_shares: Share of each column in the missing mass, (M,).
-        log_kernel: Log-kernel without its link, from which costs follow; see `Plan.log_kernel_without_link`.
+        negative_cost_kernel: Log-kernel from which the costs follow; see `Plan.negative_cost_kernel`.
     """
 
     scaled: Plan
     missing_row_mass: Tensor
     column_shares: Tensor
-    log_kernel: LogKernel
+    negative_cost_kernel: LogKernel
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -418,7 +411,7 @@ class RoundedPlan:
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
             ),
-            self.log_kernel,
+            self.negative_cost_kernel,
         )
 
     @torch.no_grad()

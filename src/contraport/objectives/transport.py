@@ -53,7 +53,7 @@ class Transport:
     @property
     def _temperature(self) -> float | Tensor:
         """Temperature of the kernel of the plan."""
-        return self.plan.log_kernel_without_link.temperature
+        return self.plan.negative_cost_kernel.temperature
 
     @cached_property
     def value(self) -> Tensor:

@@ -21,7 +21,7 @@ from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, check_has_negatives, replace_zeros_by_one
 from contraport.objectives.inputs import check_values
-from contraport.objectives.plan import BlockResult, generalized_kl
+from contraport.objectives.plan import BlockResult, Plan, generalized_kl
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +143,7 @@ class Rince(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
-        shares = plan.divide_by_row_marginal()
+        shares = Plan(plan.geometry, plan.f - plan.log_target_row_marginal, plan.column_potential)  # P_ij / a_i
         attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
         repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_target_row_marginal))
         return (target.row_mass() * repulsion - attraction) / self.q
