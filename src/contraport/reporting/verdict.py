@@ -13,7 +13,7 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
-from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, tabulate_settings
+from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, setting_texts_by_name
 from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence lists by name
@@ -23,7 +23,7 @@ MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the verdict section of the report, without the sentence that heads the page; None if no other is left."""
+    """Build the section of the sentences that follow the first, which heads the page; None if there are none."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
@@ -64,11 +64,14 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
             sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
         else:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
-            sentences += filter(
-                None, [_suggest_joint_evaluation(group, headlines), _describe_better_metric_counts(group)]
-            )
-            if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
-                sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
+            pairs = permutations(group, 2)
+            if not all(one.find_stored_difference(other, m.key) for one, other in pairs for m in headlines):
+                command = f"contraport evaluate {' '.join(shlex.quote(run.path) for run in group)}"
+                sentences.append(f"For intervals of differences, evaluate them together: {command}")
+            if len(group) == 2:
+                sentences += filter(None, [_find_better_counts_sentence(*group)])
+            if (num_pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
+                sentences.append(f"The intervals between runs hold simultaneously for all {num_pairs} pairs.")
             for metric in headlines:
                 sentences += _iter_baseline_sentences(metric, group)
         in_percent = any(metric.is_shown_in_percent for metric in headlines)
@@ -88,9 +91,9 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
-    """Choose the metrics of the written verdict, as `choose_headline_metrics` does.
+    """Choose the headline metrics among the metrics that all runs have.
 
-    Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
+    If the data have several views, one metric of cross-view retrieval is
     added to accuracies, as the training optimizes it.
     """
     metrics = [m for m in list_evaluated_metrics(runs) if all(run.metric_value(m.key) is not None for run in runs)]
@@ -131,30 +134,19 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
-def _suggest_joint_evaluation(runs: Sequence[ReportedRun], headlines: Sequence[Metric]) -> str:
-    """Return a sentence with the command that evaluates runs together; empty if they were evaluated together."""
-    pairs = permutations(runs, 2)
-    together = all(one.find_stored_difference(other, metric.key) for one, other in pairs for metric in headlines)
-    paths = " ".join(shlex.quote(run.path) for run in runs)
-    return "" if together else f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
-
-
-def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> str:
+def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | None:
     """Return a sentence on the number of metrics in which each of two runs is significantly better.
 
-    Metrics that differ only in k count as one. The text is empty unless there are two runs with several metrics.
+    Metrics that differ only in k count as one. None if the headline metrics are all that both runs have.
     """
-    if len(runs) != 2:
-        return ""
-    one, other = runs
     gains = {
         metric: gain
-        for metric in list_evaluated_metrics(runs)
+        for metric in list_evaluated_metrics([one, other])
         if metric.better_direction != "neither" and (gain := _find_difference_in_favor(metric, one, other)) is not None
     }
     titles = shared_titles_by_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
-        return ""
+        return None
     # A family with significant gains of both signs counts for neither run.
     signs: dict[str, set[bool]] = {family: set() for family in titles}
     for metric, gain in gains.items():
@@ -233,7 +225,8 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
     """Return a sentence that lists the settings in which runs differ, without those of the machine."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
-    differing = [(key, values) for key, values, differs in tabulate_settings(runs) if differs and key not in machine]
+    texts_by_name = setting_texts_by_name(runs).items()
+    differing = [(key, texts) for key, texts in texts_by_name if len(set(texts)) > 1 and key not in machine]
     if not differing:
         return "The runs have the same settings."
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED_IN_SENTENCE]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,14 @@ from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, 
 from contraport.reporting.reported_run import ReportedRun
 
 MAX_CLASSES_IN_LEGEND = 24  # maximum number of classes in a legend; with more the names are in the hover text only
-ASPECT_RATIO_RANGE = 0.8, 1.7  # minimum and maximum aspect ratio of a map: width over height
-
-COLORING_TITLES = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
-"""Titles on the page of the colorings of points, by key in the data of its script."""
-
-DEFAULT_LEAD_TEXT = (
-    "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for its nearest "
-    "neighbors."
-)
-"""Text above the embedding maps."""
 
 
 def build_embedding_map_section(
-    assets: PageAssets, *, noun: str = "test item", lead: str = DEFAULT_LEAD_TEXT
+    assets: PageAssets,
+    *,
+    noun: str = "test item",
+    lead: str = "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for "
+    "its nearest neighbors.",
 ) -> Section | None:
     """Build the section of embedding maps, one per run; None if no run has a projection to the plane.
 
@@ -41,7 +34,7 @@ def build_embedding_map_section(
         coloring = "colored by class" if run.class_names else "without labels"
         label = f"{run.name}: {len(points):,} {noun}s of {run.data_name} in the plane ({method}), {coloring}."
         width, height = np.ptp(points.astype(float), axis=0)
-        ratio = float(np.clip(width / height, *ASPECT_RATIO_RANGE)) if height > 0 else None
+        ratio = float(np.clip(width / height, 0.8, 1.7)) if height > 0 else None
         plot = assets.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
         sheet = assets.add_thumbnails(run.figure_arrays.get("thumbnails"))
         assets.script_data.setdefault("maps", {})[plot.element_id] = build_map_script_data(run, sheet) | {"noun": noun}
@@ -49,14 +42,15 @@ def build_embedding_map_section(
     if not maps:
         return None
     available = {name for points in assets.script_data["maps"].values() for name in points["colors"]}
-    colorings = {name: title for name, title in COLORING_TITLES.items() if name in available}
-    values = {
-        "maps": maps,
-        "legends": _list_class_colors_by_data(assets.runs),
-        "colors": colorings,
-        "noun": noun,
-        "lead": lead,
-    }
+    titles = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
+    colorings = {name: title for name, title in titles.items() if name in available}
+    class_names = {run.data_name: run.class_names for run in assets.runs if run.class_names}
+    legends = [
+        (data, list(zip(names, class_colors(len(names)), strict=True)))
+        for data, names in class_names.items()
+        if len(names) <= MAX_CLASSES_IN_LEGEND
+    ]
+    values = {"maps": maps, "legends": legends, "colors": colorings, "noun": noun, "lead": lead}
     return Section("embeddings", "Embeddings", values)
 
 
@@ -117,13 +111,3 @@ def build_map_script_data(run: ReportedRun, sheet: str) -> dict[str, Any]:
         if key in samples and np.isfinite(samples[key]).all():  # otherwise there is no color scale
             colors[name] = {"values": samples[key].astype(float).round(4)}
     return result | {"colors": colors}
-
-
-def _list_class_colors_by_data(runs: Sequence[ReportedRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    """Build a legend of class names with colors for each data set with at most `MAX_CLASSES_IN_LEGEND` classes."""
-    names = {run.data_name: run.class_names for run in runs if run.class_names}
-    return [
-        (data, list(zip(classes, class_colors(len(classes)), strict=True)))
-        for data, classes in names.items()
-        if len(classes) <= MAX_CLASSES_IN_LEGEND
-    ]

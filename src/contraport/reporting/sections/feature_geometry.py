@@ -12,7 +12,7 @@ import torch
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
@@ -29,12 +29,6 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.metric_curves import list_epochs_with_row_names
 
-LOG_TICK_LABELS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
-"""Labels of ticks on the logarithmic axis of singular values, by position."""
-
-RELATIVE_CHAR_WIDTH = 0.0125
-"""Width of one character of the class names beside a heatmap, as a share of the whole figure's width."""
-
 
 def build_geometry_section(assets: PageAssets) -> Section | None:
     """Build the section of cosines, singular values, alignment and uniformity; None if no run has them."""
@@ -47,9 +41,9 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     ]
     spectrum = sphere = None
     if with_spectrum := [run for run in assets.runs if "spectrum" in run.figure_arrays]:
-        spectrum = assets.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
-    if paths := [run for run in assets.runs if len(_list_alignment_uniformity(run)) > 1]:
-        sphere = assets.add_plot("sphere", *draw_alignment_uniformity_with_description(paths))
+        spectrum = _add_spectrum_plot(assets, with_spectrum)
+    if with_path := [run for run in assets.runs if len(_alignment_uniformity_by_row(run)) > 1]:
+        sphere = _add_alignment_uniformity_plot(assets, with_path)
     if not summaries and spectrum is None and sphere is None:
         return None
     values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
@@ -69,7 +63,8 @@ def _build_cosines_template_data(assets: PageAssets, run: ReportedRun, lowest_co
             label += f", {within:.2f} within classes and {between:.2f} between"
     figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest_cosine)
     names = figure["layout"]["yaxis"].get("ticktext", [""])
-    ratio = 1 / (1 - RELATIVE_CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
+    # A square, and room for the names beside it: a character takes 1/80 of the figure's width.
+    ratio = 1 / (1 - max(map(len, names)) / 80)
     heatmap = assets.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
     return {"run": run, "heatmap": heatmap, "within": within, "between": between}
 
@@ -100,8 +95,8 @@ def draw_cosine_heatmap(
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def draw_singular_value_spectra_with_description(runs: Sequence[ReportedRun]) -> tuple[Figure, str]:
-    """Draw singular values divided by the largest, one line per run; return the figure and its description."""
+def _add_spectrum_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
+    """Add a plot of the singular values divided by the largest to the page, one line per run."""
     lines, ranks = [], []
     for run in runs:
         values = run.figure_arrays["spectrum"].astype(float)
@@ -113,38 +108,41 @@ def draw_singular_value_spectra_with_description(runs: Sequence[ReportedRun]) ->
             f"{run.name}: effective rank {effective_rank_from_spectrum(torch.from_numpy(values)):.1f} of {len(values)}"
         )
     x = build_axis_from_zero("direction")
-    y = {"type": "log", "tickvals": list(LOG_TICK_LABELS), "ticktext": list(LOG_TICK_LABELS.values())}
+    tick_texts = ["1", *(f"10<sup>−{k}</sup>" for k in range(1, 8))]
+    y = {"type": "log", "tickvals": [10.0**-k for k in range(8)], "ticktext": tick_texts}
     figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y=y)
-    return figure, f"Singular values. {'; '.join(ranks)}."
+    return assets.add_plot("spectrum", figure, f"Singular values. {'; '.join(ranks)}.")
 
 
-def draw_alignment_uniformity_with_description(runs: Sequence[ReportedRun]) -> tuple[Figure, str]:
-    """Draw alignment against uniformity, one path per run from untrained to trained; return figure and description."""
+def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
+    """Add a plot of alignment against uniformity to the page, one path per run from untrained to trained."""
     lines, last = [], []
     for run in runs:
-        path = _list_alignment_uniformity(run)
-        names, x, y = zip(*path, strict=True)
+        path = _alignment_uniformity_by_row(run)
+        y, x = zip(*path.values(), strict=True)
         marker = {
             "color": run.color,
             "size": [6] * (len(path) - 1) + [11],
             "symbol": ["circle-open"] + ["circle"] * (len(path) - 1),
         }
         hover = "%{text}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}<extra>%{fullData.name}</extra>"
-        lines.append(build_line_trace(run, x, y, mode="lines+markers", marker=marker, text=names, hovertemplate=hover))
+        lines.append(
+            build_line_trace(run, x, y, mode="lines+markers", marker=marker, text=list(path), hovertemplate=hover)
+        )
         last.append(f"{run.name}: uniformity {x[-1]:.2f}, alignment {y[-1]:.2f}")
     x_axis = build_titled_axis("uniformity (lower: more even)")
     y_axis = build_titled_axis("alignment (lower: closer views)")
     figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS, x=x_axis, y=y_axis)
-    return figure, f"Alignment against uniformity. {'; '.join(last)}."
+    return assets.add_plot("sphere", figure, f"Alignment against uniformity. {'; '.join(last)}.")
 
 
-def _list_alignment_uniformity(run: ReportedRun) -> list[tuple[str, float, float]]:
-    """List row name, uniformity and alignment of a run's encoders, from before training to the last epoch."""
+def _alignment_uniformity_by_row(run: ReportedRun) -> dict[str, tuple[float, float]]:
+    """Return alignment and uniformity by row of the evaluation, from before training to the last epoch."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_TITLES, "trained") if row in run.values_by_encoder
     ]
-    path = [
-        (name, run.values_by_encoder[name].get("uniformity"), run.values_by_encoder[name].get("alignment"))
+    pairs = {
+        name: (run.values_by_encoder[name].get("alignment"), run.values_by_encoder[name].get("uniformity"))
         for name in names
-    ]
-    return [(name, x, y) for name, x, y in path if x is not None and y is not None]
+    }
+    return {name: (x, y) for name, (x, y) in pairs.items() if x is not None and y is not None}

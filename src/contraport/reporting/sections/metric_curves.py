@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
@@ -29,12 +29,6 @@ from contraport.reporting.sections.results_and_settings import (
 HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
 """Titles of the horizontal axes that the page offers, by key of the positions in its script data."""
 
-SCHEDULED_COLUMNS = ("temperature", "plan_mass")
-"""Logged columns that may follow a schedule; they are drawn only if their value changes."""
-
-SCHEDULE_COMPARISON_DECIMALS = 4
-"""Number of decimals to which scheduled values are compared: the mass of a balanced plan varies by rounding."""
-
 COLUMN_NOTES = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
     "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
@@ -44,19 +38,16 @@ COLUMN_NOTES = {
 }
 """Notes below the training curves, by logged column."""
 
-_ONLINE_METRIC_NOTE = "Measured on training items during training, not on test items."  # below all other curves
-
 
 def build_training_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of training curves, one panel per logged metric; None if nothing was logged."""
     monitored = collect_metrics_from_rows(row for run in assets.runs for row in run.metrics_rows)
+    hidden_if_constant = ("temperature", "plan_mass")
     curves = []
-    for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED_COLUMNS):
-        values = [
-            {round(row[key], SCHEDULE_COMPARISON_DECIMALS) for row in run.metrics_rows if row.get(key) is not None}
-            for run in assets.runs
-        ]
-        if not any(len(of_run) > (key in SCHEDULED_COLUMNS) for of_run in values):
+    for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *hidden_if_constant):
+        # Rounded, since the mass of a balanced plan varies by rounding errors.
+        values = [{round(row[key], 4) for row in run.metrics_rows if row.get(key) is not None} for run in assets.runs]
+        if not any(len(of_run) > (key in hidden_if_constant) for of_run in values):
             continue
         title = column_title(key)
         last = [
@@ -74,7 +65,8 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
             for run in assets.runs
             if (positions := _compute_positions_by_axis(run, evenly_spaced_rows_with_key(run.metrics_rows, key)))
         ]
-        curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_METRIC_NOTE)))
+        note = COLUMN_NOTES.get(key, "Measured on training items during training, not on test items.")
+        curves.append((title, plot, note))
     values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXIS_TITLES}
     return Section("training", "Training", values_by_name) if curves else None
 
@@ -121,9 +113,9 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     curves = []
     for metric in [metric for metric in metrics if metric in families.values()][:MAX_EPOCH_METRICS]:
         last = [
-            f"{run.name}: {metric.format(values[-1])}"
+            f"{run.name}: {metric.format(values[-1].value)}"
             for run in runs
-            if (values := _epochs_values_and_error_lengths(run, metric)[1])
+            if (values := _list_epoch_values(run, metric))
         ]
         label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
         key = f"epochs-{metric.key.replace('@', '-')}"
@@ -144,7 +136,9 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
     """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
-        x, y, high, low = _epochs_values_and_error_lengths(run, metric)
+        values = _list_epoch_values(run, metric)
+        x, y = [one.epoch for one in values], [one.value for one in values]
+        high, low = [one.high - one.value for one in values], [one.value - one.low for one in values]
         bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
         settings = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
         traces.append(build_line_trace(run, x, y, mode="lines+markers", **settings))
@@ -174,22 +168,25 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
     return figure
 
 
-def _epochs_values_and_error_lengths(
-    run: ReportedRun, metric: Metric
-) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Return evaluated epochs, metric values, and lengths of the error bars above and below the values."""
+class _EpochValue(NamedTuple):
+    """Value of a metric after an epoch, with its confidence interval; without one both ends are the value."""
+
+    epoch: int
+    value: float
+    low: float
+    high: float
+
+
+def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
+    """List the values of a metric at all epochs at which it was evaluated."""
     intervals = run.evaluation.get("intervals", {})
-    x, y, high, low = [], [], [], []
+    values = []
     for epoch, row in list_epochs_with_row_names(run):
         value = run.values_by_encoder[row].get(metric.key)
-        if value is None:
-            continue
-        ends = intervals.get(row, {}).get(metric.key, {"low": value, "high": value})
-        x.append(epoch)
-        y.append(value)
-        high.append(ends["high"] - value)
-        low.append(value - ends["low"])
-    return x, y, high, low
+        if value is not None:
+            ends = intervals.get(row, {}).get(metric.key, {"low": value, "high": value})
+            values.append(_EpochValue(epoch, value, ends["low"], ends["high"]))
+    return values
 
 
 SEVERITY_CURVE_HEIGHT_PIXELS = 210  # of a panel of one corruption
@@ -202,7 +199,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
     """Build the section of robustness, one panel per corruption; None if no corruption was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(assets.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
-    rows = ("trained", *_list_shared_baseline_names(assets.runs))
+    rows = ("trained", *_list_equal_baselines(assets.runs))
     values = (run.metric_value(metric.key, row) for run in assets.runs for metric in metrics for row in rows)
     lowest = min((value for value in values if value is not None), default=0.0)
     curves = []
@@ -236,7 +233,7 @@ def draw_corruption_curves(
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
     sources: list[tuple[ReportedRun, str, dict[str, Any]]] = []
-    for row in _list_shared_baseline_names(runs):
+    for row in _list_equal_baselines(runs):
         line = {"color": MUTED_COLOR, "width": 1.2, "dash": _BASELINE_DASHES[row]}
         sources.append((runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": line}))
     sources += [(run, "trained", {}) for run in runs]
@@ -260,7 +257,7 @@ def _parse_severity(metric: Metric) -> int:
     return int(metric.key.partition("@")[2])
 
 
-def _list_shared_baseline_names(runs: Sequence[ReportedRun]) -> list[str]:
+def _list_equal_baselines(runs: Sequence[ReportedRun]) -> list[str]:
     """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]

@@ -12,6 +12,7 @@ from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,
     PERCENT_TICK_FORMAT,
+    Figure,
     build_figure,
     build_titled_axis,
 )
@@ -28,11 +29,29 @@ def build_pair_audit_section(assets: PageAssets) -> Section | None:
 
 
 def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str, Any]:
-    """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
+    """Add the histogram of pair scores to the page; return it with the mismatch rate and the lowest pairs."""
     assert run.online_audit_arrays
     scores, mismatched = (run.online_audit_arrays[name].astype(float) for name in ("scores", "mismatched"))
     rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
-    partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
+    is_reliable = is_rate_reliable(scores, mismatched, low)
+    share = f"{rate:.1%}" if is_reliable else "an unknown share"
+    counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
+    label = f"{run.name}: scores of {counts}; {share} mismatched."
+    return {
+        "run": run,
+        "num_pairs": len(scores),
+        "rate": rate,
+        "is_rate_reliable": is_reliable,
+        "low": low,
+        "high": high,
+        "histogram": assets.add_plot(f"scores-{run.position}", _draw_histogram(scores, mismatched, run.color), label),
+        "lowest_pairs": _list_lowest_pairs(assets, run, scores, estimate_pair_fdrs(scores, mismatched, rate)),
+        "view_names": [str(name) for name in run.figure_arrays.get("worst_views", ("first view", "second view"))],
+    }
+
+
+def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> Figure:
+    """Draw the histograms of the scores of pairs, in the given color, and of known mismatches."""
     edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), NUM_HISTOGRAM_BINS)
     traces = [
         {
@@ -44,9 +63,9 @@ def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str
             "name": name,
             "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
         }
-        for name, values, color in (("pairs", scores, run.color), ("known mismatches", mismatched, MUTED_COLOR))
+        for name, values, color in (("pairs", scores, color), ("known mismatches", mismatched, MUTED_COLOR))
     ]
-    figure = build_figure(
+    return build_figure(
         traces,
         height=CURVE_HEIGHT_PIXELS,
         barmode="overlay",
@@ -57,40 +76,26 @@ def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
-    is_reliable = is_rate_reliable(scores, mismatched, low)
-    share = f"{rate:.1%}" if is_reliable else "an unknown share"
-    counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
-    plot = assets.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
-    fdr = estimate_pair_fdrs(scores, mismatched, rate)
+
+
+def _list_lowest_pairs(
+    assets: PageAssets, run: ReportedRun, scores: np.ndarray, fdrs: np.ndarray
+) -> list[dict[str, Any]]:
+    """List the pairs of the lowest scores for the template, and add previews of them to the page."""
+    assert run.online_audit_arrays
+    partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]
-    previews = _add_pair_previews(assets, run, order)
-    lowest_pairs = [
+    arrays, previews = run.figure_arrays, None
+    if np.array_equal(arrays.get("worst", ()), order):  # otherwise evaluated before the last audit, or on other data
+        by_view = [assets.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")]
+        previews = list(zip(*by_view, strict=True))
+    return [
         {
             "index": int(pair),
             "score": float(scores[pair]),
-            "fdr": float(fdr[pair]),
+            "fdr": float(fdrs[pair]),
             "better_partner": int(partners[pair]) if partners[pair] >= 0 else None,
             "previews": previews[place] if previews else None,
         }
         for place, pair in enumerate(order)
     ]
-    return {
-        "run": run,
-        "num_pairs": len(scores),
-        "rate": rate,
-        "is_rate_reliable": is_reliable,
-        "low": low,
-        "high": high,
-        "histogram": plot,
-        "lowest_pairs": lowest_pairs,
-        "view_names": [str(name) for name in run.figure_arrays.get("worst_views", ("first view", "second view"))],
-    }
-
-
-def _add_pair_previews(assets: PageAssets, run: ReportedRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
-    """Add previews of the lowest pairs to the page; return indices of first, second and better view (or none)."""
-    arrays = run.figure_arrays
-    if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data
-        return []
-    indices_by_view = [assets.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")]
-    return list(zip(*indices_by_view, strict=True))

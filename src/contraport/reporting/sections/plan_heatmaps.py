@@ -16,7 +16,7 @@ from contraport.plots.plan_plots import (
     mean_effective_partners,
     share_on_target,
 )
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
@@ -37,14 +37,17 @@ from contraport.reporting.reported_run import ReportedRun
 MASS_TOLERANCE = 1e-3
 """Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
 
-MAX_ITEMS_WITH_LINES = 16
+MAX_ITEMS_DRAWN_AS_LINES = 16
 """Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
 
 MAX_LISTED_DROPPED_ITEMS = 6  # per plan, those with the least mass
 
 
 class PlanSnapshot(NamedTuple):
-    """Transport plan of a batch of test items after an epoch (None: unknown), with the target plan; (N, M) each."""
+    """Transport plan of a batch of test items after an epoch, and its target plan, (N, M) each.
+
+    The epoch is None if it was not recorded.
+    """
 
     epoch: int | None
     plan: Array
@@ -92,13 +95,13 @@ def build_plans_section(assets: PageAssets) -> Section | None:
     plans = [_build_plan_template_data(assets, run, snapshots[run.position], scale) for run in with_plans]
     over_epochs = None
     if several := [(run, snapshots[run.position]) for run in assets.runs if len(snapshots[run.position]) > 1]:
-        over_epochs = assets.add_plot("on-target", *draw_mass_on_target_curves_with_description(several))
+        over_epochs = _add_mass_on_target_plot(assets, several)
     values = {
         "plans": plans,
         "scale": scale,
         "decades": MAX_DECADES,
         "over_epochs": over_epochs,
-        "lines": MAX_ITEMS_WITH_LINES,
+        "lines": MAX_ITEMS_DRAWN_AS_LINES,
     }
     return Section("plans", "Plans", values)
 
@@ -122,14 +125,14 @@ def _build_plan_template_data(
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = compute_plan_to_target_mass_ratio(last, items)
+    kept = compute_item_mass_ratios(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:MAX_LISTED_DROPPED_ITEMS]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
-        f"plan of {run.name}: {_describe_dropped_mass(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
+        f"plan of {run.name}: {_dropped_mass_prefix(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
         for one in snapshots
     ]
     line_labels = [
@@ -179,7 +182,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def compute_plan_to_target_mass_ratio(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+def compute_item_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
     """Return each item's mass in the plan divided by its mass in the target, ``(num_items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items
@@ -188,10 +191,10 @@ def compute_plan_to_target_mass_ratio(snapshot: PlanSnapshot, num_items: int) ->
     return np.asarray(by_item[0] / np.maximum(by_item[1], 1e-12))
 
 
-def draw_mass_on_target_curves_with_description(
-    plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]],
-) -> tuple[Figure, str]:
-    """Draw the share of mass on target over the epochs, one line per run; return the figure and its description."""
+def _add_mass_on_target_plot(
+    assets: PageAssets, plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]]
+) -> PlotElement:
+    """Add a plot of the share of mass on target over the epochs to the page, one line per run."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:
@@ -201,11 +204,12 @@ def draw_mass_on_target_curves_with_description(
     x = build_axis_from_zero("epoch", max(of[-1].epoch or 0 for _, of in plans))
     y = {"tickformat": PERCENT_TICK_FORMAT, "rangemode": "tozero"}
     figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS - 60, hovermode="x unified", x=x, y=y)
-    return figure, f"Share of the plan’s mass on target over the epochs; last values: {ends}."
+    label = f"Share of the plan’s mass on target over the epochs; last values: {ends}."
+    return assets.add_plot("on-target", figure, label)
 
 
-def _describe_dropped_mass(mass: float) -> str:
-    """Return text such as "mass 0.850, 15% dropped; ", or an empty text for a mass of 1."""
+def _dropped_mass_prefix(mass: float) -> str:
+    """Return the beginning of a label such as "mass 0.850, 15% dropped; ", or an empty text for a mass of 1."""
     if abs(mass - 1) < MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "

@@ -23,19 +23,6 @@ def build_results_section(assets: PageAssets) -> Section:
     """Build the section of results: tables of metrics, differences of runs, and notes on missing parts."""
     runs = assets.runs
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
-    values = {
-        "groups": build_metric_tables(runs, metrics),
-        "metrics": metrics,
-        "notes": compose_run_notes(runs),
-        "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
-        "differences": _add_and_list_difference_plots(assets, metrics),
-        "directions": _build_retrieval_metrics_and_cells(runs),
-    }
-    return Section("results", "Results", values)
-
-
-def compose_run_notes(runs: Sequence[ReportedRun]) -> list[str]:
-    """Return notes on runs without metrics or evaluation and on diverged losses, and the notes of evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
     for run in runs:
@@ -46,19 +33,34 @@ def compose_run_notes(runs: Sequence[ReportedRun]) -> list[str]:
     for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
         names = [name for name, of_run in evaluated.items() if note in of_run]
         notes.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
-    return notes
+    values = {
+        "groups": build_metric_tables(runs, metrics),
+        "metrics": metrics,
+        "notes": notes,
+        "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
+        "differences": _add_difference_plots(assets, metrics),
+        "directions": _build_retrieval_table(runs),
+    }
+    return Section("results", "Results", values)
 
 
 def build_settings_section(assets: PageAssets) -> Section:
     """Build the section with all settings and the training speed of every run."""
-    values = {"settings": tabulate_settings(assets.runs), "speeds": tabulate_training_speed(assets.runs)}
+    runs = assets.runs
+    steps = [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]
+    waiting = [_format_logged_mean(run, "data_wait", "{:.1%}") for run in runs]
+    speeds = {
+        "steps": steps,
+        "seconds": [_format_seconds(run.training_seconds) for run in runs],
+        "items per second": [_format_logged_mean(run, "images_per_second", "{:,.0f}") for run in runs],
+        "share of time waiting for data": waiting,
+    }
+    values = {"settings": setting_texts_by_name(runs), "speeds": speeds}
     return Section("settings", "Settings", values)
 
 
-def _add_and_list_difference_plots(
-    assets: PageAssets, metrics: Sequence[Metric]
-) -> list[tuple[ReportedRun, PlotElement]]:
-    """Add a forest plot per data set to the page: differences of its runs from its first run, with intervals.
+def _add_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[tuple[ReportedRun, PlotElement]]:
+    """Add a forest plot for each data set to the page: differences from the first run, with intervals.
 
     Returns:
         The first run and the figure of each data set with more than one run evaluated together.
@@ -115,24 +117,35 @@ def _add_and_list_difference_plots(
     return result
 
 
-def _build_retrieval_metrics_and_cells(
-    runs: Sequence[ReportedRun],
-) -> tuple[list[Metric], list[tuple[ReportedRun, dict[str, list[MetricCell]]]]]:
-    """Return the metrics of cross-view retrieval, and each run with its table cells by direction of retrieval."""
+class RetrievalTable(NamedTuple):
+    """Table of cross-view retrieval.
+
+    Attributes:
+        metrics: metrics of the columns.
+        rows: each run with its cells by direction of retrieval, one cell per metric.
+    """
+
+    metrics: list[Metric]
+    rows: list[tuple[ReportedRun, dict[str, list[MetricCell]]]]
+
+
+def _build_retrieval_table(runs: Sequence[ReportedRun]) -> RetrievalTable:
+    """Build the table of cross-view retrieval of all runs that have it."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
 
     def build_cells(values: Mapping[str, Any]) -> list[MetricCell]:
         return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
 
-    return metrics, [(run, {way: build_cells(values) for way, values in ways.items()}) for run, ways in evaluated]
+    rows = [(run, {way: build_cells(values) for way, values in ways.items()}) for run, ways in evaluated]
+    return RetrievalTable(metrics, rows)
 
 
 MISSING_VALUE_TEXT = "–"  # in a table cell without a value
 
 
 class MetricCell(NamedTuple):
-    """Value of a metric with its confidence interval, as texts; `is_significantly_best` compares all encoders."""
+    """Cell of a table: value and confidence interval as texts, and whether the value is significantly the best."""
 
     text: str
     is_significantly_best: bool
@@ -167,20 +180,9 @@ def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) 
     return [_build_dataset_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
-def tabulate_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str], bool]]:
-    """Return a row for each training setting: its name, its value in each run, and whether the values differ."""
-    rows = {key: [_format_setting(run.config.get(key)) for run in runs] for run in runs for key in run.config}
-    return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
-
-
-def tabulate_training_speed(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
-    """Return rows of a title and one text per run: steps, seconds, items per second, share of time waiting for data."""
-    return [
-        ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]),
-        ("seconds", [_format_seconds(run.training_seconds) for run in runs]),
-        ("items per second", [_format_logged_mean(run, "images_per_second", "{:,.0f}") for run in runs]),
-        ("share of time waiting for data", [_format_logged_mean(run, "data_wait", "{:.1%}") for run in runs]),
-    ]
+def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
+    """Format the value of each training setting in each run, by name of the setting."""
+    return {name: [_format_setting(run.config.get(name)) for run in runs] for run in runs for name in run.config}
 
 
 def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> DatasetTable:
