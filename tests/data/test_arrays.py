@@ -87,6 +87,7 @@ def test_labels_become_numbers_in_order_of_their_names():
         (np.array([None, None]), None, ("views.not_numeric",)),
         ((np.array([None, None]), np.ones((2, 3))), None, ("not_numeric", "[0]")),
         ((np.ones((5, 2)), np.ones((4, 2))), None, ("views.rows",)),
+        ((np.ones((5, 2)), 3.0), None, ("shape", "[1]")),
         ([[1, 2], [3]], None, ("views.shape", "(2,)", "(1,)")),
         (([[1, 2], [3]],), None, ("shape", "[0]")),
         (np.ones((5, 2)), np.ones(5), ("labels.not_categorical",)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data.arrays import as_finite_tensor
+from contraport.data.arrays import as_finite_float64
 
 ROWS = np.arange(12.0).reshape(4, 3)
 
@@ -28,11 +28,11 @@ def _torch_warnings_are_errors():
 def test_converts_arrays_of_any_memory_layout(dtype, order, writable):
     given = ROWS.astype(dtype)[order]
     given.flags.writeable = writable
-    assert np.array_equal(as_finite_tensor("X", given).numpy(), ROWS[order])
+    assert np.array_equal(as_finite_float64("X", given).numpy(), ROWS[order])
     assert given.flags.writeable == writable
 
 
 @pytest.mark.usefixtures("_torch_warnings_are_errors")
 def test_converts_data_frames():
     pd = pytest.importorskip("pandas")
-    assert np.array_equal(as_finite_tensor("X", pd.DataFrame(ROWS)).numpy(), ROWS)
+    assert np.array_equal(as_finite_float64("X", pd.DataFrame(ROWS)).numpy(), ROWS)

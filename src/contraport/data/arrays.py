@@ -16,13 +16,12 @@ from contraport.data.splits import Codes, Positions
 from contraport.data.stores import ArrayStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
-ArrayOrTensor: TypeAlias = np.ndarray | Tensor
 ArrayLikeOrTensor: TypeAlias = ArrayLike | Tensor
 """Anything that NumPy converts to an array, or a tensor."""
 
 
 def from_arrays(
-    views: ArrayOrTensor | list[Any] | tuple[ArrayLikeOrTensor, ...] | Mapping[str, ArrayLikeOrTensor],
+    views: np.ndarray | Tensor | list[Any] | tuple[ArrayLikeOrTensor, ...] | Mapping[str, ArrayLikeOrTensor],
     labels: ArrayLikeOrTensor | None = None,
     domains: ArrayLikeOrTensor | None = None,
     *,
@@ -72,11 +71,12 @@ def from_arrays(
     else:
         by_place = {argument: views}
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
-    by_place = {place: _as_object_array_if_texts(place, view) for place, view in by_place.items()}
-    if present is not None or len(by_place) > 1:
-        by_place, present = _fill_missing_views_with_mask(by_place, present)
+    arrays = {place: _as_array_or_list(place, view) for place, view in by_place.items()}
+    if present is not None or len(arrays) > 1:
+        present = _presence_mask_or_none(list(arrays.values()), present)
+        arrays = arrays if present is None else _fill_missing_views(arrays, present)
     allow_empty = present is not None
-    stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in by_place.items()]
+    stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in arrays.items()]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_to_tensor("labels", labels)
@@ -97,16 +97,16 @@ def from_arrays(
     )
 
 
-def _as_object_array_if_texts(argument: str, values: Any) -> Any:
-    """Convert strings to an object array ``(n,)``; return numbers unchanged, and reject arrays of other objects."""
-    texts = string_list_or_none(argument, values)
+def _as_array_or_list(argument: str, view: Any) -> np.ndarray | list[Any]:
+    """Convert a view to an array, with texts as objects ``(n,)``; other lists, such as of images, stay lists."""
+    texts = string_list_or_none(argument, view)
     if texts is not None:
         return np.array(texts, dtype=np.object_)
-    return _as_non_object_array(argument, values) if isinstance(values, np.ndarray) else values
+    return view if isinstance(view, list) else _as_non_object_array(argument, view)
 
 
 def _is_text_array(array: Any) -> bool:
-    """Return whether an array is a result of `_as_object_array_if_texts`: strings as objects, ``(n,)``."""
+    """Return whether an array is a view of texts from `_as_array_or_list`: objects ``(n,)``."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
@@ -119,30 +119,27 @@ def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool
     return PackedTextStore.from_texts(view, argument)
 
 
-def _fill_missing_views_with_mask(
-    views: Mapping[str, Any], present: ArrayLikeOrTensor | None
-) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
-    arrays = {
-        place: view if _is_text_array(view) else _as_non_object_array(place, view)
-        for place, view in views.items()
-        if not isinstance(view, list)
-    }
-    if len(arrays) < len(views) or len({len(array) for array in arrays.values() if array.ndim}) != 1:
+def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
+    """Return the mask of the views that each item has, ``(n, views)``; None if all views are present."""
+    arrays = [view for view in views if not isinstance(view, list)]
+    if len(arrays) < len(views) or not all(array.ndim for array in arrays) or len(set(map(len, arrays))) != 1:
         check(present is None, "present: requires arrays with equal numbers of rows.", "conflict")
-        return dict(views), None
+        return None
     if present is None:
-        mask = np.stack([~_missing_row_mask(array) for array in arrays.values()], axis=1)
+        mask = np.stack([~_missing_row_mask(array) for array in arrays], axis=1)
     else:
-        mask, shape = _as_non_object_array("present", present), (len(next(iter(arrays.values()))), len(arrays))
+        mask, shape = _as_non_object_array("present", present), (len(arrays[0]), len(arrays))
         good = mask.dtype == np.bool_ and mask.shape == shape
         check(good, f"present: must be Booleans of shape {shape}, got {mask.dtype} of {mask.shape}.", "shape")
-    if mask.all():
-        return dict(views), None
-    filled = {place: array.copy() for place, array in arrays.items()}
-    for array, existing in zip(filled.values(), mask.T, strict=True):
+    return None if mask.all() else mask
+
+
+def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[str, Any]:
+    """Return copies of the views, with zeros or empty texts in the rows that are missing."""
+    filled = {place: view.copy() for place, view in views.items()}
+    for array, existing in zip(filled.values(), present.T, strict=True):
         array[~existing] = "" if _is_text_array(array) else 0
-    return filled, mask
+    return filled
 
 
 def _missing_row_mask(array: np.ndarray) -> np.ndarray:
@@ -323,7 +320,7 @@ def as_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
     return array
 
 
-def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
+def as_finite_float64(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
     """Convert an array-like of finite numbers to a double-precision tensor.
 
     Args:
@@ -334,7 +331,7 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     Raises:
         UsageError: not numbers, none, NaN or infinity among them, or a wrong number of dimensions.
 
-    >>> as_finite_tensor("X", [[1, 2]])
+    >>> as_finite_float64("X", [[1, 2]])
     tensor([[1., 2.]], dtype=torch.float64)
     """
     try:

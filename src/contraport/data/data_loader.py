@@ -22,15 +22,12 @@ from contraport.errors import UsageError, check, check_integer
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import numpy_generator
 
-_MAX_DEFAULT_WORKERS = 8
-"""Maximum number of worker processes if `num_workers` is not given."""
-
 
 @accept_deprecated_keywords(global_batch_size="total")
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
-    """Position of one process's part of a global batch, and the number of items in the global batch.
+    """Position at which the part of one process begins in a global batch, and the size of that batch.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.
@@ -239,7 +236,7 @@ def build_loader(
         message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
         check(batch_size >= processes, message, "too_small")
     if num_workers is None:
-        num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_DEFAULT_WORKERS)
+        num_workers = 0 if dataset.is_in_memory else min(cores - 1, 8)
     order = BatchOrder(
         items,
         batch_size=batch_size,
@@ -345,7 +342,7 @@ class StreamLoader:
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
             self._read = skipped
         while self._read < last:
-            batch = _next_batch_on_all_ranks(self._iterator) if self._split_over_processes else next(self._iterator)
+            batch = _next_batch_or_shared_error(self._iterator) if self._split_over_processes else next(self._iterator)
             self._read += 1
             yield _select_local_part(batch) if self._split_over_processes else batch
 
@@ -354,8 +351,8 @@ class StreamLoader:
         self._iterator = None
 
 
-def _next_batch_on_all_ranks(batches: Iterator[Batch]) -> Batch:
-    """Return the next batch of a stream that all processes read; an error in one process is raised in all.
+def _next_batch_or_shared_error(batches: Iterator[Batch]) -> Batch:
+    """Return the next batch of a stream that all processes read; raise in all of them the error of one.
 
     Otherwise the other processes would wait for that process forever.
     """

@@ -22,12 +22,6 @@ MAX_ITEMS_FOR_STATISTICS = 10_000
 """Maximum number of items from which the statistics of a view are computed."""
 MAX_DECODED_ITEMS_FOR_STATISTICS = 1_000
 """The same if each item is decoded from a file."""
-_MAX_CHUNK_VALUES = 4_000_000
-"""Maximum number of values of a view that are fetched at a time for statistics."""
-_MAX_CHUNK_ITEMS = 500
-"""Maximum number of items that are fetched at a time for statistics."""
-_PER_VIEW_FIELDS = ("stored_digests", "entity_ids")
-"""Fields with one column per view, which `select_views` indexes."""
 _PER_ITEM_FIELDS = (
     "labels",
     "domains",
@@ -150,7 +144,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             values = getattr(self, argument)
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                expected = (items, views) if argument in ("present", *_PER_VIEW_FIELDS) else (items,)
+                expected = (items, views) if argument in ("present", "stored_digests", "entity_ids") else (items,)
                 if shape != expected:
                     argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
@@ -410,7 +404,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else MAX_DECODED_ITEMS_FOR_STATISTICS)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
-        chunk = max(1, min(_MAX_CHUNK_ITEMS, _MAX_CHUNK_VALUES // math.prod(self.shapes[view])))
+        chunk = max(1, min(500, 4_000_000 // math.prod(self.shapes[view])))  # items; values of the view
         for positions in having[spread].split(chunk):
             yield self.store.fetch_views(positions)[view]
 

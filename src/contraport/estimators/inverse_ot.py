@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.data.arrays import as_array, as_finite_tensor
+from contraport.data.arrays import as_array, as_finite_float64
 from contraport.engine import BilinearCost, Gibbs, HalfStepSpec, run_half_steps
 from contraport.errors import (
     UsageError,
@@ -107,7 +107,7 @@ class InverseOT(BaseEstimator):
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
         x = self._validate_rows_as_tensor(features_rows, reset=True)
-        y = as_finite_tensor("features_columns", features_columns)
+        y = as_finite_float64("features_columns", features_columns)
         observed = _as_unit_mass_tensor(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -167,7 +167,7 @@ class InverseOT(BaseEstimator):
         """
         check_is_fitted(self)
         x = self._validate_rows_as_tensor(features_rows, reset=False)
-        y = as_finite_tensor("features_columns", features_columns)
+        y = as_finite_float64("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
@@ -175,8 +175,8 @@ class InverseOT(BaseEstimator):
         """Convert row features to a finite tensor, after scikit-learn's checks; `reset` as in its `validate_data`."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
-        try:  # `as_finite_tensor` checks for NaN
-            return as_finite_tensor(
+        try:  # `as_finite_float64` checks for NaN
+            return as_finite_float64(
                 "features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False)
             )
         except UsageError:
@@ -206,7 +206,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
 
 def _as_unit_mass_tensor(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     """Convert a coupling to a tensor of total mass 1; check shape, signs, and that no row or column is empty."""
-    observed = as_finite_tensor("observed_coupling", coupling, "(n, m)")
+    observed = as_finite_float64("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")
     check_all_values("observed_coupling", observed, observed >= 0, "nonnegative numbers")

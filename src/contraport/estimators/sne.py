@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
-from contraport.data.arrays import as_array, as_finite_tensor
+from contraport.data.arrays import as_array, as_finite_float64
 from contraport.embedding import apply_in_fixed_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
@@ -167,11 +167,11 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
         """Convert X to a finite tensor on the device after scikit-learn's checks; `reset` as in its `validate_data`."""
-        # scikit-learn does not check for NaN, as the error of `as_finite_tensor` is more precise.
+        # scikit-learn does not check for NaN, as the error of `as_finite_float64` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         X = as_array("X", X) if isinstance(X, Tensor) else X
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
-        return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
+        return as_finite_float64("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
     def _validate_parameters_and_input(self, X: ArrayLike) -> Tensor:
         """Check the data and all parameters before the optimization, and return the data as a tensor."""
@@ -204,7 +204,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         shape = (len(data), self.n_components)
         std = 1e-4  # of the first coordinate: small, so that points can pass one another
         if not isinstance(self.init, str):
-            initial = as_finite_tensor("init", self.init)
+            initial = as_finite_float64("init", self.init)
             check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
             return initial.to(data)
         if self.init == "random":
