@@ -5,9 +5,9 @@ import pytest
 
 from contraport.cli.console import print_clusters, print_duplicate_groups, print_neighbors, print_table
 from contraport.evaluation.result_tables import (
-    baseline_table_rows,
-    difference_table_rows,
-    encoder_table_rows,
+    metric_difference_rows,
+    metric_rows_by_baseline,
+    metric_rows_by_encoder,
 )
 from contraport.metrics import METRICS
 from contraport.similarity_search.cluster import Cluster, Clusters
@@ -20,7 +20,7 @@ def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsy
     measures = [one for row in METRICS.values() for one in row.expand_default_numbers()]
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
-    print_table("a title", encoder_table_rows(columns))
+    print_table("a title", metric_rows_by_encoder(columns))
     shown = capsys.readouterr().out
     assert "…" not in shown
     for measure in measures:
@@ -99,13 +99,13 @@ def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFix
 def test_a_baseline_of_which_nothing_was_measured_has_no_column(before: str) -> None:
     rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
     for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
-        (row,) = baseline_table_rows({"rows": known, "intervals": {"trained": {}}})
+        (row,) = metric_rows_by_baseline({"rows": known, "intervals": {"trained": {}}})
         assert list(row) == ["metric", before, "trained", "95% interval"]
 
 
 def test_a_difference_of_per_cent_is_told_in_points() -> None:
     known = {"value": 0.013, "low": -0.004, "high": 0.03}
-    assert difference_table_rows({"knn": known, "nmi": known}) == [
+    assert metric_difference_rows({"knn": known, "nmi": known}) == [
         {"metric": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
         {"metric": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
     ]

@@ -12,7 +12,7 @@ from tests.evaluation.making import make_run
 from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.evaluation.result_tables import direction_table_rows
+from contraport.evaluation.result_tables import retrieval_direction_rows
 from contraport.metrics.retrieval import retrieval_ranks
 
 NAMES = ("photo", "audio", "tags")
@@ -40,7 +40,7 @@ def test_every_direction_is_reported(result: dict) -> None:
 
 
 def test_directions_are_printed(result: dict) -> None:
-    rows = direction_table_rows(result)
+    rows = retrieval_direction_rows(result)
     assert [row["from to"] for row in rows] == list(result["directions"])
     recall = result["directions"]["tags to photo"]["recall@5"]["value"]
     assert next(row for row in rows if row["from to"] == "tags to photo")["Recall@5"] == f"{recall:.1%}"

@@ -24,7 +24,7 @@ from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import build_alignment_uniformity_notes, find_verdict_text
-from contraport.evaluation.page_samples import collect_page_arrays, collect_point_arrays
+from contraport.evaluation.page_samples import collect_embedding_arrays, collect_page_arrays
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -256,13 +256,13 @@ def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> Non
 
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
-    kept = collect_point_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
+    kept = collect_embedding_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert kept["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_of_some_items_the_neighbours_are_among_these() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
-    kept = collect_point_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    kept = collect_embedding_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
     order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
     assert np.array_equal(kept["neighbors"], order)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.result_tables import baseline_table_rows, epoch_table_rows
+from contraport.evaluation.result_tables import metric_rows_by_baseline, metric_rows_by_epoch
 
 
 def result(**rows: dict[str, float | None]) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def result(**rows: dict[str, float | None]) -> dict[str, Any]:
 
 
 def test_empty_baseline_has_no_column() -> None:
-    rows = baseline_table_rows(
+    rows = metric_rows_by_baseline(
         result(
             raw={"knn": None}, untrained={"knn": 0.5}, trained={"knn": 0.9, "uniformity": -2.0}, epoch_1={"knn": 0.7}
         )
@@ -39,7 +39,7 @@ def test_empty_baseline_has_no_column() -> None:
 )
 def test_intermediate_models_are_thinned_evenly(kept: int, shown: list[int]) -> None:
     known = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, kept + 1)}
-    rows = epoch_table_rows({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
+    rows = metric_rows_by_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
     if not kept:
         assert rows == []
     else:

@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
 from contraport.evaluation.notes import find_verdict_text
-from contraport.evaluation.result_tables import baseline_table_rows
+from contraport.evaluation.result_tables import metric_rows_by_baseline
 from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
 from contraport.reporting import report
@@ -164,7 +164,7 @@ def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
     known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
     write_json(made.evaluation_path, known)
     html = render_report(load_runs([made]))
-    told = {row["metric"]: row["trained"] for row in baseline_table_rows(known)}
+    told = {row["metric"]: row["trained"] for row in metric_rows_by_baseline(known)}
     for measure in measures:
         written = measure.format(values[measure.key])
         assert told[measure.title] == written

@@ -12,11 +12,11 @@ from rich.table import Table
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
 from contraport.evaluation.result_tables import (
-    baseline_table_rows,
-    difference_table_rows,
-    dims_table_rows,
-    direction_table_rows,
-    epoch_table_rows,
+    metric_difference_rows,
+    metric_rows_by_baseline,
+    metric_rows_by_dims,
+    metric_rows_by_epoch,
+    retrieval_direction_rows,
 )
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         num_hidden = len(measured - shown[name])
         result = {**result, "rows": {row: _select_keys(values, shown[name]) for row, values in result["rows"].items()}}
         whose = f"{name} on " if len(results) > 1 else ""
-        if rows := baseline_table_rows(result):
+        if rows := metric_rows_by_baseline(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
-        if rows := direction_table_rows(result):
+        if rows := retrieval_direction_rows(result):
             print_table("retrieval by direction", rows)
-        if rows := dims_table_rows(result):
+        if rows := metric_rows_by_dims(result):
             print_table("first coordinates of the representation", rows)
-        if rows := epoch_table_rows(result):
+        if rows := metric_rows_by_epoch(result):
             print_table("checkpoints by epoch", rows)
         if num_hidden:
             print(f"{pluralize(num_hidden, 'more metric')}: --all")
@@ -99,7 +99,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
     first, *others = results
     for name in others:
         differences = _select_keys(results[name]["differences"].get(first, {}), shown[name])
-        if rows := difference_table_rows(differences):
+        if rows := metric_difference_rows(differences):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_run_comparisons(runs):
         print(sentence)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,7 +51,7 @@ from contraport.comparison.tuning import (
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_folder, message_if_out_of_memory, report_write_errors
-from contraport.evaluation.loaded_run import build_objective_or_reason
+from contraport.evaluation.loaded_run import build_initial_objective
 from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
@@ -283,9 +283,10 @@ def _first_unmet_requirements(
     """Return for each metric key the first requirement that the data or the model do not meet, or None."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
-    objective = build_objective_or_reason(settings)
-    known = None if isinstance(objective, str) else objective
-    context = EvalContext(model, train, test, views, LoaderConfig(), objective=known)
+    objective = None
+    with suppress(UsageError):  # metrics that need the objective are then unmet, as in the evaluation
+        objective = build_initial_objective(settings)
+    context = EvalContext(model, train, test, views, LoaderConfig(), objective=objective)
     return {metric.key: metric.first_unmet_requirement(context) for metric in metrics}
 
 

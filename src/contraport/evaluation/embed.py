@@ -48,14 +48,11 @@ from contraport.features import (
     write_feature_shards,
     write_features,
 )
-from contraport.runs import as_run_folder
+from contraport.runs import RunFolder, as_run_folder
 from contraport.training.components.data_builder import build_unaugmented_views
 from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.evaluation")
-
-MAX_KEY_CHARS = 80
-"""Maximum length of a key made from a text."""
 
 
 @EMBED_COMMAND_SPEC.with_option_parameters
@@ -77,10 +74,10 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
 
 @torch.random.fork_rng(devices=[])
 def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
-    """Return the features of the items that `options` select, or the values of another function of model and inputs.
+    """Return the features of the items that `options` select.
 
-    The values ``(b, F)`` are those of ``output_function(model, *inputs)``, of the model of ``options.view`` and its
-    inputs for a block of items. Items are embedded block by block, so that only the values of all items are in memory.
+    With `output_function` they are the values ``(b, F)`` of ``output_function(model, *inputs)`` for each block of
+    items, where `model` is that of ``options.view``. Only the values of all items are in memory.
     """
     with TemporaryDirectory() as folder:
         return read_features(_embed_to_file(options, Path(folder) / "features.npz", output_function))
@@ -118,14 +115,14 @@ def encode_items(
         check(good, message, "views")
         items = {name: items[name] for name in names} if is_dict else items
     model = model if dims is None else model.truncate(dims)
-    with rename_argument("items", "data"), _suggest_list_for_single_array(model, items):
+    with rename_argument("items", "data"), _hint_list_on_error(model, items):
         dataset = SplitLoader(settings, model).load(items, "train", as_one_split=True)
         if view is not None:
             dataset = dataset.select_views([resolve_view_position(dataset, whole, view)])
         views = build_unaugmented_views(settings, dataset)
         check_views_fit_model(model, dataset, views)
     columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
-    gap = _find_first_gap(dataset.rows.tolist())
+    gap = next((item for item, row in enumerate(dataset.rows.tolist()) if item != row), len(dataset))
     file = f", {columns[0][gap]}" if dataset.unreadable_files and isinstance(columns[0], list) else ""
     message = f"items: must each have a row of features, got {len(dataset)} rows for {len(columns[0])} items, without "
     message += f"one for item {gap}{file}. Leave out what cannot be read."
@@ -136,8 +133,8 @@ def encode_items(
 
 
 @contextmanager
-def _suggest_list_for_single_array(model: Model, items: Any) -> Iterator[None]:
-    """Context manager: if an array with as many axes as one item causes a `UsageError`, suggest a list of it."""
+def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
+    """Context manager: to a `UsageError` about an array with as many axes as one item, add the hint to pass a list."""
     try:
         yield
     except UsageError as error:
@@ -148,20 +145,11 @@ def _suggest_list_for_single_array(model: Model, items: Any) -> Iterator[None]:
         raise UsageError(message, kind=error.code.removeprefix(f"{error.argument}.")) from error
 
 
-def _find_first_gap(rows: Sequence[int]) -> int:
-    """Return the first row from 0 that is missing in ascending rows."""
-    return next((row for row, number in enumerate(rows) if row != number), len(rows))
-
-
-def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tensor] | None = None) -> Path:
-    """Write the features, or the values of `output`, to a file, or this process's shard of it; return its path."""
+def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[..., Tensor] | None = None) -> Path:
+    """Write the features to a file, or this process's shard of them, as `embed_to_features`; return its path."""
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if processes == 1 else shard_path(out, rank, processes)
-    suffixes = ", ".join(SUPPORTED_SUFFIXES)
-    check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
-    check_new_file("out", path, overwrite=options.overwrite)
-    message = "shard_items: cannot be combined with several processes, each of which writes one shard."
-    check(options.shard_items is None or processes == 1, message, "conflict")
+    _check_output(options, path, processes)
     has_shards = processes > 1 or options.shard_items is not None
     older = find_files_conflicting_with_shards(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
@@ -170,10 +158,6 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     if warning := run.saved_model_epoch_warning():
         log.warning("%s", warning)
-    splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
-    is_one_split = isinstance(options.data, AnyDataset) or is_stream(options.data)
-    if is_one_split:
-        splits = splits[:1]
     whole, view = model, None
     if options.view is not None:
         model = whole.to_single_view(options.view)
@@ -181,26 +165,15 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     model = model if options.dims is None else model.truncate(options.dims)
     # A stream decodes the images of all views together, so the whole model determines their size.
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
-    if "test" in splits and not is_one_split:
-        loaded = load_splits_of_source(run, loader, options.data, drop_trained_items=False)
-        datasets = [getattr(loaded, split) for split in splits]
-    else:
-        datasets = [loader.load(options.data, split) for split in splits]
+    datasets = _load_datasets(run, loader, options)
     # Each row of a coupling, or item of data with one view alone, has its own key; a view of several has that of all.
     has_own_keys = all(dataset.entity_ids is not None or len(dataset.shapes) == 1 for dataset in datasets)
-    if options.view is not None:
-        # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
-        repeated = [dataset.select_views([resolve_view_position(dataset, whole, options.view)]) for dataset in datasets]
-        datasets = [dataset.drop_duplicates() for dataset in repeated]
-        seen, ids = datasets[0].entity_ids, datasets[-1].entity_ids
-        if len(datasets) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
-            new = (~torch.isin(ids[:, 0], seen[:, 0])).nonzero()[:, 0]
-            datasets = datasets[:1] if len(new) == 0 else [datasets[0], datasets[1].subset(new)]
-        if not is_stream(options.data) and (count := sum(map(len, repeated)) - sum(map(len, datasets))) > 0:
-            log.info("items left out, as an earlier one has the same %s: %d", view, count)
+    if view is not None:
+        positions = [resolve_view_position(dataset, whole, options.view) for dataset in datasets]
+        datasets = _select_distinct_views(datasets, positions, view)
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
-    model_output = None if output is None else partial(output, model)
+    model_output = None if output_function is None else partial(output_function, model)
     with open_feature_buffer(path) as buffer:
         for dataset in _select_process_datasets(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
@@ -225,6 +198,43 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     for file in set(older) - set(written):
         remove_feature_file(file)
     return path
+
+
+def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
+    """Raise `UsageError` unless this process can write the file `path`, and its items need not be divided again."""
+    suffixes = ", ".join(SUPPORTED_SUFFIXES)
+    check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
+    check_new_file("out", path, overwrite=options.overwrite)
+    message = "shard_items: cannot be combined with several processes, each of which writes one shard."
+    check(options.shard_items is None or processes == 1, message, "conflict")
+
+
+def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
+    """Load the datasets of the splits to embed; a Dataset or a stream is one dataset."""
+    splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
+    if isinstance(options.data, AnyDataset) or is_stream(options.data):
+        splits = splits[:1]
+    elif "test" in splits:
+        loaded = load_splits_of_source(run, loader, options.data, drop_trained_items=False)
+        return [getattr(loaded, split) for split in splits]
+    return [loader.load(options.data, split) for split in splits]
+
+
+def _select_distinct_views(datasets: Sequence[Dataset], positions: Sequence[int], view: str) -> list[Dataset]:
+    """Select the view at a position of each dataset; of items that share it, only the first is kept.
+
+    In a stream all are kept, as duplicates are unknown.
+    """
+    repeated = [dataset.select_views([position]) for dataset, position in zip(datasets, positions, strict=True)]
+    distinct = [dataset.drop_duplicates() for dataset in repeated]
+    seen, ids = distinct[0].entity_ids, distinct[-1].entity_ids
+    if len(distinct) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
+        new = (~torch.isin(ids[:, 0], seen[:, 0])).nonzero()[:, 0]
+        distinct = distinct[:1] if len(new) == 0 else [distinct[0], distinct[1].subset(new)]
+    is_any_stream = any(isinstance(dataset, Stream) for dataset in datasets)
+    if not is_any_stream and (count := sum(map(len, repeated)) - sum(map(len, distinct))) > 0:
+        log.info("items left out, as an earlier one has the same %s: %d", view, count)
+    return distinct
 
 
 def _select_process_datasets(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
@@ -259,10 +269,7 @@ def _add_batch_to_buffer(
     beginnings = None
     if any(map(is_text_shape, dataset.shapes)):
         texts = batch.views[[is_text_shape(shape) for shape in dataset.shapes].index(True)]
-        beginnings = [
-            textwrap.shorten(text, MAX_KEY_CHARS, placeholder=" ...") or text[:MAX_KEY_CHARS]
-            for text in tensor_to_texts(texts)
-        ]
+        beginnings = [textwrap.shorten(text, 80, placeholder=" ...") or text[:80] for text in tensor_to_texts(texts)]
     names = beginnings if use_texts_as_keys and beginnings else keys or beginnings
     buffer.add(
         features,

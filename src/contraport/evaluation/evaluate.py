@@ -28,10 +28,12 @@ from contraport.evaluation.config import (
 )
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import (
+    EncoderResults,
     build_alignment_uniformity_notes,
-    build_caveat_notes,
-    build_sample_notes,
+    build_run_notes,
+    build_sampled_metric_notes,
     build_skipped_metric_notes,
+    build_unseen_class_notes,
     build_zero_width_notes,
     find_verdict_text,
 )
@@ -199,7 +201,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
 def _build_evaluation(
     loaded: LoadedRun,
     baselines: Mapping[str, Model | RawInputEncoder],
-    results: Mapping[str, Mapping[str, MetricResult | float]],
+    results: Mapping[str, EncoderResults],
     draws: Mapping[str, ValueAndDrawsByMetric],
     skipped: list[str],
     plan_notes: list[str],
@@ -215,8 +217,9 @@ def _build_evaluation(
     differences = {name: _compute_differences_by_metric(draws["trained"], draws[name]) for name in baselines}
     notes = [
         *skipped,
-        *build_caveat_notes(loaded, baselines, results["trained"]),
-        *build_sample_notes(results["trained"], test_items=len(loaded.test)),
+        *build_run_notes(loaded, baselines.get("raw"), results["trained"]),
+        *build_unseen_class_notes(loaded, results["trained"]),
+        *build_sampled_metric_notes(results["trained"], test_items=len(loaded.test)),
         *build_zero_width_notes(results["trained"]),
         *build_alignment_uniformity_notes(rows, differences),
         *plan_notes,
@@ -264,8 +267,8 @@ def _collect_page_arrays_and_notes(
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
         samples |= collect_worst_pair_arrays(loaded.run_folder, loaded.train)
-    if isinstance(loaded.final_objective, str):
-        return samples, [loaded.final_objective]
+    if loaded.final_objective is None:
+        return samples, list(filter(None, [loaded.no_plan_note]))
     try:
         samples |= compute_plan_arrays(
             loaded.model, loaded.final_objective, loaded.test, loaded.views, loaded.loader_config
@@ -296,7 +299,7 @@ def _compute_results_by_metric(
 
 
 def _values_and_draws_by_encoder(
-    results: Mapping[str, Mapping[str, MetricResult | float]],
+    results: Mapping[str, EncoderResults],
 ) -> Mapping[str, ValueAndDrawsByMetric]:
     """Draw bootstrap values of all metrics; return value and draws by encoder and metric key.
 
@@ -330,7 +333,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 
 
 def _retrieval_metrics_by_direction(
-    results: Mapping[str, MetricResult | float],
+    results: EncoderResults,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
     parts = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, RawInputEncoder, check_views_fit_model
 from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.page_samples import ArraysByName, compute_plan_arrays
 from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
@@ -29,15 +28,13 @@ from contraport.training.components.step_builder import build_loss_schedules, bu
 from contraport.training.config import Settings
 from contraport.training.step.target_spec import find_constant_target
 
-_CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an intermediate checkpoint
-
 
 def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
     """Return the intermediate checkpoints of a run by epoch, ascending; with `before_epoch`, only earlier ones."""
     files = {
         int(match[1]): file
         for file in run.checkpoints.glob("*.ckpt")
-        if (match := _CHECKPOINT_PATTERN.fullmatch(file.name))
+        if (match := re.fullmatch(r"epoch-(\d+)\.ckpt", file.name))
     }
     return {epoch: files[epoch] for epoch in sorted(files) if before_epoch is None or epoch < before_epoch}
 
@@ -62,43 +59,41 @@ def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -
         yield epoch, loaded
 
 
-def build_objective_or_reason(settings: Settings) -> Loss | str:
-    """Build the objective of a run as at the start of training, or return the reason why its plan cannot be drawn."""
-    if settings.objective is None:
-        return "No plan is drawn: the run decodes views and compares no items."
-    if has_object_placeholder(settings.objective):
-        return "No plan is drawn: the objective was an object, which the run folder does not store."
-    if settings.prototypes is not None:
-        return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
+def build_initial_objective(settings: Settings) -> Loss:
+    """Build the objective of a run as at the start of training, to draw its transport plan of test items.
+
+    Raises:
+        UsageError: the plan cannot be drawn; the message is a note of the evaluation.
+    """
+    check(settings.objective is not None, "No plan is drawn: the run decodes views and compares no items.", "no_plan")
+    message = "No plan is drawn: the objective was an object, which the run folder does not store."
+    check(not has_object_placeholder(settings.objective), message, "no_plan")
+    message = "No plan is drawn: items were compared with prototypes, which the run folder does not store."
+    check(settings.prototypes is None, message, "no_plan")
     target = None if settings.target is None else find_constant_target(settings.target)
-    if settings.target is not None and target is None:
-        return "No plan of test items is drawn: the target is known only for training items."
+    message = "No plan of test items is drawn: the target is known only for training items."
+    check(settings.target is None or target is not None, message, "no_plan")
     try:
         objective = build_objective(settings)
     except UsageError as error:  # an objective of another version; its encoder can still be evaluated
-        return f"No plan is drawn: the objective cannot be built. {error}"
+        raise UsageError(f"No plan is drawn: the objective cannot be built. {error}", kind="no_plan") from error
     assert isinstance(objective, Loss)
-    if not objective.compares_items:
-        return "No plan is drawn: the objective compares coordinates, not items."
+    check(objective.compares_items, "No plan is drawn: the objective compares coordinates, not items.", "no_plan")
+    if isinstance(objective, Objective):
+        message = "No plan of test items is drawn: its marginals were weights of training items."
+        check(not objective.constraint.requires_weights, message, "no_plan")
     if target is not None:
         assert isinstance(objective, Objective)
         objective.target = target
     return objective
 
 
-def build_objective_or_reason_at_epoch(
-    initial: Loss, run: RunFolder, settings: Settings, epochs: int | None
-) -> Loss | str:
-    """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
-
-    If `epochs` is None, the objective is that after all epochs.
-    """
+def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
+    """Return a copy of the initial objective with the state that it had after some epochs; None: after all."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
     for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):
         schedule.apply(objective, 2 * max(done, 1) - 1)
-    if isinstance(objective, Objective) and objective.constraint.requires_weights:
-        return "No plan of test items is drawn: its marginals were weights of training items."
     if isinstance(objective, Objective) and objective.constraint.requires_ids:
         objective.set_constraint(Balanced(50))  # the potentials of training items are not those of test items
     rows = [row for row in run.metrics_rows() if row.get("epoch", 0) <= done]
@@ -113,8 +108,9 @@ class LoadedRun:
 
     Attributes:
         trained_epochs: number of epochs that the model was trained for, or None if unknown.
-        initial_objective: the objective at the start of training, or the reason why its plan cannot be drawn.
-        final_objective: the objective at the end of training, or the reason why its plan cannot be drawn.
+        initial_objective: the objective at the start of training; None if its plan cannot be drawn.
+        final_objective: the objective at the end of training; None if its plan cannot be drawn.
+        no_plan_note: the reason why the plan of the objective cannot be drawn, or None.
         data_notes: notes about the data for readers of the results, such as test items that were left out.
     """
 
@@ -127,8 +123,9 @@ class LoadedRun:
     test: Dataset
     views: Views
     loader_config: LoaderConfig
-    initial_objective: Loss | str
-    final_objective: Loss | str
+    initial_objective: Loss | None
+    final_objective: Loss | None
+    no_plan_note: str | None
     data_notes: tuple[str, ...] = ()
 
     @classmethod
@@ -142,11 +139,16 @@ class LoadedRun:
         train, test, notes = load_evaluation_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_views_fit_model(model, train, views)
-        initial = build_objective_or_reason(settings)
-        objective = (
-            initial if isinstance(initial, str) else build_objective_or_reason_at_epoch(initial, run, settings, epochs)
-        )
-        return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
+        initial = final = no_plan_note = None
+        try:
+            initial = build_initial_objective(settings)
+            final = copy_objective_at_epoch(initial, run, settings, epochs)
+        except UsageError as error:
+            no_plan_note = str(error)
+        return cls(
+            run, options, settings, model, epochs, train, test, views, loader_config,
+            initial, final, no_plan_note, notes,
+        )  # fmt: skip
 
     def build_context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
         """Build the evaluation context of an encoder on the training and test items of the run."""
@@ -158,7 +160,7 @@ class LoadedRun:
             self.loader_config,
             name=name,
             neighbors=self.evaluate_options.neighbors,
-            objective=None if isinstance(self.final_objective, str) else self.final_objective,
+            objective=self.final_objective,
             classes=self.evaluate_options.classes,
             templates=self.evaluate_options.templates,
         )
@@ -176,11 +178,10 @@ class LoadedRun:
 
     def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
         """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
-        if not isinstance(self.initial_objective, str):
-            objective = build_objective_or_reason_at_epoch(
-                self.initial_objective, self.run_folder, self.training_settings, epoch
-            )
-            if isinstance(objective, Loss):
-                with suppress(UsageError):  # a missing fact is reported for the last epoch
-                    return compute_plan_arrays(model, objective, self.test, self.views, self.loader_config)
-        return {}
+        if self.initial_objective is None:
+            return {}
+        objective = copy_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
+        try:
+            return compute_plan_arrays(model, objective, self.test, self.views, self.loader_config)
+        except UsageError:  # a missing fact is reported for the last epoch
+            return {}

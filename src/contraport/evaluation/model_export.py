@@ -29,15 +29,6 @@ log = logging.getLogger("contraport.exporting")
 MAX_RELATIVE_DIFFERENCE = 1e-5
 """Maximum difference from the model's features, relative to the largest feature or to 1, whichever is larger."""
 
-TRACED_BATCH_SIZE = 3
-"""Number of random items that a model is traced on."""
-
-CHECKED_BATCH_SIZES = (1, 5)
-"""Numbers of random items on which the exported model is compared with the original."""
-
-RANDOM_TEXT_CHARACTERS = 30
-"""Length of a random text; each item of the batch adds one character."""
-
 _FeatureFunction = Callable[..., Tensor]
 """Function that maps the views of a batch to features `(b, F)`: an exported model, loaded again."""
 
@@ -93,11 +84,11 @@ def export(arguments: dict[str, Any]) -> Path:
     has_texts = any(is_text_shape(model.shapes[view]) for view in model.representation_views)
     message = "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length."
     check(name != "torch-export" or not has_texts, message, "text")
-    _write_and_verify(copy.deepcopy(model).cpu().eval(), path, name)
+    _write_verified_model(copy.deepcopy(model).cpu().eval(), path, name)
     return path
 
 
-def _write_and_verify(model: Model, path: Path, format_name: str) -> None:
+def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
     """Write a model in a format; raise `UsageError`, and write nothing, if the exported model's features differ."""
     format = _FORMAT_BY_NAME[format_name]
     # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
@@ -110,7 +101,7 @@ def _write_and_verify(model: Model, path: Path, format_name: str) -> None:
         try:
             format.write(model, temporary)
             exported = format.load(temporary, model)
-            differences = [_compute_max_relative_difference(model, exported, items) for items in CHECKED_BATCH_SIZES]
+            differences = [_compute_max_relative_difference(model, exported, items) for items in (1, 5)]
         except OSError:  # from the disk
             raise
         except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
@@ -124,21 +115,21 @@ def _write_and_verify(model: Model, path: Path, format_name: str) -> None:
         )
 
 
-def _draw_random_views(model: Model, items: int) -> tuple[Tensor, ...]:
+def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
     """Draw random items with the mean and standard deviation of the training data, one tensor per view."""
     generator, views = torch_generator("export.check", items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
         if is_text_shape(shape):
-            views.append(_draw_random_texts(items, generator))
+            views.append(_draw_random_text_bytes(items, generator))
         else:
             views.append(tower.mean + tower.std * torch.randn(items, *shape, generator=generator))
     return tuple(views)
 
 
-def _draw_random_texts(items: int, generator: torch.Generator) -> Tensor:
-    """Draw random texts of different lengths; the maximum length grows with the number of items."""
-    letters = torch.randint(97, 123, (items, RANDOM_TEXT_CHARACTERS + items), generator=generator)
+def _draw_random_text_bytes(items: int, generator: torch.Generator) -> Tensor:
+    """Draw random texts of different lengths as bytes (items, length), of another length for each number of items."""
+    letters = torch.randint(97, 123, (items, 30 + items), generator=generator)
     letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
     letters[:, 0] = 97
     ends = letters.shape[1] - torch.arange(items)[:, None] * 3
@@ -146,7 +137,7 @@ def _draw_random_texts(items: int, generator: torch.Generator) -> Tensor:
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
-    """Return the maximum difference of the features of random items, divided by the maximum feature or 1.
+    """Return the maximum difference of the features of random items, divided by the largest feature if that exceeds 1.
 
     It is infinite if a difference is NaN.
     """
@@ -160,7 +151,7 @@ def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, i
 
 def _write_onnx(model: Model, path: Path) -> None:
     """Write the model as ONNX, for batches and texts of any length."""
-    views = _draw_random_views(model, TRACED_BATCH_SIZE)
+    views = _draw_random_views(model)
     batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
     torch.onnx.export(
         FeatureExtractor(model).eval(),
@@ -190,7 +181,7 @@ def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
 
 def _write_torch_export(model: Model, path: Path) -> None:
     """Write the model as a program of torch.export, for batches of any length."""
-    views, batch = _draw_random_views(model, TRACED_BATCH_SIZE), torch.export.Dim("batch")
+    views, batch = _draw_random_views(model), torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in views),)
     program = torch.export.export(FeatureExtractor(model).eval(), views, dynamic_shapes=shapes)
     with path.open("wb") as file:  # torch accepts only paths with its own suffix
@@ -206,15 +197,13 @@ def _load_torch_export(path: Path, _: Model) -> _FeatureFunction:
 
 def _write_torchscript(model: Model, path: Path) -> None:
     """Trace the model on random items and write it as TorchScript."""
-    traced = torch.jit.trace(
-        FeatureExtractor(model).eval(), _draw_random_views(model, TRACED_BATCH_SIZE), check_trace=False
-    )
+    traced = torch.jit.trace(FeatureExtractor(model).eval(), _draw_random_views(model), check_trace=False)
     with path.open("wb") as file:  # torch rejects a hidden path without a suffix
         torch.jit.save(traced, file)
 
 
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
-    """Load a model folder as a function; encoders that it only describes are taken from the original `model`."""
+    """Load a model folder as a function, with encoders that it does not store taken from the original `model`."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [

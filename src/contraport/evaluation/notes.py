@@ -26,24 +26,8 @@ from contraport.metrics.intervals import (
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
-MAX_CLASSES_NAMED = 5
-"""Maximum number of classes that a note lists by name."""
-
-MIN_TEST_ITEMS_WITHOUT_WARNING = 50
-"""Number of test items below which a verdict warns that differences may be noise: one item is more than 2 points."""
-
-ResultsByMetric = Mapping[str, MetricResult | float]
+EncoderResults = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
-
-_ADVICE_BY_BASELINE = {
-    "given": "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
-    "untrained": "More epochs, another --augment or another --temperature may help.",
-    "raw": "More epochs or a larger encoder may help.",
-}
-"""Advice if the trained features are not better than a baseline, by baseline."""
-
-_ADVICE_FOR_FROZEN_ENCODER = "More epochs or another --augment may help."
-"""Advice in place of that of the baseline "given" if no encoder was trained: its learning rate has no effect."""
 
 _ValuesByEncoder = Mapping[str, Mapping[str, float]]
 """Metric values by encoder, such as "trained" or a baseline, and metric key."""
@@ -53,7 +37,7 @@ DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
 
 
 def build_skipped_metric_notes(
-    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: ResultsByMetric, *, by_name: bool
+    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: EncoderResults, *, by_name: bool
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
 
@@ -76,11 +60,9 @@ def build_skipped_metric_notes(
     return notes
 
 
-def build_caveat_notes(
-    loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: ResultsByMetric
-) -> list[str]:
-    """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
-    run, raw = loaded.run_folder, baselines.get("raw")
+def build_run_notes(loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults) -> list[str]:
+    """Return notes on limits of the data, the model and its configuration, and on the reduced size of raw inputs."""
+    run = loaded.run_folder
     notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
@@ -91,38 +73,40 @@ def build_caveat_notes(
         )
     if isinstance(raw, RawInputEncoder) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
-    measured = collect_metrics_from_rows([results])
     settings = loaded.training_settings
     is_of_own_data = is_training_data(settings, loaded.evaluate_options.data)
     has_unaudited_pairs = settings.audit and settings.mismatch is None and is_of_own_data
-    if has_unaudited_pairs and any(metric.group == "retrieval" for metric in measured):
+    if has_unaudited_pairs and any(metric.group == "retrieval" for metric in collect_metrics_from_rows([results])):
         notes.append(
             "The audit left out training pairs only: held-out pairs may be wrong too, and then the recall of the right "
             "ones is higher than measured."
         )
-    uses_labels = any(
-        REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering" for metric in measured
-    )
-    train, test = loaded.train, loaded.test
-    if uses_labels and train.labels is not None and test.labels is not None:
-        unseen = test.labels[~torch.isin(test.labels, train.labels)]
-        if len(unseen) > 0:
-            names = test.class_names
-            classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
-            shown = join_names(classes[:MAX_CLASSES_NAMED]) + (
-                " and others" if len(classes) > MAX_CLASSES_NAMED else ""
-            )
-            which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
-            notes.append(
-                f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."
-            )
     return notes
 
 
-def build_sample_notes(results: ResultsByMetric, *, test_items: int) -> list[str]:
+def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list[str]:
+    """Return a note if some test items are of classes without training items, and a metric uses the labels."""
+    uses_labels = any(
+        REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
+        for metric in collect_metrics_from_rows([results])
+    )
+    train, test = loaded.train, loaded.test
+    if not uses_labels or train.labels is None or test.labels is None:
+        return []
+    unseen = test.labels[~torch.isin(test.labels, train.labels)]
+    if len(unseen) == 0:
+        return []
+    names = test.class_names
+    classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
+    shown = join_names(classes[:5]) + (" and others" if len(classes) > 5 else "")
+    which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
+    return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
+
+
+def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> list[str]:
     """Return a note with the metrics that were computed on a random sample of the test items.
 
-    >>> build_sample_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, test_items=6)
+    >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
     """
     sizes = {
@@ -138,7 +122,7 @@ def build_sample_notes(results: ResultsByMetric, *, test_items: int) -> list[str
     return [f"On a random sample of the {test_items:,} test items: {'; '.join(parts)}."] if parts else []
 
 
-def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
+def build_zero_width_notes(results: EncoderResults) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -175,9 +159,9 @@ def build_alignment_uniformity_notes(
     """
     before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
     metrics = collect_metrics_from_rows([rows["trained"].keys() & {"alignment", "uniformity"}])
-    if before is None or not (worse := _describe_changes_from_baseline(rows, differences, before, metrics, worse=True)):
+    if before is None or not (worse := _list_changes_from_baseline(rows, differences, before, metrics, worse=True)):
         return []
-    better = _describe_changes_from_baseline(rows, differences, before, metrics, worse=False)
+    better = _list_changes_from_baseline(rows, differences, before, metrics, worse=False)
     return [" ".join([*worse, *better])]
 
 
@@ -194,14 +178,21 @@ def find_verdict_text(
         test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
     """
-    advice = _ADVICE_BY_BASELINE | ({"given": _ADVICE_FOR_FROZEN_ENCODER} if is_encoder_frozen else {})
-    verdict = _find_encoder_verdict_without_warning(metric_keys, differences, advice)
-    if verdict is None or test_items >= MIN_TEST_ITEMS_WITHOUT_WARNING:
+    advice = {
+        # Of a frozen encoder the learning rate has no effect.
+        "given": "More epochs or another --augment may help."
+        if is_encoder_frozen
+        else "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
+        "untrained": "More epochs, another --augment or another --temperature may help.",
+        "raw": "More epochs or a larger encoder may help.",
+    }
+    verdict = _find_encoder_verdict(metric_keys, differences, advice)
+    if verdict is None or test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _find_encoder_verdict_without_warning(
+def _find_encoder_verdict(
     metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning of a small test set."""
@@ -236,7 +227,7 @@ def _find_encoder_verdict_without_warning(
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _describe_changes_from_baseline(
+def _list_changes_from_baseline(
     rows: _ValuesByEncoder, differences: DifferencesByBaseline, baseline: str, metrics: Sequence[Metric], *, worse: bool
 ) -> list[str]:
     """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""

@@ -27,26 +27,8 @@ from contraport.objectives import Loss
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator
 
-MAX_POINTS = 1_000
-"""Maximum number of test items drawn as points, a fixed random choice."""
-
-NUM_NEIGHBORS = 12
-"""Number of nearest neighbors that are saved of each point."""
-
-MAX_COSINE_ITEMS = 160
-"""Maximum number of test items whose pairwise cosines are saved."""
-
 THUMBNAIL_SIDE_PIXELS = 32
 """Width and height of the thumbnail of a point or of a view in a plan."""
-
-MAX_TEXT_CHARS = 160
-"""Maximum number of characters that are saved of a text."""
-
-TSNE_PERPLEXITY = 30.0
-"""Perplexity of t-SNE; PCA is used for at most three times as many items."""
-
-MAX_PLAN_ITEMS = 32
-"""Maximum number of test items of a plan."""
 
 MAX_LISTED_ITEMS = 10
 """Maximum number of worst pairs, and of misclassified items, that are saved."""
@@ -60,8 +42,8 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 
 def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
-    test, positions = context.test, choose_subsample_positions(len(context.test), MAX_POINTS)
-    arrays = collect_point_arrays(test, context.test_features, positions) | collect_cosine_arrays(
+    test, positions = context.test, choose_subsample_positions(len(context.test), 1_000)
+    arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_arrays(
         test, context.test_features
     )
     arrays |= _compute_item_loss_arrays(context, positions) | _compute_mismatch_score_arrays(context, positions)
@@ -70,7 +52,7 @@ def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByNam
     return arrays
 
 
-def collect_point_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+def collect_embedding_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return 2-D points and item data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
     points, method = project_to_2d_with_method(features[positions])
     return {
@@ -87,7 +69,7 @@ def collect_item_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -
 
     `features` are those of these items, ``(m, F)``.
     """
-    arrays: ArraysByName = {"neighbors": nearest_indices(features, min(NUM_NEIGHBORS, len(positions) - 1)).numpy()}
+    arrays: ArraysByName = {"neighbors": nearest_indices(features, min(12, len(positions) - 1)).numpy()}
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[positions].numpy()
     if dataset.class_names is not None:
@@ -100,13 +82,13 @@ def collect_item_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -
         arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
-        arrays["texts"] = np.array([words[:MAX_TEXT_CHARS] for words in tensor_to_texts(text)], dtype=np.str_)
+        arrays["texts"] = np.array([words[:160] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays
 
 
 def collect_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
-    positions = choose_positions_sorted_by_label(dataset, MAX_COSINE_ITEMS)
+    positions = choose_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -115,7 +97,7 @@ def collect_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
 
 
 def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
-    """Compute the loss of each item at `positions`, in one batch of all of them; empty without losses per item."""
+    """Compute the loss of each item at `positions`, all in one batch; empty if the objective has no loss per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
@@ -149,7 +131,7 @@ def compute_plan_arrays(
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    positions = choose_positions_sorted_by_label(dataset, MAX_PLAN_ITEMS)
+    positions = choose_positions_sorted_by_label(dataset, 32)
     batch = dataset.__getitems__(positions.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
@@ -244,8 +226,8 @@ def project_to_2d_with_method(features: Tensor) -> tuple[np.ndarray[Any, Any], s
     varies = bool(rows.std(axis=0).any())
     # One thread, as for the linear probe: on a busy machine two are far slower.
     with threadpool_limits(1):
-        if varies and len(rows) > 3 * TSNE_PERPLEXITY and rows.shape[1] > 1:
-            tsne = TSNE(perplexity=TSNE_PERPLEXITY, init="pca", max_iter=500, random_state=0)
+        if varies and len(rows) > 90 and rows.shape[1] > 1:  # t-SNE needs several times more items than neighbors
+            tsne = TSNE(perplexity=30.0, init="pca", max_iter=500, random_state=0)
             return tsne.fit_transform(rows), "t-SNE"
         dimensions = min(2, *rows.shape)
         plane = PCA(dimensions, svd_solver="full").fit_transform(rows) if varies else np.zeros((len(rows), dimensions))

@@ -18,7 +18,7 @@ MAX_EPOCHS_SHOWN = 5
 
 
 class MetricValue(NamedTuple):
-    """Value of a metric on the test items, with its 95 % confidence interval; None without one."""
+    """Value of a metric on the test items, with the ends of its 95 % confidence interval, or None."""
 
     value: float
     low: float | None
@@ -47,7 +47,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences of the trained encoder from baselines, by name, and from other runs, by path; by key."""
+        """Paired differences of the trained encoder by metric key: from each baseline (by name) and run (by path)."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()
@@ -92,10 +92,10 @@ class Evaluation(dict[str, Any]):
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for a notebook."""
         tables = {
-            f"{self['data']}: frozen features of held-out items": baseline_table_rows(self),
-            "retrieval by direction": direction_table_rows(self),
-            "first coordinates of the representation": dims_table_rows(self),
-            "intermediate models": epoch_table_rows(self),
+            f"{self['data']}: frozen features of held-out items": metric_rows_by_baseline(self),
+            "retrieval by direction": retrieval_direction_rows(self),
+            "first coordinates of the representation": metric_rows_by_dims(self),
+            "intermediate models": metric_rows_by_epoch(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
@@ -119,26 +119,26 @@ class EvaluationsByRun(dict[str, Evaluation]):
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
-            if rows := difference_table_rows(self[name]["differences"].get(first, {})):
+            if rows := metric_difference_rows(self[name]["differences"].get(first, {})):
                 tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
         return "".join(tables)
 
 
-def baseline_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric: values of baselines and trained encoder, and confidence interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
     rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
-    table = encoder_table_rows(columns)
+    table = metric_rows_by_encoder(columns)
     for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
 
 
-def direction_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
     return [
         {"from to": direction}
@@ -147,21 +147,21 @@ def direction_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def epoch_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, MAX_EPOCHS_SHOWN - 1)) for place in range(MAX_EPOCHS_SHOWN)}
     shown = names if len(names) <= MAX_EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
-    return encoder_table_rows({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    return metric_rows_by_encoder({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
 
 
-def dims_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for full and for truncated features; empty without `dims`."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
-    return encoder_table_rows({name: result["rows"][name] for name in ("trained", *names)}) if names else []
+    return metric_rows_by_encoder({name: result["rows"][name] for name in ("trained", *names)}) if names else []
 
 
-def difference_table_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
     table = []
     for metric in collect_metrics_from_rows([differences]):
@@ -173,7 +173,7 @@ def difference_table_rows(differences: Mapping[str, Mapping[str, float]]) -> lis
     return table
 
 
-def encoder_table_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
     return [
         {"metric": metric.title}

@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 
 def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test datasets of an evaluation; a class or a domain has the same number in both.
+    """Load the training and test datasets of an evaluation; both number the classes and the domains alike.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
@@ -158,7 +158,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
 
 
 def get_test_data_name(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data; for the run's own data, also the corruption and domains of the training."""
+    """Return the name of the test data; for the run's own data, with its options `corrupt` and `domains` if given."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
@@ -181,14 +181,6 @@ def is_training_data(settings: Settings, data: object) -> bool:
 
 _SUBSET_SETTINGS = ("validation", "max_items", "test_items", "imbalance")
 """Settings that select a subset of the items of a source."""
-
-_OWN_DATA_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(_SUBSET_SETTINGS),
-    "given_views": (),
-    "corrupt": None,
-    "domains": None,
-}
-"""Defaults of the settings that apply to the run's own data only, not to other data."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +238,9 @@ class SplitLoader:
         # The same name is another data frame with the same roles.
         if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:
             columns = settings.columns
-        return adapted.replace_unchecked(
-            data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS
-        )
+        # The other settings of data hold for the training data only.
+        unset = dict.fromkeys((*_SUBSET_SETTINGS, "sample_weight", "test_fraction", "corrupt", "domains"))
+        return adapted.replace_unchecked(data=data, columns=columns, given_views=(), **unset)
 
 
 def _order_views_as_model(dataset: Dataset, model: Model) -> Dataset:
