@@ -139,7 +139,7 @@ def methods() -> str:
 def format_parts(loss: Loss) -> list[str]:
     """Return the five parts of a loss as code: layout, kernel, constraint, target and divergence."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    given = loss.components_by_question().items()
+    given = loss.component_reprs_by_question().items()
     for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")

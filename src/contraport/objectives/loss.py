@@ -53,7 +53,7 @@ class CatalogOrigin:
     block_results="iterate_block_results",
     solve_blocks="iterate_block_results",
     constrain="set_constraint",
-    describe_components="components_by_question",
+    describe_components="component_reprs_by_question",
     mass="last_plan_mass",
     last_mass="last_plan_mass",
     multi_view="takes_all_views",
@@ -96,7 +96,7 @@ class Loss(nn.Module, ABC):
         """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
-    def components_by_question(self) -> dict[str, str]:
+    def component_reprs_by_question(self) -> dict[str, str]:
         """Return layout, kernel, constraint, target and divergence as text, by the question that each answers."""
 
     def set_constraint(self, constraint: Constraint) -> None:
@@ -272,9 +272,9 @@ class Loss(nn.Module, ABC):
     def _repr_html_(self) -> str:
         """Return the components of the loss as an HTML table, for a notebook."""
         if self.catalog_origin is None:
-            return format_html_mapping(type(self).__name__, self.components_by_question())
+            return format_html_mapping(type(self).__name__, self.component_reprs_by_question())
         return format_html_mapping(
-            self.catalog_origin.call, self.components_by_question(), f"Source: {self.catalog_origin.citation}"
+            self.catalog_origin.call, self.component_reprs_by_question(), f"Source: {self.catalog_origin.citation}"
         )
 
     def explain(self) -> str:
@@ -290,7 +290,7 @@ class Loss(nn.Module, ABC):
         How far is one from the other?           KL()
         Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
         """
-        lines = [f"{question:<40} {answer}" for question, answer in self.components_by_question().items()]
+        lines = [f"{question:<40} {answer}" for question, answer in self.component_reprs_by_question().items()]
         if self.catalog_origin is not None:
             lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
         return "\n".join(lines)

@@ -99,7 +99,7 @@ class MatchingProblem:
             if ring:
                 _check_ring_support(self)
         if columns:
-            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.gather_rows()
+            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.with_gathered_rows()
         else:
             target = self.target.gather_across_processes(processes, self.inputs)
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
@@ -119,11 +119,6 @@ class MatchingProblem:
         return replace(
             self, target=target, inputs=inputs, negatives=negatives, non_item_columns=columns, temperature=temperature
         )
-
-    @property
-    def is_unweighted_view_matching(self) -> bool:
-        """True if positives are the views of an item, and all items have equal weights."""
-        return self.target.positives_from_views and not self.inputs.attributes.keys() & {"weights", "column_weights"}
 
     @property
     def max_set_size(self) -> int:
@@ -188,7 +183,7 @@ class MatchingProblem:
                     side, select_row_and_column_features(attributes, side, transposed=k > 0)
                 )
             target_plan = rule(side, attributes)
-            row_weights = None if unweighted else _normalize_row_weights(side, target_plan, weights)
+            row_weights = None if unweighted else _compute_row_weights(side, target_plan, weights)
             if negatives is not None:
                 # A block may compare the first coordinates only.
                 embeddings = self.layout.transform_negatives(negatives.embeddings)[..., : side.x.shape[-1]]
@@ -328,7 +323,11 @@ def _types_and_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
+    """Return the numbers of items and of negatives of each process, and the length of the longest set.
+
+    Raises:
+        UsageError: processes give different options, or one of them rejected its inputs.
+    """
     forms, views = _types_and_shapes_by_option(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in COMPARED_OPTION_NAMES}
@@ -364,7 +363,7 @@ def broadcast_failure(views: Sequence[object], error: Exception) -> None:
 def _build_placeholder_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
-    """Build zero views of the sizes that a similarity matrix implies, as its embeddings are not known."""
+    """Build views of zeros in place of embeddings, which a call with a similarity matrix does not have."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = describe_value(similarities)
@@ -385,7 +384,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a target that matches views, given a single view or views of different items."""
+    """Build the error for a single view, or views of different items, under a target that matches views."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -406,8 +405,11 @@ def _check_no_item_options(layout: Layout, target: Target, inputs: CallInputs, o
     check(inputs.num_first_view_items is None, f"views: must show the same items for {of}.", "different_items")
 
 
-def _normalize_row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the normalized weight of each row, (N,): the loss is the weighted sum of row terms; 0 without a target."""
+def _compute_row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
+    """Return the weight of each row in the loss, (N,), 0 for rows without target mass.
+
+    They are proportional to the weights of the items, and the weighted sum of the row masses of the target is 1.
+    """
     mass = target.row_mass()
     nonempty = mass > 0
     row_weights = nonempty.to(mass.dtype)

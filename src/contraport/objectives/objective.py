@@ -132,7 +132,10 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict_message(self, target: Target) -> str | None:
-        """Return why the objective does not support a target, or None; decoupled layouts need targets of views."""
+        """Return an error message if the objective does not support a target, else None.
+
+        A layout that excludes the positives from the compared pairs needs a target whose positives are views.
+        """
         if target.positives_from_views or self.layout.traits.includes_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
@@ -217,13 +220,15 @@ class Objective(Loss):
         totals: dict[str, Tensor] = {}
         log_masses: list[Tensor | float | None] = []
         patterns: list[PairPattern] = []
+        has_weights = bool(problem.inputs.attributes.keys() & {"weights", "column_weights"})
+        is_unweighted = problem.target.positives_from_views and not has_weights
         with autocast_disabled(problem.inputs.views[0]):
             for block in problem.list_blocks():
                 for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
                     log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
-                    if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
+                    if is_unweighted and not torch.compiler.is_compiling():
                         patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         value, weight = term(result), factor * block.pattern.block_weight
@@ -251,7 +256,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object = None
     ) -> MatchingProblem:
-        """Check the arguments of a call, and build its matching problem; `reduction` is None if plans are inspected."""
+        """Check the arguments of a call, and build its matching problem; without a `reduction` no loss is computed."""
         try:
             if reduction is not None:
                 self._check_call_options(options, reduction)
@@ -319,7 +324,7 @@ class Objective(Loss):
         log_a, log_b = (log_weights[items] for items in block.pattern.items)
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
-    def components_by_question(self) -> dict[str, str]:
+    def component_reprs_by_question(self) -> dict[str, str]:
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,
@@ -338,7 +343,7 @@ class Objective(Loss):
         )
 
 
-@keep_deprecated_attributes(weighted_objectives="iterate_weighted_objectives")
+@keep_deprecated_attributes(weighted_objectives="iterate_objectives_with_weights")
 class SumLoss(Loss):
     """Weighted sum of objectives on the same views, for methods whose terms compare different pairs.
 
@@ -370,7 +375,7 @@ class SumLoss(Loss):
         self.requires_ids = any(objective.requires_ids for objective in objectives)
         self.stop_gradient = all(objective.stop_gradient for objective in objectives)
 
-    def iterate_weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
+    def iterate_objectives_with_weights(self) -> Iterator[tuple[Objective, float]]:
         """Yield each objective with its weight."""
         for module, factor in zip(self.objectives, self.factors, strict=True):
             assert isinstance(module, Objective)
@@ -379,7 +384,7 @@ class SumLoss(Loss):
     @property
     def _first_objective(self) -> Objective:
         """First objective of the sum, also if sums are nested."""
-        return next(self.iterate_weighted_objectives())[0]
+        return next(self.iterate_objectives_with_weights())[0]
 
     @property
     def temperature(self) -> float:
@@ -392,14 +397,14 @@ class SumLoss(Loss):
 
     @property
     def compares_sets(self) -> bool:
-        return all(objective.compares_sets for objective, _ in self.iterate_weighted_objectives())
+        return all(objective.compares_sets for objective, _ in self.iterate_objectives_with_weights())
 
     @property
     def requires_weights(self) -> bool:
-        return any(objective.requires_weights for objective, _ in self.iterate_weighted_objectives())
+        return any(objective.requires_weights for objective, _ in self.iterate_objectives_with_weights())
 
     def requires_features(self, target: Target | None = None) -> bool:
-        return any(objective.requires_features(target) for objective, _ in self.iterate_weighted_objectives())
+        return any(objective.requires_features(target) for objective, _ in self.iterate_objectives_with_weights())
 
     def target_conflict_message(self, target: Target) -> str | None:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
@@ -411,24 +416,24 @@ class SumLoss(Loss):
 
     def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
-        for objective, factor in self.iterate_weighted_objectives():
+        for objective, factor in self.iterate_objectives_with_weights():
             for name, value in objective.compute_terms_by_name(*views, **options).items():
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
     def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        for objective, _ in self.iterate_weighted_objectives():
+        for objective, _ in self.iterate_objectives_with_weights():
             yield from objective.iterate_block_results(*views, **options)
 
-    def components_by_question(self) -> dict[str, str]:
+    def component_reprs_by_question(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
-            for position, (objective, _) in enumerate(self.iterate_weighted_objectives(), 1)
-            for question, answer in objective.components_by_question().items()
+            for position, (objective, _) in enumerate(self.iterate_objectives_with_weights(), 1)
+            for question, answer in objective.component_reprs_by_question().items()
         }
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self.iterate_weighted_objectives())
+        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self.iterate_objectives_with_weights())
         return f"SumLoss({{{terms}}})"
 
 
@@ -459,7 +464,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
     # The largest first: the plan that is shown is that of the first block.
     pairs = sorted(zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True), reverse=True)
     sizes, shares = tuple(size for size, _ in pairs), tuple(share for _, share in pairs)
-    parts = dict(objective.iterate_weighted_objectives()) if isinstance(objective, SumLoss) else {objective: 1.0}
+    parts = dict(objective.iterate_objectives_with_weights()) if isinstance(objective, SumLoss) else {objective: 1.0}
     nested: dict[Objective, float] = {}
     for part, factor in parts.items():
         assert isinstance(part, Objective)

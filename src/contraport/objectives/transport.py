@@ -123,9 +123,9 @@ class Transport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactTransport(Transport):
-    """Solution of an exact transport problem: its value is the cost, whose gradient holds the plan fixed.
+    """Solution of an exact transport problem, whose value is the cost.
 
-    That is the gradient of the value itself wherever the optimal plan is unique.
+    The gradient is taken with the plan held fixed, which is exact wherever the optimal plan is unique.
     """
 
     plan: DensePlan
@@ -217,7 +217,7 @@ def transport(
     with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
-        log_a, log_b = _parse_log_masses("a", a, len(x), like), _parse_log_masses("b", b, len(y), like)
+        log_a, log_b = _get_log_masses("a", a, len(x), like), _get_log_masses("b", b, len(y), like)
         if constraint.meets_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
@@ -263,7 +263,7 @@ def sinkhorn_divergence(
     return across.value - (within[0].value + within[1].value) / 2 + across._temperature / 2 * difference
 
 
-def _parse_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
+def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
     """Check masses of points and return their logarithms, (size,); None is equal masses 1 / size."""
     if masses is None:
         masses = like.new_full((size,), 1 / size)

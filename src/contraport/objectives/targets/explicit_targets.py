@@ -63,7 +63,7 @@ class PairList(Target):
             check_values("shares", shares, torch.isfinite(shares) & (shares >= 0), "nonnegative finite numbers")
 
     @property
-    def _pair_indices(self) -> Tensor:
+    def _index_pairs(self) -> Tensor:
         """Row of the first and of the second view of each pair, (k, 2) integers."""
         return to_numeric_tensor("target", self.pairs).long()
 
@@ -74,20 +74,20 @@ class PairList(Target):
     def check_inputs(self, inputs: CallInputs) -> None:
         z, n = inputs.views[0], inputs.num_first_view_items
         sizes = (len(z), len(z)) if n is None else (n, len(z) - n)
-        for v, (side, size) in enumerate(zip(self._pair_indices.unbind(1), sizes, strict=True)):
+        for v, (side, size) in enumerate(zip(self._index_pairs.unbind(1), sizes, strict=True)):
             good = (side >= 0) & (side < size)
             check_values("target", side, good, f"pairs whose rows of z{v} are from 0 to {size - 1}")
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
         offset = torch.tensor([0, inputs.num_first_view_items or 0], device=z.device) + processes.row_offset(z)
-        pairs, shares = processes.gather(self._pair_indices.to(z.device) + offset), self.shares
+        pairs, shares = processes.gather(self._index_pairs.to(z.device) + offset), self.shares
         if shares is not None:
             shares = processes.gather(to_numeric_tensor("shares", shares).to(z.device))
         return PairList(pairs, shares)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
-        pattern, pairs, same = block.pattern, self._pair_indices, block.x is block.y
+        pattern, pairs, same = block.pattern, self._index_pairs, block.x is block.y
         shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares)
         shares = shares.to(pairs.device, block.compute_dtype)
         if same:
@@ -170,7 +170,7 @@ class Matrix(Target):
     def transpose(self) -> Matrix:
         return Matrix(self.matrix.T)
 
-    def gather_rows(self) -> Matrix:
+    def with_gathered_rows(self) -> Matrix:
         return Matrix(gather(self.matrix.to_dense() if _is_sparse(self.matrix) else self.matrix))
 
 

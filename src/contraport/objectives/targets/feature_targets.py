@@ -72,7 +72,7 @@ class SoftNeighbors(Target):
         if self.features is None:
             x, y = select_row_and_column_features(attributes, block, transposed=self._transposed)
         else:
-            x, y = _gather_row_and_column_features(self.features, block)
+            x, y = _get_row_and_column_features(_gather_views(self.features), block)
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
@@ -113,7 +113,7 @@ class Neighbors(Target):
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         n, m = block.shape
         with torch.no_grad():
-            x, y = _gather_row_and_column_features(self.features, block)
+            x, y = _get_row_and_column_features(_gather_views(self.features), block)
             distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
             nearest = distances.topk(min(self.neighbors, m), largest=False)
         # Masked pairs are infinitely far: they are among the nearest only if too few pairs are compared.
@@ -135,17 +135,20 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
     check("features" in attributes, f"features: required. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _expand_features_to_rows_and_columns(views[::-1] if transposed else views, block)
+    return _get_row_and_column_features(views[::-1] if transposed else views, block)
 
 
-def _gather_row_and_column_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, given the features of this process's items."""
-    views = features if isinstance(features, tuple) else (features,)
-    return _expand_features_to_rows_and_columns(tuple(gather(view) for view in views), block)
+def _gather_views(features: Features) -> tuple[Tensor, ...]:
+    """Return the features of the items of all processes: one tensor per view, or a single one for all views."""
+    return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
 
-def _expand_features_to_rows_and_columns(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Check features and return those of the rows and of the columns of a block, one tensor if both are the same."""
+def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+    """Return the features of the rows and of the columns of a block, one tensor if both are the same.
+
+    Raises:
+        UsageError: a view has not one finite row per item, or views are missing.
+    """
     items, same = block.pattern.num_items, block.x is block.y
     for view in views:
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items and view.shape[1] > 0

@@ -139,7 +139,7 @@ class Target(Component, ABC):
         """Return the target for the items of all processes, gathered if it refers to items by position."""
         return self
 
-    def gather_rows(self) -> Target:
+    def with_gathered_rows(self) -> Target:
         """Return the target with the rows of all processes; its columns, such as prototypes, must be shared.
 
         Raises:
@@ -171,7 +171,7 @@ class SparseTargetPlan(TargetPlan):
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
 
     def apply(self, y: Tensor) -> Tensor:
-        return self._sum_by_row(_scale_rows(self.values.to(y.dtype), y[self.columns]))
+        return self._sum_by_row(_scale_rows(y[self.columns], self.values.to(y.dtype)))
 
     def row_mass(self) -> Tensor:
         return self._sum_by_row(self.values)
@@ -272,7 +272,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
 
     def apply(self, y: Tensor) -> Tensor:
         y = y[: -self.num_appended_columns] if self.num_appended_columns else y
-        return _scale_rows(self.row_scale.to(y.dtype), self._apply_without_row_scale(y))
+        return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
         """Return for each row the sum of y over the sets of pairs, each set weighted by its level."""
@@ -351,13 +351,13 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
 
 
 def _elementwise_p_log_p(mass: Tensor) -> Tensor:
-    """Return p log p of each entry; at p = 0 it is 0, without the gradient, which would be NaN at excluded pairs."""
+    """Return p log p of each entry; at p = 0 the value and the gradient are 0, as the true gradient is infinite."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 
-def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
-    """Multiply each row of a tensor, (N, ...), by its factor, (N,)."""
-    return factors.view(-1, *[1] * (rows.ndim - 1)) * rows
+def _scale_rows(values: Tensor, factors: Tensor) -> Tensor:
+    """Multiply each row of values, (N, ...), by a factor, (N,)."""
+    return factors.view(-1, *[1] * (values.ndim - 1)) * values
 
 
 def equalize_row_masses(masses: Tensor) -> Tensor:
