@@ -22,6 +22,8 @@ from contraport._utils.files import (
     atomic_write,
     check_checksum,
     checksum_path,
+    delete_leftovers,
+    list_leftovers,
     read_npy_array,
     read_npz_arrays,
     stage_folder,
@@ -102,6 +104,29 @@ def write_folder(folder: Path, text: str) -> None:
         (temporary / "config.json").write_text("{}")
         (temporary / "weights").write_text(text)
         write_checksum(temporary / "weights")
+
+
+def test_leftovers_are_temporary_files_and_staging_folders(tmp_path: Path) -> None:
+    for name in ("weights", "config.json", "a.tar.gz"):
+        with atomic_write(tmp_path / name, checksum=True) as temporary:
+            temporary.write_text("half")
+            assert list_leftovers(tmp_path) == [temporary]
+    with stage_folder(tmp_path / "model") as temporary:
+        assert list_leftovers(tmp_path) == [temporary]
+    assert list_leftovers(tmp_path) == []
+
+
+def test_deletes_leftovers_alone(tmp_path: Path) -> None:
+    kept = {tmp_path / name for name in (".model-1", f"model-{'0a' * 16}", f".model-{'0a' * 16}b", f".{'0a' * 16}")}
+    for path in kept:
+        path.mkdir()
+    left = [tmp_path / f".{name}" for name in (f"model-{'0a' * 16}", f"last-{'1b' * 16}", f"last-{'1b' * 16}.ckpt")]
+    left[0].mkdir()
+    for path in (left[0] / "weights", *left[1:]):
+        path.write_text("half")
+    assert sorted(list_leftovers(tmp_path)) == sorted(left)
+    delete_leftovers(tmp_path)
+    assert {*tmp_path.iterdir()} == kept
 
 
 def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def test_leftovers_of_a_killed_process_do_not_count_as_a_run(tmp_path: Path) -> 
     run.checkpoints.mkdir()
     run.lock_path.write_text("{}")
     (tmp_path / f".config-{'0a' * 16}.yaml").write_text("data: dig")
+    (tmp_path / f".model-{'0a' * 16}").mkdir()
     assert RunFolder.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 

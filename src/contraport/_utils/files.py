@@ -14,7 +14,7 @@ import io
 import json
 import os
 import re
-import tempfile
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,9 +59,18 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         checksum_path(temporary).unlink(missing_ok=True)
 
 
-def iter_leftover_temporary_files(folder: Path) -> Iterator[Path]:
-    """Yield the temporary files that killed processes left in a folder."""
-    return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
+def list_leftovers(folder: Path) -> list[Path]:
+    """List the temporary files and staging folders that killed processes left in a folder."""
+    return [path for suffix in ("", ".*") for path in folder.glob(f".*-{'[0-9a-f]' * 32}{suffix}")]
+
+
+def delete_leftovers(folder: Path) -> None:
+    """Delete the temporary files and staging folders that killed processes left in a folder."""
+    for path in list_leftovers(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @contextmanager
@@ -70,16 +79,19 @@ def stage_folder(folder: Path) -> Iterator[Path]:
 
     The files in subfolders are moved first. Missing folders are made.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
-        yield Path(temporary)
+    temporary = folder.absolute().parent / f".{folder.name}-{uuid.uuid4().hex}"
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
         folder.mkdir(exist_ok=True)
-        files = sorted(path for path in Path(temporary).rglob("*") if path.is_file())
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
         for file in sorted(files, key=lambda path: -len(path.parts)):
             if file.suffix != CHECKSUM_SUFFIX:  # moved with its file
                 target = folder / file.relative_to(temporary)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _move_into_place(file, target)
+    finally:
+        shutil.rmtree(temporary)
 
 
 def write_text(path: Path, text: str) -> None:

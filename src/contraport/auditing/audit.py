@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import iter_leftover_temporary_files, read_json_or_none, write_json
+from contraport._utils.files import delete_leftovers, list_leftovers, read_json_or_none, write_json
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
@@ -270,8 +270,7 @@ def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
         with report_write_errors("out", path):
             for part in (path, *filter(Path.is_dir, path.iterdir())):
-                for leftover in iter_leftover_temporary_files(part):
-                    leftover.unlink()
+                delete_leftovers(part)
             write_json(record, {"options": recorded, "items": fingerprint})
         try:
             yield path
@@ -283,7 +282,7 @@ def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
 def _check_is_empty(path: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
-    is_empty = not path.exists() or {path / LOCK_FILE, *iter_leftover_temporary_files(path)}.issuperset(path.iterdir())
+    is_empty = not path.exists() or {path / LOCK_FILE, *list_leftovers(path)}.issuperset(path.iterdir())
     resume = format_options(resume=True)
     message = f"out: {path} is not empty. Choose a new folder, or continue the audit in it with {resume}."
     check(is_empty, message, "exists")

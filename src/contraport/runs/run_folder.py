@@ -42,7 +42,7 @@ import yaml
 
 from contraport._utils.files import (
     atomic_write,
-    iter_leftover_temporary_files,
+    list_leftovers,
     stage_folder,
     write_npz,
     write_text,
@@ -188,7 +188,7 @@ class RunFolder(Run):
         if not self.path.exists():
             return
         check(self.path.is_dir(), f"out: must be a folder or a new path, got the file {self.path}.", "not_a_folder")
-        leftovers = {self.lock_path, *iter_leftover_temporary_files(self.path)}
+        leftovers = {self.lock_path, *list_leftovers(self.path)}
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             leftovers.add(self.checkpoints)
         empty = leftovers.issuperset(self.path.iterdir())

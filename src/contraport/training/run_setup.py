@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import yaml
 
-from contraport._utils.files import iter_leftover_temporary_files, write_text
+from contraport._utils.files import delete_leftovers, write_text
 from contraport.catalog import apply_recipe
 from contraport.data.split_digests import SplitDigests
 from contraport.distributed import is_main_process
@@ -124,7 +123,4 @@ def restore_run_on_failure(run: RunFolder) -> Iterator[None]:
 def _delete_leftover_files(run: RunFolder) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        for leftover in iter_leftover_temporary_files(folder):
-            leftover.unlink()
-    for leftover in run.path.glob(".model-*"):
-        shutil.rmtree(leftover)
+        delete_leftovers(folder)
