@@ -56,14 +56,14 @@ REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
 def to_config_value(value: Any) -> Any:
-    """Convert an option value to plain data for `config.yaml`; objects become their name in angle brackets."""
+    """Convert an option value to plain data for `config.yaml`; objects become ``<name>``, by attribute or type."""
     if isinstance(value, Mapping):
         return {str(key): to_config_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_config_value(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return get_display_name(value) if isinstance(value, Path) else f"<{get_display_name(value)}>"
+    return str(value) if isinstance(value, Path) else f"<{getattr(value, 'name', type(value).__name__)}>"
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,6 @@ def has_object_placeholder(value: Any) -> bool:
     if isinstance(value, list | Mapping):
         return any(map(has_object_placeholder, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
-
-
-def get_display_name(value: Any) -> str:
-    """Return the display name of a value: a text or path itself, else the attribute `name` or the name of the type."""
-    return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
 def merge_resumed_options(

@@ -166,8 +166,8 @@ def test_changing_targets_are_stored_per_epoch(make_run) -> None:
 
 
 def test_scale_ticks_are_integer_powers() -> None:
-    assert LogScale(-3.5, -1.5).power_ticks == [(-3, 0.25), (-2, 0.75)]
-    assert LogScale(-2.0, -2.0).power_ticks == [(-2, 0.0)]
+    assert LogScale(-3.5, -1.5).powers_and_positions == [(-3, 0.25), (-2, 0.75)]
+    assert LogScale(-2.0, -2.0).powers_and_positions == [(-2, 0.0)]
 
 
 def test_sprite_sheet_holds_thumbnails_in_order() -> None:

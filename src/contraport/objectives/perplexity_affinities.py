@@ -20,10 +20,6 @@ NEIGHBORS_PER_PERPLEXITY = 3
 MAX_DISTANCES_IN_MEMORY = 1 << 22
 """Largest number of distances in memory at a time: 32 MiB in double precision."""
 
-# Bisection over log-precisions from -50 to 50, in units of a row's mean distance, determines the last bit.
-_MAX_ABSOLUTE_LOG_PRECISION = 50.0
-_NUM_BISECTIONS = 60  # halvings of that interval
-
 
 @torch.no_grad()
 def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
@@ -104,12 +100,9 @@ def row_softmax_of_perplexity(distances: Tensor, perplexity: float) -> Tensor:
     scale = excess.mean(1, keepdim=True)
     excess = excess / torch.where(scale > 0, scale, 1)
     # The entropy decreases with the log-precision.
-    low, high = (
-        torch.full_like(scale, -_MAX_ABSOLUTE_LOG_PRECISION),
-        torch.full_like(scale, _MAX_ABSOLUTE_LOG_PRECISION),
-    )
-    # A fixed number of bisections, without a test of convergence, which would synchronize with the device.
-    for _ in range(_NUM_BISECTIONS):
+    low, high = torch.full_like(scale, -50.0), torch.full_like(scale, 50.0)
+    # Sixty halvings determine the last bit. A test of convergence would synchronize with the device.
+    for _ in range(60):
         middle = (low + high) / 2
         shares = (-excess * middle.exp()).softmax(1)
         too_wide = torch.special.entr(shares).sum(1, keepdim=True) > math.log(perplexity)

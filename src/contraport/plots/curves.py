@@ -67,7 +67,7 @@ def is_percent_column(column: str) -> bool:
 
 
 def evenly_spaced_rows_with_key(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
-    """Return the rows with a value for `key`, or at most `MAX_POINTS_PER_LINE` evenly spaced ones of them.
+    """Return the rows with a value for `key`; only every n-th if there are more than `MAX_POINTS_PER_LINE`.
 
     >>> evenly_spaced_rows_with_key([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
@@ -100,7 +100,7 @@ def curves(
     check_nonempty_sequence("keys", columns, "a name or a list of names of metrics")
     for key in columns:
         check_type("keys", key, str, "'loss'")
-    lines = {name: _load_metrics_rows(name, source, columns) for name, source in sources_by_name(runs).items()}
+    lines = {name: _resolve_metrics_rows(name, source, columns) for name, source in sources_by_name(runs).items()}
     logged = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
     for key in columns:
         present = any(row.get(key) is not None for rows in lines.values() for row in rows)
@@ -126,8 +126,8 @@ def curves(
     return figure
 
 
-def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _MetricsRows:
-    """Load the logged rows of a run folder; rows are returned as they are, and values of one key become rows."""
+def _resolve_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _MetricsRows:
+    """Return the rows of a curve: those of a run folder, given rows, or rows built from the values of one key."""
     if is_run_source(source):
         return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):

@@ -84,7 +84,7 @@ def embedding(
         centered = torch.from_numpy(points - points.mean(0))
         _, vectors = torch.linalg.eigh(centered.T @ centered)
         points, method = (centered @ vectors[:, -2:].flip(1)).numpy(), "two principal components"
-    classes = labels_to_numpy(labels, len(points))
+    classes = None if labels is None else labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
     figure, (ax,) = create_panels(1, width=width, ratio=ratio)
@@ -170,7 +170,8 @@ def neighbors(
         good = shown.dtype.kind in "buif" and bool(np.isfinite(shown).all())
         check(good, f"items: must be finite numbers, got {format_value(items)}.", "not_numbers")
         check_integer("count", count, most=len(rows) - 1)
-        nearest, classes = nearest_indices(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
+        nearest = nearest_indices(torch.from_numpy(rows), count).numpy()
+        classes = None if labels is None else labels_to_numpy(labels, len(rows))
     has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest) and shown.size > 0
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
     positions = _resolve_query_positions(queries, len(nearest))
@@ -259,16 +260,6 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
         ax.add_patch(frame)
 
 
-_NEIGHBORHOOD_HALF_WIDTH = 0.05
-"""Half the side of the square around a point in which its neighbors are counted, as a share of the map's span."""
-
-_CLASS_NAME_WIDTH_AND_HEIGHT = np.array([0.17, 0.045])
-"""Width and height of a class name, as shares of the map's span; names closer than this overlap."""
-
-_MAX_POINTS_FOR_PLACEMENT = 1_500
-"""Maximum number of points that class names are placed by, in O(n^2) memory; of more, each class is subsampled."""
-
-
 def class_name_positions(points: Array, labels: Array) -> Array:
     """Return the coordinates of each class name on a map of points (n, 2): (classes, 2), in the order of sorted labels.
 
@@ -279,20 +270,21 @@ def class_name_positions(points: Array, labels: Array) -> Array:
     >>> class_name_positions(points, np.array([0, 0, 0, 1, 1])).tolist()
     [[0.0, 0.0], [5.0, 9.0]]
     """
-    step = -(-len(points) // _MAX_POINTS_FOR_PLACEMENT)
+    step = -(-len(points) // 1_500)  # each class is subsampled, as the distances of all points take O(n^2) memory
     classes = np.unique(labels)
     some = np.concatenate([np.flatnonzero(labels == label)[::step] for label in classes])
     points, labels = points[some], labels[some]
     span = float(np.ptp(points, axis=0).max()) or 1.0
     apart = np.abs(points[:, None] - points)
-    near, own = (apart < _NEIGHBORHOOD_HALF_WIDTH * span).all(axis=2), labels[:, None] == labels
+    near, own = (apart < 0.05 * span).all(axis=2), labels[:, None] == labels
     crowds = (near & own).sum(axis=1) - (near & ~own).sum(axis=1)
+    name_size = span * np.array([0.17, 0.045])  # width and height of a class name; names closer than this overlap
     taken: list[int] = []
     for label in classes:
         best = np.flatnonzero(labels == label)
         # Stable, so that equal crowds give the same place on every platform.
         best = best[np.argsort(-crowds[best], kind="stable")]
-        free = best[(apart[best][:, taken] > _CLASS_NAME_WIDTH_AND_HEIGHT * span).any(axis=2).all(axis=1)]
+        free = best[(apart[best][:, taken] > name_size).any(axis=2).all(axis=1)]
         taken.append(int(free[0] if len(free) else best[0]))
     positions: Array = points[taken]
     return positions

@@ -205,10 +205,8 @@ def to_numpy(name: str, values: object) -> Array:
         raise UsageError(f"{name}: must be an array, got {format_value(values)} ({error}).") from error
 
 
-def labels_to_numpy(values: object, items: int) -> Array | None:
-    """Convert labels, numbers or strings, to a NumPy array (items,); None stays None."""
-    if values is None:
-        return None
+def labels_to_numpy(values: object, items: int) -> Array:
+    """Convert labels, numbers or strings, to a NumPy array (items,)."""
     labels = to_numpy("labels", values)
     check(labels.shape == (items,), f"labels: must have shape ({items},), got {labels.shape}.", "shape")
     return labels

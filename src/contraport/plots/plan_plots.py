@@ -53,7 +53,7 @@ class LogScale(NamedTuple):
         return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - MAX_DECADES), high)
 
     @property
-    def power_ticks(self) -> list[tuple[int, float]]:
+    def powers_and_positions(self) -> list[tuple[int, float]]:
         """Exponents of the powers of ten on the scale, each with its position from 0 to 1."""
         powers = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
         return [(power, (power - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for power in powers]
@@ -93,9 +93,6 @@ def excludes_self_pairs(plan: Array, target: Array) -> bool:
     """Return whether plan and target are square with an empty diagonal, so that self pairs are excluded."""
     is_square = plan.shape[0] == plan.shape[1] > 1
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
-
-
-MIN_LINE_MASS_SHARE = 0.02  # minimum mass of a drawn line, as a share of the uniform mass of a row, 1 / N
 
 
 def plan(plan: Values | RunSource, target: Values | None = None, *, width: float = 7.4) -> Figure:
@@ -139,7 +136,7 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
         ax.spines[:].set_visible(False)
     if target is not None:
         axes[0].set_title(f"plan: {share_on_target(mass, matrices['target']):.0%} of its mass on target")
-    powers: list[float] = [power for power, _ in scale.power_ticks] or [scale.log10_high]
+    powers: list[float] = [power for power, _ in scale.powers_and_positions] or [scale.log10_high]
     bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
     bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
     bar.set_label("mass of a pair")
@@ -192,9 +189,6 @@ def couplings(
     return figure
 
 
-MAX_ARROWS = 24  # per plan, from evenly spaced rows
-
-
 def arrow_maps(
     plans: Values | Mapping[str, Values],
     x: Values | None = None,
@@ -202,7 +196,7 @@ def arrow_maps(
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between points on two lines as arrows from each point to the mean of the points its mass goes to.
+    """Draw plans between points on two lines: an arrow from each point to the mean of its partners, weighted by mass.
 
     An arrow is opaque in proportion to the mass of its row. The bar at its end is one standard deviation of the columns
     to either side: a deterministic map has none. At most 24 evenly spaced rows have an arrow.
@@ -239,10 +233,10 @@ def arrow_maps(
 
 
 def _draw_arrow_map(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw a plan (N, M) between points x (N,) below and y (M,) above as arrows to the mean, with its deviation."""
+    """Draw arrows from points x (N,) below to the mean and standard deviation of their partners y (M,) above."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
-    for i in sent[np.linspace(0, len(sent) - 1, min(MAX_ARROWS, len(sent))).round().astype(int)]:
+    for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap
         shares = plan[i] / rows[i]
         mean = float(shares @ y)
         deviation = float(np.sqrt(shares @ (y - mean) ** 2))
@@ -289,7 +283,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
     n, m = plan.shape
     rows, columns = np.linspace(1, 0, n), np.linspace(1, 0, m)
     even = 1 / n
-    for i, j in zip(*np.nonzero(plan > MIN_LINE_MASS_SHARE * even), strict=True):
+    for i, j in zip(*np.nonzero(plan > 0.02 * even), strict=True):  # smaller masses would clutter the figure
         share = min(1.0, float(plan[i, j]) / even)
         color = BLUE if pair_mask[i, j] else ORANGE
         ax.plot([0, 1], [rows[i], columns[j]], color=color, linewidth=0.4 + 2.6 * share, alpha=0.15 + 0.75 * share)
@@ -300,7 +294,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw a dot at each height whose area is its mass relative to uniform, over a ring with the area of 1."""
+    """Draw a dot at each height, in proportion to its mass over the uniform mass, and a ring of the uniform mass."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

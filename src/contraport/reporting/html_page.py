@@ -86,8 +86,6 @@ def build_preview_records(previews: NDArray[Any]) -> list[PreviewJson]:
 MAX_PNG_URI_CHARS = 670_000
 """Maximum length of the data URI of a PNG sprite sheet; a longer one becomes JPEG: two runs stay below 2 MB."""
 
-JPEG_QUALITY = 80  # of sprite sheets, 0 to 100
-
 
 class Section(NamedTuple):
     """Section of the report page; `key` names its template file and is the id of its HTML element."""
@@ -165,5 +163,5 @@ def pack_sprite_sheet(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
     uri = encode_data_uri(image, "png", optimize=True)
     if len(uri) > MAX_PNG_URI_CHARS:
-        uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
+        uri = encode_data_uri(image, "jpeg", quality=80, optimize=True)
     return SpriteSheet(uri, columns, width, height)

@@ -79,7 +79,7 @@ def render_report(runs: Sequence[ReportedRun]) -> str:
 
 
 def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
-    """Render sections, and the figures and data that they added to it, as the text of an HTML page.
+    """Render sections as the text of an HTML page, with the figures and data that they added to `assets`.
 
     The `lede` is the heading of the page, with the title below it; without it the title is the heading.
     """

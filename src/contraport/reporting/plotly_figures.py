@@ -22,9 +22,9 @@ Figure = dict[str, Any]
 INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
-NUM_COLOR_STEPS = len(MASS_COLORS_ON_LIGHT)  # of the color scale
-
-COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in range(NUM_COLOR_STEPS)]
+COLORSCALE = [
+    [step / (len(MASS_COLORS_ON_LIGHT) - 1), f"var(--mass-{step})"] for step, _ in enumerate(MASS_COLORS_ON_LIGHT)
+]
 """Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
 
 CURVE_HEIGHT_PIXELS = 290  # of a figure of curves

@@ -60,7 +60,7 @@ class ReportedRun:
         return shorten_data_name((self.evaluation or self.config).get("data"))
 
     @property
-    def test_set_key(self) -> tuple[str, int | None]:
+    def test_set_and_size(self) -> tuple[str, int | None]:
         """Name of the evaluation data and number of test items: runs with equal keys can be compared."""
         return self.data_name, self.evaluation.get("test_items")
 

@@ -56,9 +56,9 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
     """
     sentences: list[str] = []
     evaluated = [run for run in runs if run.evaluation]
-    test_sets = dict.fromkeys(run.test_set_key for run in evaluated)
+    test_sets = dict.fromkeys(run.test_set_and_size for run in evaluated)
     for data, items in test_sets:
-        group = [run for run in evaluated if run.test_set_key == (data, items)]
+        group = [run for run in evaluated if run.test_set_and_size == (data, items)]
         headlines = choose_verdict_metrics(group)
         if len(group) == 1:
             sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]

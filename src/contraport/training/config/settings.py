@@ -20,11 +20,11 @@ from contraport.options import (
     BaseOptions,
     Command,
     get_declared_options,
-    get_display_name,
     int_in_range,
     matches_type,
     option,
     option_metadata,
+    to_config_value,
 )
 from contraport.training.config.data_options import (
     DataPreparationSettings,
@@ -92,7 +92,7 @@ class Settings(
     @property
     def method(self) -> str:
         """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2 (`predict`)."""
-        return self.recipe or get_display_name(self.objective or f"predict-{self.predict}")
+        return self.recipe or str(to_config_value(self.objective or f"predict-{self.predict}")).strip("<>")
 
     def to_config(self) -> dict[str, Any]:
         """Return the content of `config.yaml`: all settings that apply to the whole run, as plain values.
