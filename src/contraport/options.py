@@ -111,7 +111,7 @@ class Option:
         """True if the command line takes the option by position."""
         return self.is_python_positional and not self.is_cli_flag
 
-    def validate(self, value: Any) -> None:
+    def check_value(self, value: Any) -> None:
         """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
         if value is None and matches_type(None, self.type):
             return
@@ -125,7 +125,7 @@ class Option:
     def check_unchanged(self, value: Any, recorded: Any, file: Path) -> None:
         """Raise `UsageError` if the value differs from the recorded one although a resumed run must keep it."""
         if self.may_increase_on_resume:
-            self.validate(value)
+            self.check_value(value)
             good = value >= recorded
             check(good, f"{self.name}: must be at least {recorded}, as in {file}, got {value}.", "decreased")
         elif self.lifetime == "run":
@@ -209,7 +209,7 @@ class BaseOptions:
         for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # the defaults themselves are validated once, by the tests
-                one.validate(value)
+                one.check_value(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
         """Return a copy with some values replaced, without validation; for values that the library computes."""

@@ -26,7 +26,7 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
         assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.is_python_positional
         assert option.help.endswith(".")
         if not option.required:
-            option.validate(option.default)
+            option.check_value(option.default)
     told = docstring_parser.parse(inspect.getdoc(function) or "")
     assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
         key: option.help for key, option in verb.options_by_name.items()

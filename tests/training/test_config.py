@@ -46,7 +46,7 @@ def test_train_refuses_what_is_no_setting() -> None:
 
 def test_each_default_is_one_of_its_values() -> None:
     for option in TRAIN_OPTIONS.values():
-        option.validate(option.default)
+        option.check_value(option.default)
         assert option.group
         assert option.help.endswith(".")
 
@@ -59,17 +59,17 @@ def test_names_are_those_that_the_parts_know() -> None:
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):
         for value in known:
-            TRAIN_OPTIONS[name].validate(value)
+            TRAIN_OPTIONS[name].check_value(value)
         with raises_usage_error(f"{name}.unknown", ", ".join(sorted(known))):
-            TRAIN_OPTIONS[name].validate("?")
+            TRAIN_OPTIONS[name].check_value("?")
     with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_CLASSES))):
-        TRAIN_OPTIONS["logger"].validate(["?"])
+        TRAIN_OPTIONS["logger"].check_value(["?"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_of_settings(name: str) -> None:
     for setting, value in RECIPES[name].settings.items():
-        TRAIN_OPTIONS[setting].validate(value)
+        TRAIN_OPTIONS[setting].check_value(value)
         assert matches_type(value, TRAIN_OPTIONS[setting].type)
 
 
@@ -88,7 +88,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     }
     assert differ == {"epochs", "device"}
     for name, parameter in parameters.items():
-        TRAIN_OPTIONS[name].validate(
+        TRAIN_OPTIONS[name].check_value(
             parameter.default if parameter.default is not None else TRAIN_OPTIONS[name].default
         )
 

@@ -206,7 +206,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     if options is not None:  # checked before the imports of the command, which checks again
         for key, value in options.items():
             if key in command.options_by_name:
-                command.options_by_name[key].validate(value)
+                command.options_by_name[key].check_value(value)
         if command.resolve_options is not None:
             command.resolve_options(options)
     return options

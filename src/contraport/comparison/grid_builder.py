@@ -271,7 +271,7 @@ def check_train_options(argument: str, options: OptionMap) -> None:
         check_name(argument, key, TRAIN_OPTIONS)
         message = f"{argument}: {key} is set by the comparison itself, got {value!r}."
         check(key not in _RESERVED_TRAIN_OPTIONS, message, "reserved")
-        TRAIN_OPTIONS[key].validate(value)
+        TRAIN_OPTIONS[key].check_value(value)
 
 
 def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
