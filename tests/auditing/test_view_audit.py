@@ -77,6 +77,24 @@ def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.n
     assert sorted(missing) == sorted(result.flagged().tolist())
 
 
+def test_an_npz_without_flagged_views_keeps_its_other_arrays(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    train = views | {"d": np.round(1_000 * views["d"]).astype(np.int32), "weights": np.arange(1.0, ITEMS + 1)}
+    test = {f"{name}_test": array[:7] for name, array in train.items()}
+    np.savez(tmp_path / "views.npz", **train, **test)
+    out = tmp_path / "audit"
+    result = contraport.audit(data=tmp_path / "views.npz", method="frozen", out=out, drop=True)
+    flagged = np.zeros((ITEMS, 4), dtype=bool)
+    flagged[tuple(result.flagged().T)] = True
+    with np.load(out / "dropped.npz") as dropped:
+        assert {*dropped} == {*train, *test}
+        for name, array in (test | {"weights": train["weights"]}).items():
+            np.testing.assert_array_equal(dropped[name], array)
+        for view, name in enumerate("abcd"):
+            np.testing.assert_array_equal(np.isnan(dropped[name]).all(axis=1), flagged[:, view])
+            np.testing.assert_array_equal(dropped[name][~flagged[:, view]], train[name][~flagged[:, view]])
+    assert len(load(out / "dropped.npz", "test")) == 7
+
+
 def test_data_without_flagged_views_keep_weights_and_names(found: ViewAudit, tmp_path: Path) -> None:
     numbers = np.arange(ITEMS, dtype=np.float32)
     kinds = np.where(numbers < 100, "cat", "dog")

@@ -90,7 +90,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
             with report_write_errors("out", folder), console_logging(quiet=not options.progress):
                 for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
-                        path = result.write_npz_without_flagged_views(dataset, folder)
+                        path = result.write_npz_without_flagged_views(dataset, folder, data=options.data)
                     else:
                         path = write_clean_data(
                             result, form, folder, data=options.data, dataset=full, second=views[1],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from contraport.auditing.pairs.view_scores import (
 )
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
+from contraport.data.formats.array_files import read_npz
 from contraport.encoders import kind_from_shape
 from contraport.errors import check, is_integer
 from contraport.options import keep_deprecated_attributes
@@ -115,16 +117,25 @@ class ViewAudit:
         write_csv_columns(Path(folder) / "views.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
-    def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path) -> Path:
+    def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path, *, data: Any = None) -> Path:
         """Write the data to `dropped.npz` with flagged views set to NaN, which a training skips; return the path.
+
+        Args:
+            dataset: the items.
+            folder: folder of the file.
+            data: source of the items; all arrays of an `.npz` are kept, those of its test split too.
 
         Raises:
             UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
         """
         check_views_accept_nan(dataset)
-        arrays = dataset_to_arrays(dataset, self.view_names)
+        is_npz = isinstance(data, str | Path) and Path(data).is_file() and Path(data).suffix == ".npz"
+        arrays = read_npz("data", str(data)) if is_npz else dataset_to_arrays(dataset, self.view_names)
         for item, view in self.flagged().tolist():
-            arrays[self.view_names[view]][item] = np.nan
+            name = self.view_names[view]
+            if arrays[name].dtype.kind != "f":
+                arrays[name] = arrays[name].astype(np.float32)
+            arrays[name][self.source_rows[item] if is_npz else item] = np.nan
         path = folder / "dropped.npz"
         write_npz(path, arrays)
         return path
