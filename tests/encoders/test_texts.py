@@ -20,8 +20,8 @@ TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 
 def hashes(text, sizes=NGRAM_SIZES):
-    words, word_mask, ngrams, ngram_mask = WordAndNgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
-    return words[0][word_mask[0]].tolist(), ngrams[0][ngram_mask[0]].tolist()
+    pairs = WordAndNgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
+    return tuple(found[0][mask[0]].tolist() for found, mask in pairs)
 
 
 def test_equal_words_and_ngrams_have_equal_hashes_at_any_position():

@@ -72,7 +72,7 @@ class Projector(nn.Sequential):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the projections of features ``(b, F)``, or of sets ``(b, t, F)``; padding stays zero."""
-        return apply_without_padding(super().forward, features) if features.ndim == 3 else super().forward(features)
+        return apply_to_nonzero_vectors(super().forward, features) if features.ndim == 3 else super().forward(features)
 
 
 class Decoder(nn.Sequential):
@@ -273,7 +273,7 @@ def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
-    """Raise `UsageError` unless items have a number of dimensions, that of the expected kind of items."""
+    """Raise `UsageError` unless items have `num_dimensions` dimensions; the message names the `expected` items."""
     message = f"encoder: {encoder!r} takes {expected}, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
     check(len(shape) == num_dimensions, message, "shape")
 
@@ -290,7 +290,6 @@ WORD_DROPOUT_PROBABILITY = 0.1
 LOG_WEIGHT_SCALE = 30.0
 """Factor on stored log-weights: Adam changes them by about the learning rate per step, which alone is too slow."""
 _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
-_SPACE_BYTE = 32  # ASCII space
 
 
 class WordAndNgramHasher(nn.Module):
@@ -300,8 +299,8 @@ class WordAndNgramHasher(nn.Module):
     `sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
     integers, whose overflow is the same on every device.
 
-    Shape: texts uint8 ``(b, bytes)`` to hashes of the words ``(b, W)`` with a mask, and of the n-grams ``(b, P)`` with
-    a mask.
+    Shape: texts uint8 ``(b, bytes)`` to two pairs of hashes and mask, of the words ``(b, W)`` and of the n-grams
+    ``(b, P)``.
     """
 
     base_powers: Tensor
@@ -316,19 +315,19 @@ class WordAndNgramHasher(nn.Module):
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
-    def forward(self, texts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the hashes of words with a mask, and the hashes of n-grams with a mask."""
+    def forward(self, texts: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the hashes of the words and their mask, and the hashes of the n-grams and their mask."""
         codes = F.pad(texts, (1, 1)).long()
         present = codes > 0
         uppercase = (codes >= 65) & (codes <= 90)
         codes = torch.where(uppercase, codes + 32, codes)
         length = present.sum(1, keepdim=True)
         positions = torch.arange(codes.shape[1], device=codes.device)
-        blank = (present & (codes <= _SPACE_BYTE)) | (positions == 0) | (positions == length + 1)
-        codes = torch.where(blank, _SPACE_BYTE, codes)
+        blank = (present & (codes <= ord(" "))) | (positions == 0) | (positions == length + 1)
+        codes = torch.where(blank, ord(" "), codes)
         inverse_base_powers = self.inverse_base_powers[: codes.shape[1]]
         terms = codes * self.base_powers[: codes.shape[1]]
-        words, word_mask = self._hash_words_with_mask(terms, present & ~blank, inverse_base_powers)
+        words = self._hash_words_with_mask(terms, present & ~blank, inverse_base_powers)
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
@@ -337,7 +336,7 @@ class WordAndNgramHasher(nn.Module):
             windows = sums[:, size : size + count] - sums[:, :count]
             ngrams.append(torch.remainder(windows * inverse_base_powers[:count] + size, NUM_HASH_BUCKETS))
             ngram_masks.append(positions[:count] + size <= length + 2)
-        return words, word_mask, torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1)
+        return words, (torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
 
     @staticmethod
     def _hash_words_with_mask(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
@@ -359,10 +358,9 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
     torch.Size([3, 4096])
     """
-    words, word_mask, ngrams, ngram_mask = WordAndNgramHasher().to(texts.device)(texts)
-    return _sum_by_bucket_and_normalize(
-        torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1).float(), size
-    )
+    pairs = zip(*WordAndNgramHasher().to(texts.device)(texts), strict=True)
+    hashes, mask = (torch.cat(parts, dim=1) for parts in pairs)
+    return _sum_by_bucket_and_normalize(hashes, mask.float(), size)
 
 
 def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
@@ -372,14 +370,14 @@ def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> T
     return F.normalize(sums)
 
 
-def split_words(texts: Tensor) -> Tensor:
+def split_into_padded_words(texts: Tensor) -> Tensor:
     """Split texts at white space: UTF-8 bytes ``(b, bytes)`` to the bytes of each word, ``(b, words, longest)``.
 
     >>> from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
-    >>> [tensor_to_texts(words) for words in split_words(texts_to_tensor(["a red bag", "bag"]))]
+    >>> [tensor_to_texts(words) for words in split_into_padded_words(texts_to_tensor(["a red bag", "bag"]))]
     [['a', 'red', 'bag'], ['bag', '', '']]
     """
-    inside = texts > _SPACE_BYTE
+    inside = texts > ord(" ")
     starts = inside & ~F.pad(inside[:, :-1], (1, 0))
     rows, columns = inside.nonzero().unbind(1)
     word = (starts.cumsum(1) - 1)[rows, columns]
@@ -391,8 +389,8 @@ def split_words(texts: Tensor) -> Tensor:
     return split
 
 
-def apply_without_padding(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
-    """Apply a function of vectors, ``(k, F)``, to those of padded sets, ``(b, t, F)``; padding stays zero."""
+def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
+    """Apply a function, ``(k, F)`` to ``(k, G)``, to the vectors of sets ``(b, t, F)``; vectors of zeros stay zero."""
     present = sets.any(2).bool()
     values = function(sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
@@ -426,23 +424,19 @@ class SmallText(nn.Module):
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        words, word_mask, ngrams, ngram_mask = self.hasher(texts)
-        bags = torch.cat(
-            [self._sum_scaled_vectors(words, word_mask), self._sum_scaled_vectors(ngrams, ngram_mask)], dim=1
-        )
+        sums = []
+        for hashes, mask in self.hasher(texts):
+            # Divided by the root of their number, not the number: the norm then depends little on the text's length.
+            weights = F.dropout(mask.to(self.table.weight.dtype), WORD_DROPOUT_PROBABILITY, self.training)
+            weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
+            sums.append(F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights))
+        bags = torch.cat(sums, dim=1)
         residual: Tensor = self.layers(bags)
         return bags + residual
 
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
-        return apply_without_padding(self, split_words(texts))
-
-    def _sum_scaled_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
-        """Return the sum of the vectors of hashed words or n-grams, divided by the square root of their number."""
-        # over the root, not the number: the norm then depends little on the length of the text
-        weights = F.dropout(mask.to(self.table.weight.dtype), WORD_DROPOUT_PROBABILITY, self.training)
-        weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
-        return F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights)
+        return apply_to_nonzero_vectors(self, split_into_padded_words(texts))
 
 
 class WeightedNgramCounts(nn.Module):
@@ -471,8 +465,7 @@ class WeightedNgramCounts(nn.Module):
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``, of length 1."""
-        words, word_mask, ngrams, ngram_mask = self.hasher(texts)
-        hashes, mask = torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1)
+        hashes, mask = (torch.cat(parts, dim=1) for parts in zip(*self.hasher(texts), strict=True))
         dtype = self.log_weights.weight.dtype
         # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.
         log_weights = self.log_weights(hashes).squeeze(2).to(torch.promote_types(dtype, torch.float32))
@@ -482,7 +475,7 @@ class WeightedNgramCounts(nn.Module):
 
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
-        return apply_without_padding(self, split_words(texts))
+        return apply_to_nonzero_vectors(self, split_into_padded_words(texts))
 
 
 class ShortNgrams(WeightedNgramCounts):
