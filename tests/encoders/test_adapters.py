@@ -12,7 +12,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.encoders import Model
-from contraport.encoders.lora import add_lora, check_peft_installed, with_merged_lora
+from contraport.encoders.lora import inject_lora, with_merged_lora
 from contraport.errors import UsageError
 
 
@@ -29,7 +29,7 @@ def test_adapted_layer_computes_w_x_plus_twice_b_a_x() -> None:
     encoder = nn.Sequential(nn.Linear(5, 4), nn.ReLU())
     weights, x = encoder[0].weight.clone(), torch.randn(3, 5)
     before = encoder(x)
-    add_lora(encoder, 2)
+    inject_lora(encoder, 2)
     assert torch.equal(encoder(x), before)
     learning = {name: value for name, value in encoder.named_parameters() if value.requires_grad}
     (down,) = (value for name, value in learning.items() if "lora_A" in name)
@@ -48,7 +48,7 @@ def test_merged_model_has_the_original_structure(name: str) -> None:
     torch.manual_seed(0)
     model = Model(name, [shape]).eval()
     own = {key: value.clone() for key, value in model.state_dict().items()}
-    add_lora(model.encoders[0], 2)
+    inject_lora(model.encoders[0], 2)
     items = torch.rand(4, *shape)
     assert all(
         torch.equal(value, own[key.replace(".base_layer", "")])
@@ -73,7 +73,7 @@ def test_transposed_linear_layers_of_gpt2() -> None:
     weights, x = encoder[0].weight.clone(), torch.randn(3, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        add_lora(encoder, 2)
+        inject_lora(encoder, 2)
     randomize(encoder)
     (down,) = (value for name, value in encoder.named_parameters() if "lora_A" in name)
     (up,) = (value for name, value in encoder.named_parameters() if "lora_B" in name)
@@ -89,7 +89,7 @@ def test_transposed_linear_layers_of_gpt2() -> None:
 def test_adapted_layers() -> None:
     pytest.importorskip("peft")
     encoder = timm.create_model("test_vit", num_classes=0)
-    add_lora(encoder, 1)
+    inject_lora(encoder, 1)
     of_blocks = {name.split(".lora_A")[0] for name, _ in encoder.named_parameters() if ".lora_A" in name}
     assert of_blocks == {
         f"blocks.{block}.{layer}"
@@ -97,29 +97,29 @@ def test_adapted_layers() -> None:
         for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
     }
     both = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2), "after": nn.Linear(4, 4)})
-    add_lora(both, 1)
+    inject_lora(both, 1)
     assert {name.partition(".")[0] for name, _ in both.named_parameters() if ".lora_A" in name} == {"after"}
     grouped = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4))
-    add_lora(grouped, 1)
+    inject_lora(grouped, 1)
     assert {name.partition(".")[0] for name, _ in grouped.named_parameters() if ".lora_A" in name} == {"0"}
 
 
 def test_rejects_encoder_without_adaptable_layers() -> None:
     pytest.importorskip("peft")
     with raises_usage_error("lora.unsupported_encoder", "Sequential"):
-        add_lora(nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), 2)
+        inject_lora(nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), 2)
 
 
 def test_rejects_rank_above_every_layer() -> None:
     pytest.importorskip("peft")
     network = nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4))
-    add_lora(network, 4)
+    inject_lora(network, 4)
     with raises_usage_error("lora.invalid", 4, 5):
-        add_lora(nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4)), 5)
+        inject_lora(nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4)), 5)
 
 
 def test_missing_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError) as caught:
-        check_peft_installed()
+        inject_lora(nn.Linear(2, 2), 1)
     assert "contraport[peft]" in str(caught.value)

@@ -70,7 +70,7 @@ def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
         tmp_path / "timm", encoder, "resnet18", input_size=[3, 96, 96], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]
     )
     weights = read_initial_weights(folder, None)
-    assert (weights.encoder_names, weights.image_size) == ("resnet18", 96)
+    assert (weights.encoder_option, weights.image_size) == ("resnet18", 96)
     assert weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)]) == [([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])]
     assert weights.resolve_input_statistics([([0.0], [1.0])]) == [([0.0], [1.0])]
     model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
@@ -110,7 +110,7 @@ def test_run_has_encoder_stem_and_statistics(tmp_path: Path) -> None:
     source = Model("resnet18", [SHAPE], mean=[[0.3] * 3], std=[[0.2] * 3])
     source.save_pretrained(tmp_path / "run" / "model")
     weights = read_initial_weights(tmp_path / "run", None)
-    assert (weights.encoder_names, weights.image_size, weights.has_low_resolution_stem) == (["resnet18"], 32, True)
+    assert (weights.encoder_option, weights.image_size, weights.has_low_resolution_stem) == (["resnet18"], 32, True)
     ((mean, std),) = weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)])
     assert mean == pytest.approx([0.3] * 3)
     assert std == pytest.approx([0.2] * 3)

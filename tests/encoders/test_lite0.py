@@ -19,7 +19,7 @@ from contraport.encoders import Model, lite0, load_pretrained_weights
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 
-installed = pytest.mark.skipif(not lite0.is_lite0_installed(), reason="needs the extra weights")
+installed = pytest.mark.skipif(not lite0.are_lite0_weights_installed(), reason="needs the extra weights")
 STRIDES = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 

@@ -61,7 +61,7 @@ def test_lists_alternatives_for_labels_and_domains() -> None:
 def test_recommends_fixed_weights_for_few_photos(
     installed: bool, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.training.advise.is_lite0_installed", lambda: installed)
+    monkeypatch.setattr("contraport.training.advise.are_lite0_weights_installed", lambda: installed)
     advice = contraport.advise(dataset({"a": np.zeros((40, 3, 8, 8), np.uint8)}))
     assert f"--encoder {encoder} " in advice.command
     assert "--freeze" in advice.command

@@ -118,7 +118,7 @@ def test_suggests_the_option_that_was_given_and_a_batch_size_only_in_place_of_on
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contraport.training.preflight.is_lite0_installed", lambda: installed)
+    monkeypatch.setattr("contraport.training.preflight.are_lite0_weights_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
     told = find_encoder_warning(Settings(data="my photos"), photos) or ""
     names = re.findall(r"--encoder (\w+)", told)

