@@ -31,20 +31,17 @@ from contraport.errors import (
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
-_TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
-"""Text fields of `Features`, each with its name in feature files."""
+_STORED_TEXT_NAMES = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
+"""Names in feature files of the fields of `Features` that are one text."""
 
-_ITEM_ARRAY_NAMES = {"source_rows": "rows", **{name: name for name in ("splits", "keys", "descriptions", "labels")}}
-"""Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
+_STORED_ITEM_NAMES = {"source_rows": "rows", **{name: name for name in ("splits", "keys", "descriptions", "labels")}}
+"""Names in `.npz` files of the fields of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
 """Maximum number of bytes of features in a row group of a Parquet file, which is held in memory at a time."""
 
 _ITEM_COLUMNS = "row", "split", "key", "description", "label", "class_name"
 """Names of the columns of Parquet files other than features."""
-
-_SHARD_NUMBERS_PATTERN = re.compile(r"\.\d{5}-of-\d{5}")
-"""Pattern of the number and total of shards in a file name, as in ``photos.00000-of-00002.npz``."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class Features:
         good = self.features.ndim == 2 and self.features.dtype.kind == "f"
         check(good, f"features: must be rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
         check(self.features.size > 0, f"features: must have items and numbers, got {self.features.shape}.", "empty")
-        for name in _ITEM_ARRAY_NAMES:
+        for name in _STORED_ITEM_NAMES:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
@@ -104,7 +101,7 @@ class Features:
 
     def take(self, positions: np.ndarray | slice) -> Features:
         """Return the `Features` of the items at the given positions."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_ITEM_ARRAY_NAMES)}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_STORED_ITEM_NAMES)}
         return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
@@ -118,7 +115,7 @@ class Features:
         return f"{self.splits[position]} row {self.source_rows[position]}"
 
     def item_description(self, position: int) -> str | None:
-        """Return the beginning of the text of the item at a position; None if it has none, or no name besides."""
+        """Return the beginning of the text of the item at a position; None without a text, or if that is the name."""
         return None if self.descriptions is None else str(self.descriptions[position])
 
     def item_title(self, position: int) -> str:
@@ -177,8 +174,8 @@ def shard_path(path: Path, number: int, total: int) -> Path:
     return path.with_name(f"{path.stem}.{number:05d}-of-{total:05d}{path.suffix}")
 
 
-def find_files_conflicting_with_shards(path: Path, total: int | None = None) -> list[Path]:
-    """Find existing files that conflict with new shards, as `read_features` would read them instead or in addition.
+def list_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
+    """List the existing files that `read_features` would read in place of new shards, or besides them.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
@@ -316,7 +313,7 @@ def _list_complete_shards(path: Path) -> list[Path]:
 def _list_shard_files(path: Path) -> list[Path]:
     """Return the existing shards of a feature file, sorted, whatever their totals."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
-    return [file for file in files if _SHARD_NUMBERS_PATTERN.fullmatch(file.stem.removeprefix(path.stem))]
+    return [file for file in files if re.fullmatch(r"\.\d{5}-of-\d{5}", file.stem.removeprefix(path.stem))]
 
 
 def _parse_shard_total(shard: Path) -> int:
@@ -326,7 +323,7 @@ def _parse_shard_total(shard: Path) -> int:
 
 def _concatenate_shards(shards: Sequence[Features]) -> Features:
     """Join shards in order; values that a shard lacks are left out."""
-    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_ITEM_ARRAY_NAMES)}
+    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_STORED_ITEM_NAMES)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in arrays.items()
@@ -343,27 +340,29 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
     """Return the text fields of features by their names in files, without missing ones."""
-    values = {stored: getattr(features, name) for name, stored in _TEXT_FIELDS.items()}
+    values = {stored: getattr(features, name) for name, stored in _STORED_TEXT_NAMES.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _write_npz(path: Path, features: Features) -> None:
     """Write features and item values as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
-    arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
+    arrays |= {stored: getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
     arrays |= {name: np.array(value) for name, value in _metadata_by_stored_name(features).items()}
     with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
 
 
 def _read_npz(path: Path) -> Features:
-    """Read features from a `.npz` file; other arrays are ignored unless there are source rows and splits."""
+    """Read features from a `.npz` file; without the arrays `rows` and `splits` all arrays of items are ignored."""
     arrays = read_npz_arrays(path)
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
-    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _TEXT_FIELDS.items() if stored in arrays}
-    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _ITEM_ARRAY_NAMES.items()}
+    metadata: dict[str, Any] = {
+        name: str(arrays[stored]) for name, stored in _STORED_TEXT_NAMES.items() if stored in arrays
+    }
+    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _STORED_ITEM_NAMES.items()}
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
@@ -425,7 +424,7 @@ def _read_parquet(path: Path) -> Features:
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
     """Return the item values of features as Parquet columns by name."""
-    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
+    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
     return {name: values for name, values in columns.items() if values is not None}
@@ -448,7 +447,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mappi
 
 
 def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Read the columns of a Parquet file as an Arrow table, with its offsets validated."""
+    """Read the columns of a Parquet file as an Arrow table, after a full validation."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, columns=columns, partitioning=None)
@@ -467,7 +466,9 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
         class_names = np.array([""] * (int(labels.max()) + 1), dtype=columns["class_name"].dtype)
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    metadata = {name: stored[key] for name, of in _TEXT_FIELDS.items() if (key := _METADATA_PREFIX + of) in stored}
+    metadata = {
+        name: stored[key] for name, of in _STORED_TEXT_NAMES.items() if (key := _METADATA_PREFIX + of) in stored
+    }
     return Features(
         array,
         columns["row"],

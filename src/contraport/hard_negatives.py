@@ -25,8 +25,6 @@ MAX_BLOCK_SIMILARITIES = 2**24  # maximum number of similarities held in memory 
 MAX_EXACT_PAIRS = 10**9
 """Maximum number of queries times candidates whose similarities are all computed; beyond it, a search by cells."""
 
-MIN_RECALL = 0.99  # share of the most similar candidates that a search by cells must find, on a sample of the queries
-
 RECALL_QUERIES = 1_000
 """Number of queries by which the search by cells is fitted, and of others on which its recall is measured."""
 
@@ -154,7 +152,7 @@ def _search_negatives_with_scores(
     # More than the rule considers: positives are among the most similar, and are removed afterwards.
     count = min(last + most_positives, total)
     is_large = len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1
-    search = _build_search_by_cells(queries, columns, count) if is_large else None
+    search = _find_cell_search(queries, columns, count) if is_large else None
     block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else QUERIES_PER_BLOCK
     positions, scores = [], []
     for first in range(0, len(queries), block_size):
@@ -188,10 +186,10 @@ def _search_negatives_with_scores(
     return torch.cat(positions), torch.cat(scores)
 
 
-def _build_search_by_cells(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
-    """Build a search by cells for most of the `count` columns most similar to each query; None if it is no faster."""
+def _find_cell_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
+    """Find a search by cells with 99 % of each query's `count` nearest columns; None if the exact one is faster."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
-    search = calibrate_search(queries, columns, count, generator, min_recall=MIN_RECALL, sample_size=RECALL_QUERIES)
+    search = calibrate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:
         sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(columns), search.num_measured)]
         message = "Compared %s first views with %s of %s candidates each: recall %.3f on %s of them."

@@ -275,7 +275,7 @@ def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
     subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
     losses = collect_page_arrays(subject, has_probe=False)["losses"]
     assert losses.shape == (30,)
-    assert losses.mean() == pytest.approx(float(objective(*subject.random_view_projections)), rel=1e-5)
+    assert losses.mean() == pytest.approx(float(objective(*subject.two_view_projections)), rel=1e-5)
 
 
 def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_recall_counts_ranks_up_to_the_number() -> None:
 
 def test_mutual_information_is_log_n_minus_the_loss() -> None:
     context = context_of()
-    loss = info_nce(0.2)(*(view.double() for view in context.random_view_projections))
+    loss = info_nce(0.2)(*(view.double() for view in context.two_view_projections))
     assert METRICS["mutual_information"](context).value == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 
@@ -288,7 +288,7 @@ def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
 def test_equal_captions_are_one_candidate() -> None:
     """Thirty images share three captions, so that no caption has a rank beyond 3."""
     context = context_of(make=captioned)
-    assert context.retrieval_directions == ("image to caption", "caption to image")
+    assert context.retrieval_direction_names == ("image to caption", "caption to image")
     assert context.retrieval_ranks[:, 0].max() <= 3
     assert context.retrieval_ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
 

@@ -40,7 +40,7 @@ from contraport.features import (
     SUPPORTED_SUFFIXES,
     FeatureFileBuffer,
     Features,
-    find_files_conflicting_with_shards,
+    list_conflicting_files,
     open_feature_buffer,
     read_features,
     remove_feature_file,
@@ -151,7 +151,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     path = out if processes == 1 else shard_path(out, rank, processes)
     _check_output(options, path, processes)
     has_shards = processes > 1 or options.shard_items is not None
-    older = find_files_conflicting_with_shards(out, processes if processes > 1 else None) if has_shards else []
+    older = list_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = as_run_folder(options.run)

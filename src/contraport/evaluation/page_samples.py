@@ -119,7 +119,7 @@ def _compute_mismatch_score_arrays(context: EvalContext, positions: Tensor) -> A
     """
     if len(context.test.shapes) != 2 or len(positions) < MIN_PAIRS or not context.has_comparable_views:
         return {}
-    views = context.random_view_features if context.has_shared_encoder else context.random_view_projections
+    views = context.two_view_features if context.has_shared_encoder else context.two_view_projections
     agreement = score_pairs(PairedFeatures((views[0][positions], views[1][positions])))
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 

@@ -22,8 +22,6 @@ from contraport.errors import (
 )
 from contraport.objectives.inputs import check_dense
 
-COLUMN_ROLES = ("negatives", "views")  # of the columns after the second
-
 
 class SentenceTransformerLoss(nn.Module):
     """Adapter that makes an objective a loss for `SentenceTransformerTrainer`.
@@ -64,7 +62,7 @@ class SentenceTransformerLoss(nn.Module):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_name("columns", columns, COLUMN_ROLES)
+        check_name("columns", columns, ("negatives", "views"))
         check_type("model", model, nn.Module, "SentenceTransformer(...)")
         if mini_batch_size is not None:
             check_integer("mini_batch_size", mini_batch_size)
@@ -107,7 +105,7 @@ class SentenceTransformerLoss(nn.Module):
             if labels is not None and labels.ndim == 2:
                 sizes = [len(column) for column in columns]
                 check(len({*sizes}) == 1, f"columns: must have the same rows with scores, got {sizes} rows.", "shape")
-                options = {"target": _build_target_from_scores(labels, len(anchor), len(candidates))}
+                options = {"target": _build_pair_list(labels, len(anchor), len(candidates))}
                 candidates = [torch.cat(candidates)]
             positive, *negatives = candidates
             if negatives:
@@ -160,8 +158,8 @@ def _select_feature_rows(features: Mapping[str, Any], rows: slice) -> dict[str, 
     }
 
 
-def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Build the target that distributes each anchor's mass over its own candidates by scores (rows, candidates)."""
+def _build_pair_list(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
+    """Build the target that distributes the mass of each anchor over its candidates by scores (rows, candidates)."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

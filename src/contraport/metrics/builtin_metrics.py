@@ -34,14 +34,6 @@ REQUIRES_LABELS = Requirement(
     lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
 )
 REQUIRES_TWO_CLASSES = Requirement(lambda context: context.num_train_classes > 1, "all labels are of one class")
-REQUIRES_REGRESSION_TARGETS = Requirement(
-    lambda context: context.train.regression_targets is not None and context.test.regression_targets is not None,
-    "there are no numbers to predict",
-    is_rarely_met=True,
-)
-REQUIRES_VARYING_TARGETS = Requirement(
-    lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
-)
 REQUIRES_TWO_DOMAINS = Requirement(
     lambda context: (
         context.train.domains is not None
@@ -51,26 +43,6 @@ REQUIRES_TWO_DOMAINS = Requirement(
     "there are fewer than two domains",
     is_rarely_met=True,
 )
-REQUIRES_SHARED_DOMAINS = Requirement(
-    lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
-    "training and test items share no domain",
-    is_rarely_met=True,
-)
-REQUIRES_CLASSES_IN_OTHER_DOMAINS = Requirement(
-    lambda context: all(
-        len(context.train_labels[context.train_domains != domain].unique()) > 1
-        for domain in context.test_domains.unique()
-    ),
-    "domains share fewer than two classes",
-    is_rarely_met=True,
-)
-REQUIRES_IMAGES = Requirement(
-    attrgetter("image_channel_counts"), "the items are not images with pixels in [0, 1]", is_rarely_met=True
-)
-REQUIRES_GREY_OR_RGB = Requirement(
-    lambda context: context.image_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
-)
-REQUIRES_SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 REQUIRES_STORED_AUGMENTATION = Requirement(
     lambda context: context.views.missing_transform_name is None,
     "the augmentation was an object, which the run folder does not store",
@@ -79,32 +51,14 @@ REQUIRES_STORED_AUGMENTATION = Requirement(
 REQUIRES_COMPARABLE_VIEWS = Requirement(
     attrgetter("has_comparable_views"), "the views have embeddings of different sizes"
 )
-REQUIRES_INFO_NCE_OBJECTIVE = Requirement(
-    lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
-)
 REQUIRES_TEXT_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
-)
-REQUIRES_TRAINABLE_WEIGHTS = Requirement(
-    lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
 )
 REQUIRES_LINK_DATA = Requirement(
     attrgetter("has_link_data"), "the items are not pairs between two sets", is_rarely_met=True
 )
-REQUIRES_UNSEEN_TEST_ROWS = Requirement(
-    attrgetter("has_untrained_test_rows"), "each row of the test pairs has training pairs", True
-)
 REQUIRES_NO_LINK_DATA = Requirement(
     lambda context: not context.has_link_data, "a row of a coupling has several partners; see the group links"
-)
-REQUIRES_CLASS_WITH_TWO_TEST_ITEMS = Requirement(
-    lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"
-)
-REQUIRES_TEST_ITEM_PER_CLASS = Requirement(
-    lambda context: len(context.test) >= context.num_train_classes, "there are fewer test items than classes"
-)
-REQUIRES_MORE_THAN_10_TEST_ITEMS = Requirement(
-    lambda context: len(context.test) > 10, "there are only 10 test items or fewer"
 )
 
 # Decorators: `register_metric` with the settings that a group of metrics shares.
@@ -127,7 +81,13 @@ register_clustering_metric = partial(
     group="clustering",
     better="higher",
     pattern="{:.3f}",
-    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TEST_ITEM_PER_CLASS),
+    requires=(
+        REQUIRES_LABELS,
+        REQUIRES_TWO_CLASSES,
+        Requirement(
+            lambda context: len(context.test) >= context.num_train_classes, "there are fewer test items than classes"
+        ),
+    ),
 )
 
 
@@ -140,7 +100,7 @@ def linear_probe_correctness(context: EvalContext) -> ItemValues:
 @register_accuracy_metric("kNN")
 def knn_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
-    positions = context.sample_test_positions(probes.MAX_KNN_TEST_ITEMS, context.train)
+    positions = context.find_test_sample(probes.MAX_KNN_TEST_ITEMS, len(context.train))
     at = slice(None) if positions is None else positions
     train_features, test_features = (
         features.to(context.device) for features in (context.train_features, context.test_features[at])
@@ -188,7 +148,15 @@ def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValu
 @register_share_metric(
     "Fine-tuning",
     group="fine-tuning",
-    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TRAINABLE_WEIGHTS),
+    requires=(
+        REQUIRES_LABELS,
+        REQUIRES_TWO_CLASSES,
+        Requirement(
+            lambda context: any(True for _ in context.encoder.parameters()),
+            "there are no weights to train",
+            is_rarely_met=True,
+        ),
+    ),
     default=False,
 )
 def fine_tuning_correctness(context: EvalContext) -> ItemValues:
@@ -204,7 +172,18 @@ def fine_tuning_correctness(context: EvalContext) -> ItemValues:
     better="higher",
     unit="share of the variance",
     pattern="{:.3f}",
-    requires=(REQUIRES_REGRESSION_TARGETS, REQUIRES_VARYING_TARGETS),
+    requires=(
+        Requirement(
+            lambda context: (
+                context.train.regression_targets is not None and context.test.regression_targets is not None
+            ),
+            "there are no numbers to predict",
+            is_rarely_met=True,
+        ),
+        Requirement(
+            lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
+        ),
+    ),
 )
 def r_squared_result(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
@@ -214,7 +193,17 @@ def r_squared_result(context: EvalContext) -> MetricResult:
 
 
 @register_share_metric(
-    "Domain probe", group="domains", requires=(REQUIRES_TWO_DOMAINS, REQUIRES_SHARED_DOMAINS), better="neither"
+    "Domain probe",
+    group="domains",
+    requires=(
+        REQUIRES_TWO_DOMAINS,
+        Requirement(
+            lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
+            "training and test items share no domain",
+            is_rarely_met=True,
+        ),
+    ),
+    better="neither",
 )
 def domain_probe_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
@@ -225,7 +214,19 @@ def domain_probe_correctness(context: EvalContext) -> ItemValues:
 @register_share_metric(
     "Unseen domain",
     group="domains",
-    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TWO_DOMAINS, REQUIRES_CLASSES_IN_OTHER_DOMAINS),
+    requires=(
+        REQUIRES_LABELS,
+        REQUIRES_TWO_CLASSES,
+        REQUIRES_TWO_DOMAINS,
+        Requirement(
+            lambda context: all(
+                len(context.train_labels[context.train_domains != domain].unique()) > 1
+                for domain in context.test_domains.unique()
+            ),
+            "domains share fewer than two classes",
+            is_rarely_met=True,
+        ),
+    ),
 )
 def unseen_domain_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
@@ -285,7 +286,11 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     better="higher",
     unit="share of test pairs",
     pattern="{:.1%}",
-    requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_UNSEEN_TEST_ROWS),
+    requires=(
+        REQUIRES_LINK_DATA,
+        REQUIRES_COMPARABLE_VIEWS,
+        Requirement(attrgetter("has_untrained_test_rows"), "each row of the test pairs has training pairs", True),
+    ),
     numbers=(10,),
     headline=False,
 )
@@ -300,8 +305,8 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(
         context.retrieval_ranks <= number,
-        column_names=context.retrieval_directions,
-        positions=context.ranked_test_positions,
+        column_names=context.retrieval_direction_names,
+        positions=context.retrieval_sample_positions,
     )
 
 
@@ -318,8 +323,8 @@ def median_rank_result(context: EvalContext) -> MetricResult:
     return intervals.MetricResult(
         context.retrieval_ranks,
         intervals.bootstrap_medians,
-        column_names=context.retrieval_directions,
-        positions=context.ranked_test_positions,
+        column_names=context.retrieval_direction_names,
+        positions=context.retrieval_sample_positions,
     )
 
 
@@ -337,15 +342,21 @@ def zero_shot_correctness(context: EvalContext) -> ItemValues:
     better="higher",
     unit="nats",
     pattern="{:.3f}",
-    requires=(REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION, REQUIRES_INFO_NCE_OBJECTIVE),
+    requires=(
+        REQUIRES_COMPARABLE_VIEWS,
+        REQUIRES_STORED_AUGMENTATION,
+        Requirement(
+            lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
+        ),
+    ),
     headline=False,
 )
-def mutual_information_bound(context: EvalContext) -> MetricResult:
+def mutual_information_result(context: EvalContext) -> MetricResult:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
-    positions = context.ranked_test_positions
+    positions = context.retrieval_sample_positions
     values = retrieval.log_match_probability_per_item(
-        *context.random_view_projections, context.info_nce_temperature, positions=positions
+        *context.two_view_projections, context.info_nce_temperature, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 
@@ -354,11 +365,14 @@ def mutual_information_bound(context: EvalContext) -> MetricResult:
     "Alignment",
     better="lower",
     unit="squared distance",
-    requires=(REQUIRES_SHARED_ENCODER, REQUIRES_STORED_AUGMENTATION),
+    requires=(
+        Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder"),
+        REQUIRES_STORED_AUGMENTATION,
+    ),
 )
 def alignment_per_item(context: EvalContext) -> ItemValues:
     """Squared distance between two random views of each item on the unit sphere, averaged over items."""
-    return embedding_geometry.squared_view_distances(*context.random_view_features)
+    return embedding_geometry.squared_view_distances(*context.two_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
@@ -368,7 +382,13 @@ def uniformity_influences(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric(
-    "Tolerance", better="neither", unit="cosine", requires=(REQUIRES_LABELS, REQUIRES_CLASS_WITH_TWO_TEST_ITEMS)
+    "Tolerance",
+    better="neither",
+    unit="cosine",
+    requires=(
+        REQUIRES_LABELS,
+        Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
+    ),
 )
 def tolerance_influences(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
@@ -382,7 +402,11 @@ def effective_rank_influences(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric(
-    "Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(REQUIRES_MORE_THAN_10_TEST_ITEMS,)
+    "Hubness",
+    better="lower",
+    unit="skewness",
+    pattern="{:.2f}",
+    requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_influences(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
@@ -412,7 +436,14 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
         )
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
-    all_requirements = (REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_IMAGES, *requirements)
+    all_requirements = (
+        REQUIRES_LABELS,
+        REQUIRES_TWO_CLASSES,
+        Requirement(
+            attrgetter("image_channel_counts"), "the items are not images with pixels in [0, 1]", is_rarely_met=True
+        ),
+        *requirements,
+    )
     numbers = (1, 2, 3, 4, 5)
     register_share_metric(title, group="robustness", numbers=numbers, requires=all_requirements, default=False)(
         accuracy
@@ -424,4 +455,11 @@ _register_corruption_metric("blur", "Blur@{}", "blurred test images")
 _register_corruption_metric("brightness", "Brightness@{}", "brightened test images")
 _register_corruption_metric("contrast", "Contrast@{}", "test images with reduced contrast")
 _register_corruption_metric("occlusion", "Occlusion@{}", "test images with a grey square at a random position")
-_register_corruption_metric("jpeg", "JPEG@{}", "test images after strong JPEG compression", REQUIRES_GREY_OR_RGB)
+_register_corruption_metric(
+    "jpeg",
+    "JPEG@{}",
+    "test images after strong JPEG compression",
+    Requirement(
+        lambda context: context.image_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+    ),
+)

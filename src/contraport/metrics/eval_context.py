@@ -103,7 +103,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`, cut from its untruncated features, if given."""
+        """Return the features of a dataset, `(n, F)`: computed, or the first coordinates of the untruncated ones."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.representation_size_per_view, dim=1)
@@ -201,13 +201,13 @@ class EvalContext:
         return self._extract_features(self.test, None if self._untruncated is None else self._untruncated.test_features)
 
     @cached_property
-    def random_view_features(self) -> tuple[Tensor, Tensor]:
+    def two_view_features(self) -> tuple[Tensor, Tensor]:
         """Features of two random views of each test item, each `(m, F)`; every access gives the same views."""
         first, second = self._embed_views(self.test)
         return first, second
 
     @cached_property
-    def random_view_projections(self) -> tuple[Tensor, Tensor]:
+    def two_view_projections(self) -> tuple[Tensor, Tensor]:
         """Projections of two random views of each test item, each `(m, d)`: the input of the objective."""
         first, second = self._embed_views(self.test, project=True)
         return first, second
@@ -217,7 +217,7 @@ class EvalContext:
         return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
 
     @cached_property
-    def retrieval_directions(self) -> tuple[str, ...]:
+    def retrieval_direction_names(self) -> tuple[str, ...]:
         """Names of the retrieval directions, such as "image to caption"; empty for augmentations of one view."""
         return tuple(f"{query} to {candidate}" for query, candidate in permutations(self.test.view_names, 2))
 
@@ -227,38 +227,38 @@ class EvalContext:
 
         Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
         """
-        if not self.retrieval_directions and self.has_shared_encoder:
-            return self.random_view_features
-        has_views = len(self.retrieval_directions) > 0
+        if not self.retrieval_direction_names and self.has_shared_encoder:
+            return self.two_view_features
+        has_views = len(self.retrieval_direction_names) > 0
         return self._embed_views(self.test, project=not self.has_shared_encoder, unaugmented=has_views)
 
     @cached_property
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
         """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest.
 
-        Of a sample of many items, those of `ranked_test_positions`.
+        Of a sample of many items, those of `retrieval_sample_positions`.
         """
         return retrieval_ranks(
             *self.retrieval_view_embeddings,
-            content_ids=self.test.content_ids if self.retrieval_directions else None,
-            positions=self.ranked_test_positions,
+            content_ids=self.test.content_ids if self.retrieval_direction_names else None,
+            positions=self.retrieval_sample_positions,
         )
 
     @cached_property
-    def ranked_test_positions(self) -> np.ndarray[Any, Any] | None:
-        """Positions of the test items that retrieval ranks, `(q,)`; None if it ranks all."""
-        return self.sample_test_positions(MAX_RANKED_TEST_ITEMS, self.test)
+    def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
+        """Positions of the random sample of test items that retrieval ranks, `(q,)`; None if it ranks all."""
+        return self.find_test_sample(MAX_RANKED_TEST_ITEMS, len(self.test))
 
-    def sample_test_positions(self, most: int, candidates: Dataset) -> np.ndarray[Any, Any] | None:
-        """Return the positions of a random sample of `most` test items, `(most,)`; None if all are to be used.
+    def find_test_sample(self, size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
+        """Return the positions of a random sample of `size` test items, `(size,)`; None if all are to be used.
 
-        All are used if there are no more, or if these and the `candidates` that each is compared with are at most
+        All are used if there are no more, or if all pairs of a test item and a candidate are at most
         `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
         """
         items = len(self.test)
-        if items <= most or items * len(candidates) <= MAX_COMPARED_PAIRS:
+        if items <= size or items * num_candidates <= MAX_COMPARED_PAIRS:
             return None
-        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:most].numpy()
+        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:size].numpy()
 
     @property
     def has_link_data(self) -> bool:
@@ -277,11 +277,11 @@ class EvalContext:
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
-        rows, used_columns = self._embed_linked_entities(0), self._embed_linked_entities(1)[used]
+        rows, used_columns = self._embed_entities_by_id(0), self._embed_entities_by_id(1)[used]
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
-    def _embed_linked_entities(self, view: int) -> Tensor:
-        """Embed the entities of one view that are in a pair, `(ids, d)`; rows of other entities are zeros.
+    def _embed_entities_by_id(self, view: int) -> Tensor:
+        """Embed the entities of one view that are in a pair, `(ids, d)`; the rows of all other ids are zero.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
