@@ -48,10 +48,6 @@ C = TypeVar("C", bound=Callable[..., Any])
 OptionCheck = Callable[[str, Any], None]
 """Function of an option's name and value that raises `UsageError` if the value is invalid."""
 
-OptionLifetime = Literal["run", "machine", "call"]
-"""Lifetime of an option's value: the whole run, one machine (it may change on resume), or one call."""
-
-MAX_INTEGER_OPTION = 2**31 - 1  # default upper bound of integer options: the largest signed integer of 32 bits
 REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
@@ -79,7 +75,7 @@ class Option:
         group: Heading of the option in the help of a command.
         check: Function that raises for an invalid value; replaces the check of the type.
         serialize: Function that converts a value to what `config.yaml` stores.
-        lifetime: How long a value holds: for a run, a machine or a call.
+        lifetime: How long a value holds: for the whole run, one machine (it may change on resume), or one call.
         may_increase_on_resume: Whether the value may be increased when a run is resumed.
         is_cli_flag: Whether the option is a flag on the command line although it is positional in Python.
         deprecated_name: Old name that is still accepted, with a warning; empty for none.
@@ -95,7 +91,7 @@ class Option:
     group: str = ""
     check: OptionCheck | None = None
     serialize: Callable[[Any], Any] = to_config_value
-    lifetime: OptionLifetime = "run"
+    lifetime: Literal["run", "machine", "call"] = "run"
     may_increase_on_resume: bool = False
     is_cli_flag: bool = False
     deprecated_name: str = ""
@@ -333,8 +329,8 @@ def _add_args_section(docstring: str, details: str, options: Mapping[str, Option
     return "\n".join([before + inserted, *lines, "", raises + after])
 
 
-def int_in_range(least: int, most: int = MAX_INTEGER_OPTION) -> OptionCheck:
-    """Return a check that a value is an integer in ``[least, most]``."""
+def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
+    """Return a check that a value is an integer in ``[least, most]``; by default of at most 32 bits, signed."""
 
     def validate(name: str, value: Any) -> None:
         if is_integer(value) and value > most:

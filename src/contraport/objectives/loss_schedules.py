@@ -74,10 +74,6 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
         loss.temperature = self.value(step)
 
 
-_CONSTRAINTS_FROM_LOOSE_TO_TIGHT: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
-"""Constraints that `Tighten` sets one after the other, and `Loosen` in reverse."""
-
-
 @dataclass(frozen=True, repr=False)
 class Tighten(NonDefaultsReprMixin):
     """Constraint schedule that tightens: `Rows`, then `Balanced` with 1, 2, 4 and 8 iterations, at a fixed interval.
@@ -101,7 +97,7 @@ class Tighten(NonDefaultsReprMixin):
     Balanced(iterations=8)
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _CONSTRAINTS_FROM_LOOSE_TO_TIGHT
+    constraints: ClassVar[tuple[Constraint, ...]] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
 
     every: int
 
@@ -123,7 +119,7 @@ class Loosen(Tighten):
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _CONSTRAINTS_FROM_LOOSE_TO_TIGHT[::-1]
+    constraints: ClassVar[tuple[Constraint, ...]] = Tighten.constraints[::-1]
 
 
 @dataclass(frozen=True, repr=False)

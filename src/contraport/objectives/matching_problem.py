@@ -308,7 +308,7 @@ def _types_and_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     dtype = communication_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.kind, "present": describe_type_and_shape(inputs.present)}
+    forms |= {"target": problem.target.compared_form, "present": describe_type_and_shape(inputs.present)}
     forms["temperature"] = describe_type_and_shape(problem.temperature)
     if (weights := problem.plan_weights) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"

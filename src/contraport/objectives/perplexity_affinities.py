@@ -14,9 +14,6 @@ from torch import Tensor
 
 from contraport.errors import check, is_number
 
-NEIGHBORS_PER_PERPLEXITY = 3
-"""Number of neighbors per item in a sparse plan, divided by the perplexity."""
-
 MAX_DISTANCES_IN_MEMORY = 1 << 22
 """Largest number of distances in memory at a time: 32 MiB in double precision."""
 
@@ -45,7 +42,7 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
     n = len(x)
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
-    count = n - 1 if exact else min(n - 1, math.ceil(NEIGHBORS_PER_PERPLEXITY * perplexity))
+    count = n - 1 if exact else min(n - 1, math.ceil(3 * perplexity))
     distances, neighbors = nearest_distances_and_indices(x, count)
     shares = row_softmax_of_perplexity(distances, perplexity) / n
     if exact:

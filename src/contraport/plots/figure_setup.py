@@ -55,8 +55,6 @@ MASS_COLORS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "
 MASS_COLORS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
 """Color ramps of transport masses on light and dark backgrounds, from zero (near the background) to the largest."""
 
-MIN_PANEL_WIDTH_INCHES = 2.9  # minimum width of a panel; panels that would be narrower wrap to the next row
-
 MIN_WIDTH_INCHES, MAX_WIDTH_INCHES = 0.5, 200.0
 """Range of the width of a figure: matplotlib draws no image with a side of no pixel or more than 65,535 pixels."""
 
@@ -105,7 +103,8 @@ def create_panels(
         ratio: width of a panel over its height.
     """
     check_width(width)
-    columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH_INCHES)))
+    # Panels narrower than 2.9 inches wrap to the next row.
+    columns = count if width is None else max(1, min(count, int(width / 2.9)))
     rows = -(-count // columns)
     high = height if width is None else width / columns / ratio
     figure = create_figure(ratio * height * count if width is None else width, rows * high)

@@ -20,12 +20,6 @@ from contraport._version import __version__
 from contraport.reporting.plotly_figures import Figure
 from contraport.reporting.reported_run import ReportedRun
 
-MAX_LOSSLESS_SIDE_PIXELS = 48
-"""Image previews up to this longer side are stored without loss, as PNG; larger ones as WebP."""
-
-PreviewJson = dict[str, Any]
-"""Preview of one view of an item, as JSON that ``preview.js`` draws; ``is``: text, image, vector or series."""
-
 
 def render_page(template: str, package: str, **values: Any) -> str:
     """Render an HTML page from a package's Jinja template that extends ``frame.html.j2``.
@@ -69,22 +63,17 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def build_preview_records(previews: NDArray[Any]) -> list[PreviewJson]:
-    """Build one JSON record per preview (text, image, vector or series), which the script of the page draws.
+def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
+    """Build one JSON record per preview, which ``preview.js`` draws; ``is``: text, image, vector or series.
 
     `contraport.data.thumbnails` makes the previews.
     """
     if previews.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in previews]
     if previews.ndim == 4:
-        lossless = max(previews.shape[2:]) <= MAX_LOSSLESS_SIDE_PIXELS
-        kind = "png" if lossless else "webp"
+        kind = "png" if max(previews.shape[2:]) <= 48 else "webp"  # small images without loss
         return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in previews]
     return [{"is": "vector" if previews.ndim == 2 else "series", "values": values.tolist()} for values in previews]
-
-
-MAX_PNG_URI_CHARS = 670_000
-"""Maximum length of the data URI of a PNG sprite sheet; a longer one becomes JPEG: two runs stay below 2 MB."""
 
 
 class Section(NamedTuple):
@@ -162,6 +151,6 @@ def pack_sprite_sheet(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
     image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
     uri = encode_data_uri(image, "png", optimize=True)
-    if len(uri) > MAX_PNG_URI_CHARS:
+    if len(uri) > 670_000:  # a page of two runs stays below 2 MB
         uri = encode_data_uri(image, "jpeg", quality=80, optimize=True)
     return SpriteSheet(uri, columns, width, height)

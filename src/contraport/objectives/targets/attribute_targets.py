@@ -9,7 +9,6 @@ from torch import Tensor
 
 from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
-from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor
 from contraport.objectives.layouts import Block
@@ -167,7 +166,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
     """Build the target plan from pair sets and their relative weights (levels); nonempty rows have mass 1/N."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
-    totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)
+    totals = sum(counts[1:], counts[0])
     nonempty = (totals > 0).to(like.dtype)
     # Bounded before the reciprocal, so that empty rows give 0 rather than NaN.
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty

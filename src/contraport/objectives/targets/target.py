@@ -128,8 +128,8 @@ class Target(Component, ABC):
         return self
 
     @property
-    def kind(self) -> str:
-        """Text that identifies the kind of target, which must be the same on all processes of a call."""
+    def compared_form(self) -> str:
+        """Text that must be the same on all processes of a call."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
@@ -259,7 +259,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
     """Target plan with a constant level per set of pairs: p_ij = r_i sum_k level_k [(i, j) in set k].
 
     Attributes:
-        level_sets: Disjoint sets of pairs, each with its level, the positive value of the plan there.
+        level_sets: Disjoint sets of pairs, at least one, each with its level, the positive value of the plan there.
         row_scale: Factor r of each row, (N,).
         cached_row_mass: Mass of each row, (N,), if known; else None.
         num_appended_columns: Number of columns without mass that follow those of the sets.
@@ -277,7 +277,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
         """Return for each row the sum of y over the sets of pairs, each set weighted by its level."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
-        return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
+        return sum(parts[1:], parts[0])
 
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:

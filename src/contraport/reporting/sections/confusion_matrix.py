@@ -21,11 +21,6 @@ from contraport.reporting.reported_run import ReportedRun
 MAX_CLASSES_WITH_NUMBERS = 12
 """Maximum number of classes for numbers in the cells; up to three times as many classes have names on the axes."""
 
-MAX_CLASSES_DRAWN = 120
-"""Maximum number of classes of a drawn matrix; with more there is only a longer list of confusions."""
-
-NUM_LISTED_CONFUSIONS, NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX = 3, 12  # confusions listed as text
-
 
 def build_confusion_section(assets: PageAssets) -> Section | None:
     """Build the section of confusion matrices; None if no run has a fitted linear probe."""
@@ -35,10 +30,8 @@ def build_confusion_section(assets: PageAssets) -> Section | None:
         if counts is None or len(counts) < 2:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
-        drawn = len(counts) <= MAX_CLASSES_DRAWN
-        worst = frequent_confusion_sentences(
-            counts, names, NUM_LISTED_CONFUSIONS if drawn else NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX
-        )
+        drawn = len(counts) <= 120  # the cells of a larger matrix would be too small; the list is longer instead
+        worst = frequent_confusion_sentences(counts, names, 3 if drawn else 12)
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else assets.add_plot(f"confusion-{run.position}", figure, label, "square")
@@ -90,9 +83,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
     return build_figure([trace], x=x, y=build_titled_axis("true class", autorange="reversed", **ticks))
 
 
-def frequent_confusion_sentences(
-    counts: np.ndarray, names: list[str], max_confusions: int = NUM_LISTED_CONFUSIONS
-) -> list[str]:
+def frequent_confusion_sentences(counts: np.ndarray, names: list[str], max_confusions: int = 3) -> list[str]:
     """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
