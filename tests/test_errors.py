@@ -22,7 +22,7 @@ from contraport.errors import (
     MAX_LISTED_NAMES,
     FolderInUseError,
     UsageError,
-    add_hint,
+    add_hint_if_missing,
     check_integer,
     check_positive,
     describe_value,
@@ -52,7 +52,7 @@ def test_argument_and_code_come_from_message_and_kind(message: str, kind: str, a
 @pytest.mark.parametrize("error_class", [UsageError, FolderInUseError, StreamReadError])
 def test_code_and_notes_survive_pickling(error_class: type[UsageError]) -> None:
     error = error_class("out: is in use.", kind="in_use")
-    add_hint(error, "contraport docs training")
+    add_hint_if_missing(error, "contraport docs training")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is error_class
     assert (copy.code, copy.argument, str(copy)) == ("out.in_use", "out", "out: is in use.")

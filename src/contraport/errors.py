@@ -57,13 +57,9 @@ class UsageError(ValueError):
     ) -> None:
         super().__init__(message)
         self.suggested_options = dict(suggested_options or {})
-        named = _ARGUMENT_PREFIX_PATTERN.match(message)
+        named = re.match(r"([A-Za-z_][\w.]*): ", message)
         self.argument = named[1] if named else None
         self.code = f"{self.argument}.{kind}" if self.argument else kind
-
-
-_ARGUMENT_PREFIX_PATTERN = re.compile(r"([A-Za-z_][\w.]*): ")
-"""Pattern of the name of an argument at the beginning of a message."""
 
 
 @contextmanager
@@ -76,11 +72,11 @@ def hint_on_error(command: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, FloatingPointError) as error:
-        add_hint(error, command)
+        add_hint_if_missing(error, command)
         raise
 
 
-def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
+def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) -> None:
     """Add a hint, a command that explains more, to an error unless it already has a note."""
     if not getattr(error, "__notes__", ()):
         error.add_note(f"More: {command}")
@@ -112,10 +108,6 @@ class SelfTestError(RuntimeError):
     """Error: a self-test of this installation failed."""
 
 
-_OUT_OF_MEMORY_PATTERN = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
-"""Pattern of torch's messages on CPU and GPU; only the GPU has an exception class of its own."""
-
-
 def message_if_out_of_memory(error: BaseException) -> str | None:
     """Return a message for an out-of-memory error; None for other errors.
 
@@ -124,17 +116,13 @@ def message_if_out_of_memory(error: BaseException) -> str | None:
     >>> message_if_out_of_memory(RuntimeError("shapes do not fit")) is None
     True
     """
-    if not (
-        isinstance(error, MemoryError)
-        or (isinstance(error, RuntimeError) and _OUT_OF_MEMORY_PATTERN.search(str(error)))
-    ):
+    # Messages of torch on CPU and GPU; only the GPU has an exception class of its own.
+    pattern = "can't allocate memory|out of memory|Storage size calculation overflowed"
+    is_of_torch = isinstance(error, RuntimeError) and re.search(pattern, str(error))
+    if not isinstance(error, MemoryError) and not is_of_torch:
         return None
     cause = str(error).splitlines()[0] if str(error) else "a MemoryError"
     return f"there is not enough memory ({cause}); smaller batches, views or networks need less."
-
-
-_INCOMPLETE_WRITE_PATTERN = re.compile(r"\d+ requested and \d+ written")
-"""Pattern of NumPy's message for a write that was cut short, which has no errno."""
 
 
 @contextmanager
@@ -156,7 +144,8 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
     try:
         yield
     except OSError as error:
-        partly = _INCOMPLETE_WRITE_PATTERN.match(str(error)) is not None
+        # NumPy's error for a write that was cut short has no errno.
+        partly = re.match(r"\d+ requested and \d+ written", str(error)) is not None
         cause = "only a part of it was written" if partly else str(error)
         if partly or error.errno == errno.ENOSPC:
             folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
@@ -287,10 +276,6 @@ def translate_read_errors(where: str, kind: str) -> Iterator[None]:
         raise unreadable_error(where, kind, error) from error
 
 
-_PICKLE_PATTERN = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", re.I)
-"""Pattern of messages about pickled objects, which advise to load them without protection."""
-
-
 def one_line_reason(error: BaseException) -> str:
     """Return the message of a read error on one line, without advice to enable unsafe loading.
 
@@ -299,7 +284,8 @@ def one_line_reason(error: BaseException) -> str:
     >>> one_line_reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
-    if _PICKLE_PATTERN.search(str(error)):
+    # Messages about pickled objects advise to load them without protection.
+    if re.search("allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", str(error), re.IGNORECASE):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
     return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
@@ -311,7 +297,7 @@ def check(condition: bool, message: str, kind: str = "invalid") -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a real number, of Python or NumPy; a bool or a fraction is not.
+    """Return whether a value is a real number of Python or NumPy, but not a bool or a `fractions.Fraction`.
 
     >>> is_number(0.5), is_number(True), is_number("0.5")
     (True, False, False)
@@ -350,7 +336,7 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless a value is positive and finite (or infinite, if allowed), and so is its reciprocal."""
+    """Raise `UsageError` unless a value is positive and finite, also in single precision (or infinite, if allowed)."""
     is_infinite = allow_infinity and is_number(value) and value == math.inf
     if not is_infinite and not (is_finite_number(value) and value > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
@@ -376,7 +362,7 @@ def check_boolean(argument: str, value: object) -> None:
 
 
 def _usage_error_for_value(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
-    """Build the error for a wrong value: ``argument: must be expected, got value``."""
+    """Build the error for a wrong value: ``ARGUMENT: must be EXPECTED, got VALUE.``"""
     return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
 
@@ -393,7 +379,7 @@ def check_type(argument: str, value: object, expected: Any, example: str) -> Non
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
-    """Raise `UsageError` unless a value is a list, tuple or array with elements, which `expected` describes."""
+    """Raise `UsageError` unless a value is a list, tuple or array with elements; `expected` describes it."""
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
     if not size:
@@ -425,7 +411,7 @@ def describe_value(value: Any) -> str:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is a tensor or an array, not the class of one."""
+    """Return whether a value is a tensor or an array; a class such as `np.float32` is not."""
     return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 
@@ -453,17 +439,17 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
-    check_parent_folder(argument, path)
+    check_creatable(argument, path)
 
 
-def check_new_folder(argument: str, folder: Path) -> None:
+def check_new_or_empty_folder(argument: str, folder: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty, and can be written to."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(is_free, f"{argument}: {folder} must be new or an empty folder. Choose another.", "exists")
-    check_parent_folder(argument, folder / "file")
+    check_creatable(argument, folder / "file")
 
 
-def check_parent_folder(argument: str, path: Path) -> None:
+def check_creatable(argument: str, path: Path) -> None:
     """Raise `UsageError` if a path or its missing folders cannot be created: a parent is a file, or not writable."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")

@@ -17,7 +17,7 @@ from .conftest import Outcome
 
 Command = Callable[..., Outcome]
 
-PAGE = r'(?:hint_on_error\(|add_hint\(\w+, )"contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"'
+PAGE = r'(?:hint_on_error\(|add_hint_if_missing\(\w+, )"contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"'
 
 POINTED_AT = {
     *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),

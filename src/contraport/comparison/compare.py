@@ -50,7 +50,7 @@ from contraport.comparison.tuning import (
     fixed_settings_by_row,
 )
 from contraport.embedding import LoaderConfig
-from contraport.errors import UsageError, check_new_folder, message_if_out_of_memory, report_write_errors
+from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, report_write_errors
 from contraport.evaluation.loaded_run import build_initial_objective
 from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
@@ -151,7 +151,7 @@ def _check_output_folder(out: Path) -> None:
     is_own = isinstance(saved, dict) and "cells" in saved
     is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILE_NAMES)
     if not is_own and not is_begun:
-        check_new_folder("out", out)
+        check_new_or_empty_folder("out", out)
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:

@@ -22,7 +22,7 @@ from contraport.errors import (
     UsageError,
     check,
     check_existing_file,
-    check_new_folder,
+    check_new_or_empty_folder,
     rename_argument,
     report_write_errors,
     unreadable_error,
@@ -93,7 +93,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     """
     options = InverseOTOptions(**values)
     if options.out is not None:
-        check_new_folder("out", Path(options.out))
+        check_new_or_empty_folder("out", Path(options.out))
     observed, *features = _load_coupling_and_features(options)
     positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")

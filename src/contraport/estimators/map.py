@@ -18,7 +18,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view_index
-from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
+from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.page_samples import ArraysByName, choose_subsample_positions, collect_item_arrays
@@ -84,7 +84,7 @@ def map(values: dict[str, Any]) -> Map:
     """
     options = MapOptions(**values)
     if options.out is not None:
-        check_new_folder("out", Path(options.out))
+        check_new_or_empty_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     with rename_argument("source", "features", "data"):
         features, dataset = _load_features_and_dataset(options, LoaderConfig(device=device, bars=bars))

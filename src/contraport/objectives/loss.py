@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport._utils.html_repr import format_html_mapping
 from contraport._utils.lazy_imports import import_object
-from contraport.errors import UsageError, add_hint, check
+from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.matching_problem import broadcast_failure
 from contraport.objectives.plan import BlockResult
@@ -231,7 +231,7 @@ class Loss(nn.Module, ABC):
             for value in self.compute_terms_by_name(*views, **options, reduction=reduction).values():
                 total = add_terms(total, value)
         except (UsageError, FloatingPointError) as failure:
-            add_hint(failure, "contraport docs calls")
+            add_hint_if_missing(failure, "contraport docs calls")
             raise
         assert total is not None
         return total

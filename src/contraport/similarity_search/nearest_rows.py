@@ -20,7 +20,7 @@ from contraport.engine import LateInteraction, normalize
 from contraport.errors import (
     UsageError,
     check,
-    check_parent_folder,
+    check_creatable,
     check_regular_file,
     import_optional,
     one_line_reason,
@@ -204,7 +204,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
         log.warning("Rebuilding the index in %s: it was built from other features or by another faiss.", path)
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
-    check_parent_folder("index", path)
+    check_creatable("index", path)
     faiss_index = _build_index(faiss, features)
     with report_write_errors("index", path):
         with atomic_write(path) as temporary:
