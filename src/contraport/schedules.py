@@ -81,23 +81,19 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
     return numbers[0], numbers[-1], shape
 
 
-LEARN_KEYWORD = "learn"
-"""Word by which the option `temperature` requests a learned temperature; learn:0.07 also sets its initial value."""
-
-
 def is_learned_temperature(text: object) -> bool:
     """Return whether the option `temperature` requests a learned temperature: ``learn`` or ``learn:0.07``.
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
     """
-    return str(text).partition(":")[0] == LEARN_KEYWORD
+    return str(text).partition(":")[0] == "learn"
 
 
-def parse_initial_temperature(text: str) -> float | None:
-    """Parse the initial value of a learned temperature from ``learn:0.07``; None for the objective's default.
+def find_initial_temperature(text: str) -> float | None:
+    """Return the initial value of a learned temperature from ``learn:0.07``; None if there is only ``learn``.
 
-    >>> parse_initial_temperature("learn"), parse_initial_temperature("learn:0.07")
+    >>> find_initial_temperature("learn"), find_initial_temperature("learn:0.07")
     (None, 0.07)
     """
     _, colon, start = str(text).partition(":")

@@ -142,7 +142,7 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     plain, moved = judged(run), judged(run, columns={"domains": "kind"})
     for loaded in (plain, moved):
         assert shared(loaded.test, loaded.train) == 0
-        assert int(as_run_folder(run).split_digests().trained_item_mask(loaded.test).sum()) == 0
+        assert int(as_run_folder(run).find_split_digests().trained_item_mask(loaded.test).sum()) == 0
     assert moved.test.rows.tolist() == plain.test.rows.tolist()
 
 

@@ -27,7 +27,7 @@ from contraport.errors import (
     rename_argument,
     unknown_name_error,
 )
-from contraport.schedules import is_learned_temperature, parse_initial_temperature
+from contraport.schedules import find_initial_temperature, is_learned_temperature
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,7 +186,7 @@ def _parse_learned_temperature(text: str, default: float | None) -> float:
     """Return the initial value of a learned temperature: 0.07 of ``"learn:0.07"``, or the default of ``"learn"``."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
-    start = parse_initial_temperature(text)
+    start = find_initial_temperature(text)
     start = default if start is None else start
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 

@@ -28,7 +28,7 @@ def after_train(options: Options, run: Run) -> Sequence[str]:
     """List a command to run after `train`: evaluate the run, or embed its items if none is held out."""
     if options.get("dry_run"):
         return []
-    path, record = shlex.quote(str(run.path)), as_run_folder(run).split_digests()
+    path, record = shlex.quote(str(run.path)), as_run_folder(run).find_split_digests()
     if record is not None and len(record.test_digests) == 0:
         out = _unused_path(f"{run.path.name}.npz")
         return [f"contraport embed {path} {format_flags({'split': 'train', 'out': out})}"]

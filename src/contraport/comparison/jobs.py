@@ -177,7 +177,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
             **({"course": {**epochs, f"epoch {evaluation['epochs']}": trained}} if epochs else {}),
-            "data": None if (record := run.split_digests()) is None else record.digest,
+            "data": None if (record := run.find_split_digests()) is None else record.digest,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
             "seconds": {"training": seconds, "judging": evaluation["seconds"]},

@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import DIMS_HELP, VIEW_HELP, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
+from contraport.runs.config import DIMS_HELP, VIEW_HELP, DataEmbeddingOptions, Run, TrustOptions
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -50,7 +50,7 @@ def _check_templates(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(RunEncoderOptions):
+class EvaluateOptions(DataEmbeddingOptions):
     """Options of `contraport.evaluate`."""
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
@@ -146,9 +146,10 @@ EVALUATE_COMMAND_SPEC = Command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(SingleRunOptions):
+class EmbedOptions(DataEmbeddingOptions):
     """Options of `contraport.embed`."""
 
+    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder."))
     data: str | Path | Any | None = option(
         None,
         "Data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",

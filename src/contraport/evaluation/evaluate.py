@@ -60,7 +60,7 @@ from contraport.metrics.intervals import (
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.options import overload_by_options
 from contraport.runs import Run, RunFolder, as_different_run_folders
-from contraport.runs.run import check_is_run
+from contraport.runs.run import check_run_folder
 
 ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
@@ -83,7 +83,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     evaluated: list[EvaluatedRun] = []
     with ExitStack() as locks:
         for run in runs:
-            check_is_run(run.path)
+            check_run_folder(run.path)
             # Not the lock of a training, which may go on meanwhile.
             locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=run.evaluation_lock_path.name))
         if options.checkpoints == "all":

@@ -169,7 +169,7 @@ class LoadedRun:
         """Load the baseline encoders (raw inputs, encoder before training) by name; empty with the option `alone`."""
         if self.evaluate_options.alone:
             return {}
-        initial = self.run_folder.initial_model(trust_remote_code=self.evaluate_options.trust_remote_code)
+        initial = self.run_folder.find_initial_model(trust_remote_code=self.evaluate_options.trust_remote_code)
         if initial is None:
             before = {"untrained": build_untrained_copy(self.training_settings, self.model, self.run_folder.encoder)}
         else:

@@ -61,7 +61,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         test = loader.load(test_data if options.test_data is None else options.test_data, "test", as_one_split=is_whole)
         check_no_stream(train)
         check_no_stream(test)
-        record = run.split_digests()
+        record = run.find_split_digests()
         splits = (
             Splits(train, test)
             if record is None
@@ -91,7 +91,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     train, test = loader.load(data, "train"), loader.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split_digests(), is_training_data(loader.training_settings, data)
+    record, is_own = run.find_split_digests(), is_training_data(loader.training_settings, data)
     if record is None:
         # A run of an earlier version: it may have been trained on copies of test items.
         has_copies = train.content_ids is not None or test.content_ids is not None

@@ -15,7 +15,7 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES
 from contraport.plots.figure_setup import SERIES_COLORS
 from contraport.runs import MetricsRow, Run, RunFolder, as_different_run_folders
-from contraport.runs.run import check_is_run
+from contraport.runs.run import check_run_folder
 
 LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly dash styles, by index of the run
 
@@ -120,7 +120,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:
     """Read all runs of a report from their run folders."""
     opened = as_different_run_folders("runs", runs)
     for run in opened:
-        check_is_run(run.path)
+        check_run_folder(run.path)
     repeated = Counter(run.name for run in opened)
     return [
         ReportedRun(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport.options import BaseOptions, int_in_range, one_of, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, one_of, option
 
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
@@ -71,8 +71,8 @@ class TrustOptions(BaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEncoderOptions(TrustOptions):
-    """Options of commands that embed data with the encoder of a run or of several runs."""
+class DataEmbeddingOptions(TrustOptions):
+    """Options of commands that embed data with the encoders of runs: the data, and how to load and embed them."""
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(
@@ -87,10 +87,3 @@ class RunEncoderOptions(TrustOptions):
     num_workers: int | None = num_workers_option()
     device: str = device_option()
     progress: bool = progress_option()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SingleRunOptions(RunEncoderOptions):
-    """Options of commands that embed data with the encoder of a single run."""
-
-    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder."))

@@ -42,9 +42,6 @@ MetricsRow = dict[str, Any]
 REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
 """End of the error messages about a corrupt evaluation."""
 
-_ALWAYS_SHOWN_SETTING_NAMES = ("data", "objective", "epochs", "batch_size")
-"""Settings that the HTML table in notebooks shows even if they have their default values."""
-
 
 @dataclass
 class _CachedConfig:
@@ -101,7 +98,7 @@ class Run:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
             defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS.items()}
-            defaults |= dict.fromkeys(_ALWAYS_SHOWN_SETTING_NAMES)
+            defaults |= dict.fromkeys(("data", "objective", "epochs", "batch_size"))  # always shown
             settings = {
                 name: value
                 for name, value in self.config().items()
@@ -158,7 +155,7 @@ class Run:
         file = self.path / "config.yaml"
         version = _find_file_fingerprint(file)
         if self._cached_config is None or version is None or self._cached_config.file_fingerprint != version:
-            check_is_run(self.path)
+            check_run_folder(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {file} is corrupt: must be a mapping.", "corrupt")
             values = replace_deprecated_options(RECORDED_OPTIONS, values, warn=False)  # names of earlier versions
@@ -232,7 +229,9 @@ class Run:
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
-        """Read the last pair scores of the online audit of `n` pairs.
+        """Read the latest results of the online audit, for a run on pairs of two views.
+
+        The number of pairs is `n`.
 
         Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners`, `partner_scores` and
         `partner_confidences`. To join them with the data: `rows`, the row of each pair in the source, from 0, counting
@@ -243,7 +242,9 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the last scores of the online audit of `n` items in three or more views.
+        """Read the latest results of the online audit, for a run on items of three or more views.
+
+        The number of items is `n`, that of views `k`.
 
         Per item and view, ``(n, k)``: `view_scores`, the log odds that the view belongs to the item, and `kept_views`,
         whether it is trained on. Per item and pair of views, ``(n, pairs)``: `pair_scores`. Per item: `rows` and
@@ -254,7 +255,7 @@ class Run:
 
     def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         """Check that the path is a run folder, and read one of its files."""
-        check_is_run(self.path)
+        check_run_folder(self.path)
         return read_run_file(path, reader, remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
@@ -284,10 +285,7 @@ def load(run: str | Path | Run, *, encoder: Encoders = None, trust_remote_code: 
     return loaded
 
 
-_ENCODER_FOLDER_PATTERN = re.compile(r"encoder\d+")  # folders of encoders of transformers in a model folder
-
-
-def check_is_run(folder: Path, argument: str = "run") -> None:
+def check_run_folder(folder: Path, argument: str = "run") -> None:
     """Raise `UsageError` unless a path is a run folder whose entries are regular files and folders."""
     if folder.is_file():
         raise UsageError(f"{argument}: must be a run folder, got the file {folder}.", kind="not_a_folder")
@@ -295,8 +293,8 @@ def check_is_run(folder: Path, argument: str = "run") -> None:
     check((folder / "config.yaml").is_file(), f"{argument}: {folder} is not a run folder: no config.yaml.", "not_a_run")
     for path in folder.rglob("*"):
         if path.is_dir():
-            of_model = path.parent == folder / "model" and _ENCODER_FOLDER_PATTERN.fullmatch(path.name)
-            if not of_model and path.parent in (folder / "checkpoints", folder / "model"):
+            of_transformers = path.parent == folder / "model" and re.fullmatch(r"encoder\d+", path.name)
+            if not of_transformers and path.parent in (folder / "checkpoints", folder / "model"):
                 raise UsageError(f"{argument}: {path} must be a file, got a folder.", kind="not_a_file")
         elif not path.is_file():
             with suppress(OSError):  # a running training may have deleted it by now; a link may be dangling
@@ -341,7 +339,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
 
 
 def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
-    """Return whether a JSON value is a mapping, or nested mappings of the given depth, of numbers or null.
+    """Return whether a JSON value is a mapping of numbers or null, nested to the given depth.
 
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)
@@ -355,10 +353,6 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
     return True
 
 
-_ENTRY_KEYS = {"intervals": ("low", "high"), "differences": ("value", "low", "high")}
-"""Keys of each entry of a mapping of intervals in an `evaluation.json`, by the name of the mapping."""
-
-
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
@@ -367,10 +361,10 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     for name, value in values.items():
         if name in ("intervals", "differences", "directions"):
             good = is_nested_number_mapping(value, depth=3)
-            keys = _ENTRY_KEYS.get(name)
-            if good and keys is not None:
+            if good and name != "directions":
+                keys = {"low", "high"} if name == "intervals" else {"value", "low", "high"}
                 entries = [entry for by_metric in value.values() for entry in by_metric.values()]
-                good = all(set(entry) == set(keys) and None not in entry.values() for entry in entries)
+                good = all(set(entry) == keys and None not in entry.values() for entry in entries)
         elif name in ("data", "notes", "not_measured"):
             good = isinstance(value, str if name == "data" else list)
         elif name in ("train_items", "test_items", "uniformity_items", "pairs_of_runs", "epochs"):

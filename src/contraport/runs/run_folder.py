@@ -50,7 +50,7 @@ from contraport._utils.files import (
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
-from contraport.runs.run import REEVALUATE_REMEDY, Run, check_is_run, read_arrays, read_page_arrays, read_run_file
+from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_arrays, read_page_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice on resuming, for a message: the words "repeat the audit with ...", or the command without a parent."""
+        """Text for a message: the command that resumes the run, or to repeat the command that it is a part of."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
@@ -279,7 +279,7 @@ class RunFolder(Run):
             else:
                 _save_model_files(model, self.initial_path)
 
-    def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
+    def find_initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Load the initial model; None if its weights were random."""
         from contraport.encoders.model import CONFIG_FILE
 
@@ -333,11 +333,11 @@ class RunFolder(Run):
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
-    def split_digests(self) -> SplitDigests | None:
+    def find_split_digests(self) -> SplitDigests | None:
         """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
         from contraport.data.split_digests import SplitDigests
 
-        check_is_run(self.path)
+        check_run_folder(self.path)
         if not self.split_path.exists():
             return None
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))

@@ -17,7 +17,7 @@ from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
-from contraport.runs.run import check_is_run
+from contraport.runs.run import check_run_folder
 from contraport.training.callbacks.checkpoints import read_resume_position
 from contraport.training.config import RECORDED_OPTIONS, Settings
 from contraport.training.loop import Position
@@ -43,7 +43,7 @@ def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
     run = RunFolder(str(out))
-    check_is_run(run.path, "out")
+    check_run_folder(run.path, "out")
     merged = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
     trust = options.get("trust_remote_code", False) or "encoder" in options
     check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
@@ -74,7 +74,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDi
     """
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
-    position, before = read_resume_position(run), run.split_digests()
+    position, before = read_resume_position(run), run.find_split_digests()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, record.to_arrays())
