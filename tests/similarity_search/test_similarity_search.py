@@ -556,7 +556,7 @@ def test_page_of_duplicates_shows_the_largest_groups(tmp_path: Path, monkeypatch
     features = np.repeat(np.eye(4), [5, 1, 2, 2], axis=0)
 
     def shown(groups: int) -> str:
-        setting(monkeypatch, duplicates, MAX_GROUPS_SHOWN=groups, MAX_SECTION_CARDS=2)
+        setting(monkeypatch, duplicates, MAX_HTML_GROUPS=groups, MAX_SECTION_CARDS=2)
         duplicates(features, page=tmp_path / "same.html", overwrite=True)
         return (tmp_path / "same.html").read_text()
 
@@ -670,7 +670,7 @@ def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = found._repr_html_()
     assert shown.count("<tr>") == 4, "the heads, two groups and a note"
     assert "more group" not in shown
-    setting(monkeypatch, duplicates, MAX_GROUPS_SHOWN=1)
+    setting(monkeypatch, duplicates, MAX_HTML_GROUPS=1)
     assert found._repr_html_().count("<tr>") == 4
     assert "and 1 more group<" in found._repr_html_()
     assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item."

@@ -18,12 +18,12 @@ from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (
-    COSINE_ROUNDING,
+    COSINE_ROUNDING_ERROR,
     FeatureIndex,
     load_or_build_index,
-    log_index_recommendation,
     normalize_rows,
     warn_of_pooled_sets,
+    warn_of_slow_search,
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
@@ -38,7 +38,7 @@ from contraport.similarity_search.page import (
 log = logging.getLogger("contraport.similarity_search")
 
 TILE_SIZE = 2_048  # rows and columns of a tile of the similarity matrix
-MAX_GROUPS_SHOWN = 100  # maximum number of groups on a page and in a notebook
+MAX_HTML_GROUPS = 100  # maximum number of groups on a page and in a notebook
 MAX_NAMES_SHOWN_PER_GROUP = 5  # maximum number of items of a group that a table or the terminal names
 MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
 MAX_PAIRS_SHOWN_ON_PAGE = 12  # maximum number of pairs below the threshold on a page
@@ -127,11 +127,11 @@ class DuplicatesResult(list[DuplicateGroup]):
 
     def _repr_html_(self) -> str:
         """HTML table of the groups, with notes, for notebooks."""
-        more = len(self) - MAX_GROUPS_SHOWN
+        more = len(self) - MAX_HTML_GROUPS
         notes = [f"and {pluralize(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
             return " ".join([f"{self}.", *self.threshold_notes])
-        return format_html_rows(str(self), self.format_rows()[:MAX_GROUPS_SHOWN], [*notes, *self.threshold_notes])
+        return format_html_rows(str(self), self.format_rows()[:MAX_HTML_GROUPS], [*notes, *self.threshold_notes])
 
 
 @DUPLICATES_COMMAND_SPEC.with_option_parameters
@@ -152,16 +152,15 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     warn_of_pooled_sets(features.run)
     check_output_path("out", options.out, (".csv",), overwrite=options.overwrite)
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
+    nearest = _NearestTracker(len(features))
     if options.index is None:
-        log_index_recommendation(features.features)
-        labels, nearest = _label_groups_and_nearest_by_all_pairs(
-            features.features, threshold, resolve_device(options.device)
-        )
+        warn_of_slow_search(features.features)
+        labels = _label_groups(features.features, threshold, nearest, resolve_device(options.device))
     else:
         index = load_or_build_index(features.features, Path(options.index))
-        labels, nearest = _label_groups_and_nearest_by_index(index, threshold, len(features))
-    pairs, cosines = nearest.nearest_pairs_and_cosines()
-    below = cosines < threshold - COSINE_ROUNDING
+        labels = _label_groups_by_index(index, threshold, nearest)
+    pairs, cosines = nearest.pair_indices_and_cosines()
+    below = cosines < threshold - COSINE_ROUNDING_ERROR
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(
@@ -202,8 +201,8 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
 
 
 def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
-    """Return sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
-    below = cosines[cosines < threshold - COSINE_ROUNDING]
+    """Return sentences that count the nearest pairs below the threshold, and describe the proposed threshold."""
+    below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
     notes = []
     levels = [level for level in REPORTED_SIMILARITY_LEVELS if level < threshold]
     counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
@@ -237,27 +236,27 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     candidates = len(cosines) - 1 - MIN_PAIRS_BEYOND_GAP
     if candidates < 1:
         return None
-    logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), COSINE_ROUNDING))
+    logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), COSINE_ROUNDING_ERROR))
     spacings = np.arange(1, len(cosines)) * np.diff(logarithms)
     sums = np.cumsum(spacings[::-1])[::-1]
     means = sums[1 : candidates + 1] / np.arange(len(spacings) - 1, len(spacings) - 1 - candidates, -1)
-    ratios = spacings[:candidates] / np.maximum(means, COSINE_ROUNDING)
+    ratios = spacings[:candidates] / np.maximum(means, COSINE_ROUNDING_ERROR)
     widest = int(ratios.argmax())
     if ratios[widest] < math.log(candidates / FALSE_PROPOSAL_PROBABILITY):
         return None
     high, low = float(cosines[widest]), float(cosines[widest + 1])
     # Near the middle of the gap, with as few decimals as possible.
     rounded = (round((low + high) / 2, decimals) for decimals in range(1, 9))
-    return next(number for number in rounded if low + COSINE_ROUNDING < number <= high)
+    return next(number for number in rounded if low + COSINE_ROUNDING_ERROR < number <= high)
 
 
 def _write_duplicates_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
     """Write the HTML page of the groups and of the pairs just below the threshold."""
     lead = [f"Linked items have a cosine similarity of {threshold:g} or more."]
-    if len(result) > MAX_GROUPS_SHOWN:
-        lead.append(f"The {MAX_GROUPS_SHOWN} largest groups are shown.")
+    if len(result) > MAX_HTML_GROUPS:
+        lead.append(f"The {MAX_HTML_GROUPS} largest groups are shown.")
     sections = []
-    for number, group in enumerate(result[:MAX_GROUPS_SHOWN], start=1):
+    for number, group in enumerate(result[:MAX_HTML_GROUPS], start=1):
         cards = [ItemCard(position, features.item_title(position)) for position in group.positions]
         shown, more = cards[:MAX_SECTION_CARDS], len(cards[MAX_SECTION_CARDS:])
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
@@ -276,12 +275,12 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Replace the nearest item of each of the distinct `rows` by its item in `others` if the cosine is larger."""
+        """Compare each of `rows`, without repetitions, with one of `others`: keep the nearer one as its nearest."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def nearest_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
+    def pair_indices_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)
@@ -291,12 +290,13 @@ class _NearestTracker:
         return pairs[order], cosines[order]
 
 
-def _label_groups_and_nearest_by_all_pairs(
-    features: np.ndarray, threshold: float, device: torch.device
-) -> tuple[np.ndarray, _NearestTracker]:
-    """Link all pairs of rows above the threshold; return the group label of each row, ``(n,)``, and nearest rows."""
+def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
+    """Link all pairs of rows above the threshold; return the group label of each row, ``(n,)``.
+
+    `nearest` is updated by all pairs.
+    """
     items = len(features)
-    labels, nearest = np.arange(items), _NearestTracker(items)
+    labels = np.arange(items)
     for first in range(0, items, TILE_SIZE):
         rows = normalize_rows(features[first : first + TILE_SIZE], device, first_item=first)
         links = [(labels, np.arange(items))]  # each row with one of its group so far
@@ -307,34 +307,37 @@ def _label_groups_and_nearest_by_all_pairs(
             for starts, dim in (((first, second), 1), ((second, first), 0)):
                 best, places = (part.cpu().numpy() for part in cosines.max(dim=dim))
                 nearest.update(starts[0] + np.arange(len(best)), starts[1] + places, best)
-            linked = cosines >= threshold - COSINE_ROUNDING
+            linked = cosines >= threshold - COSINE_ROUNDING_ERROR
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_drop_redundant_links(linked.cpu().numpy(), first, second))
+                links.append(_find_spanning_links(linked.cpu().numpy(), first, second))
         if len(links) > 1:
             labels = _label_components(links, items)
-    return labels, nearest
+    return labels
 
 
-def _label_groups_and_nearest_by_index(
-    index: FeatureIndex, threshold: float, num_items: int
-) -> tuple[np.ndarray, _NearestTracker]:
-    """Link the pairs that an index finds above the threshold; return the group label of each row and nearest rows."""
-    links, nearest = [(np.arange(num_items), np.arange(num_items))], _NearestTracker(num_items)
+def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
+    """Link the pairs that an index finds above the threshold; return the group label of each row, ``(n,)``.
+
+    `nearest` is updated by the pairs of the index.
+    """
+    num_items = len(index.features)
+    links = [(np.arange(num_items), np.arange(num_items))]
     for rows, others, cosines in index.iter_near_pairs():
         order = np.lexsort((others, -cosines, rows))
         firsts = order[np.unique(rows[order], return_index=True)[1]]
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
-        linked = cosines >= threshold - COSINE_ROUNDING
+        linked = cosines >= threshold - COSINE_ROUNDING_ERROR
         links.append((rows[linked], others[linked]))
-    return _label_components(links, num_items), nearest
+    return _label_components(links, num_items)
 
 
-def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the links between items of a tile to one per row and column that connect the same items.
+def _find_spanning_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a spanning forest of the links of a tile: the positions of both ends of each of its links.
 
-    A tile of equal items has millions of links, which memory could not hold for all tiles.
+    `linked` is the mask of the linked pairs, whose rows are the items from `first` and columns those from `second`. A
+    tile of equal items has millions of links, which memory could not hold for all tiles.
     """
     height, width = linked.shape
     rows, columns = np.nonzero(linked)

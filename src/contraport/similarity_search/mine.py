@@ -160,7 +160,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 
 
 def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
-    """Build a table column of the items of a view: their texts, or keys or row numbers if they are no texts."""
+    """Build a table column of the items of a view: their texts; keys or row numbers for other items."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []

@@ -34,9 +34,8 @@ from contraport.training.components.step_builder import build_objective
 BLOCK_ROWS = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
 
-COSINE_ROUNDING = 1e-6  # rounding error of a cosine in float32: equal features may have a cosine this much below 1
+COSINE_ROUNDING_ERROR = 1e-6  # in float32: equal features may have a cosine this much below 1
 MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000  # number of rows above which the log recommends an index
-MIN_INDEX_TRAINING_ROWS = 100_000  # minimum number of rows to which the cells of the index are fitted
 INDEX_CELLS_PER_QUERY = 32  # number of cells of the index that are searched for a query
 
 INDEX_CANDIDATES_PER_RESULT = 10
@@ -45,12 +44,10 @@ INDEX_CANDIDATES_PER_RESULT = 10
 MAX_INDEX_NEIGHBORS_PER_ROW = 32
 """Maximum number of rows from the index that are compared with a row as possible duplicates."""
 
-_CPU = torch.device("cpu")  # the index runs on the CPU
-
 log = logging.getLogger("contraport.similarity_search")
 
 
-def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: int = 0) -> Tensor:
+def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
     """Scale rows of features to unit length, ``(b, F)`` float32; rows of zeros stay zero.
 
     `first_item` is the position of the first row among all, for errors.
@@ -109,7 +106,7 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
     return np.linspace(0, num_items - 1, min(max_count, num_items)).round().astype(np.int64)
 
 
-def iter_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
     """Yield the index of the first row of each block, and the rows of the block scaled to unit length."""
     for first in range(0, len(features), BLOCK_ROWS):
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
@@ -159,19 +156,19 @@ class FeatureIndex:
 
     def candidate_indices(self, query: Tensor, min_count: int) -> np.ndarray:
         """Return sorted candidate rows of a query ``(F,)``: most of its `min_count` nearest rows, and some others."""
-        rows = normalize_rows(query.cpu().numpy()[None], _CPU).numpy()
+        rows = normalize_rows(query.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * min_count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
-        for first, rows in iter_normalized_blocks(self.features, _CPU):
+        """Yield pairs of similar rows in blocks: their first rows, second rows and cosines, ``(p,)`` each."""
+        for first, rows in iter_normalized_blocks(self.features, "cpu"):
             _, places = self.faiss_index.search(rows.numpy(), min(MAX_INDEX_NEIGHBORS_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
             unique, inverse = np.unique(right, return_inverse=True)
-            vectors = normalize_rows(self.features[unique], _CPU)
+            vectors = normalize_rows(self.features[unique], "cpu")
             cosines = torch.cat([
                 (rows[left[part]] * vectors[inverse[part]]).sum(1)
                 for part in np.array_split(np.arange(len(left)), max(1, len(left) // BLOCK_ROWS))
@@ -180,8 +177,8 @@ class FeatureIndex:
             yield left[differ] + first, right[differ], cosines.numpy()[differ]
 
 
-def log_index_recommendation(features: np.ndarray) -> None:
-    """Log a warning that recommends an index, if there are more than a million rows."""
+def warn_of_slow_search(features: np.ndarray) -> None:
+    """Log a warning that recommends an index if there are more than a million rows."""
     if len(features) > MIN_ROWS_TO_SUGGEST_INDEX:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
@@ -224,9 +221,9 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    training_rows = evenly_spaced_indices(items, max(MIN_INDEX_TRAINING_ROWS, 64 * cells))
-    faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
-    for _, rows in iter_normalized_blocks(features, _CPU):
+    training_rows = evenly_spaced_indices(items, max(100_000, 64 * cells))
+    faiss_index.train(normalize_rows(features[training_rows], "cpu").numpy())
+    for _, rows in iter_normalized_blocks(features, "cpu"):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(INDEX_CELLS_PER_QUERY, cells)
     return faiss_index

@@ -44,17 +44,14 @@ from contraport.similarity_search.config import (
 from contraport.similarity_search.nearest_rows import (
     find_kernel_of_sets,
     load_or_build_index,
-    log_index_recommendation,
     top_scores_and_indices,
     warn_of_pooled_sets,
+    warn_of_slow_search,
 )
 from contraport.similarity_search.page import PAGE_SUFFIXES, CardSection, ItemCard, check_output_path, write_cards_page
 from contraport.training.components.data_builder import build_unaugmented_views
 
 log = logging.getLogger("contraport.similarity_search")
-
-MAX_COMPARED_KEYS = 100_000
-"""Maximum number of keys that an unknown query is compared with, to suggest the most similar one."""
 
 _AnySearchOptions = NeighborSearchOptions | ItemSearchOptions
 
@@ -138,7 +135,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
             raise _unknown_query_error(options.query, features)
         query = _embed_query(options, features, _resolve_query_run(options, features), features.view, device)
     result = NearestItems(_find_nearest_items(options, features, query, exclude=position), card.name)
-    _write_page(options, features, result, CardSection("Query", [card]))
+    _write_page_if_set(options, features, result, CardSection("Query", [card]))
     return result
 
 
@@ -156,7 +153,8 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     message = "index: cannot be combined with popularity, which an index of features does not contain."
     check(options.index is None or options.popularity == 0, message, "conflict")
-    run, features = _load_run_and_features(options)
+    features = _find_saved_features(options)
+    run = as_run_folder(options.features) if features is None else _resolve_query_run(options, features)
     model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
     check(len(model.shapes) > 1, message, "one_view")
@@ -176,7 +174,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     prior = _find_popularity_prior(options, run, model, features)
     nearest = _find_nearest_items(options, features, query, prior=prior)
     result = NearestItems(nearest, _format_query_title(options.query))
-    _write_page(
+    _write_page_if_set(
         options, features, result, measure="cosine similarity" if prior is None else "similarity and popularity"
     )
     return result
@@ -238,7 +236,7 @@ def _nearest_items_by_sets(
     similarities, places = (scores if prior is None else scores + prior).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
     result = NearestItems(nearest, _format_query_title(options.query))
-    _write_page(options, compared, result, measure="similarity by their sets of vectors")
+    _write_page_if_set(options, compared, result, measure="similarity by their sets of vectors")
     return result
 
 
@@ -259,7 +257,7 @@ def _find_nearest_items(
     """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates, count = None, options.top + 1
     if options.index is None:
-        log_index_recommendation(features.features)
+        warn_of_slow_search(features.features)
     else:
         candidates = load_or_build_index(features.features, Path(options.index)).candidate_indices(query, count)
     similarities, places = top_scores_and_indices(query, features.features, count, candidates=candidates, prior=prior)
@@ -282,7 +280,7 @@ def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) ->
     ]
 
 
-def _write_page(
+def _write_page_if_set(
     options: _AnySearchOptions,
     features: Features,
     result: NearestItems,
@@ -322,7 +320,7 @@ def _unknown_query_error(query: object, features: Features | None) -> UsageError
     """Build the error for a query that is neither an item nor a file, with the most similar key as a hint."""
     if features is None:
         return UsageError(f"query: must be a file of the view that is searched by, got {str(query)!r}.", kind="unknown")
-    keys = [] if features.keys is None else features.keys[:MAX_COMPARED_KEYS].tolist()
+    keys = [] if features.keys is None else features.keys[:100_000].tolist()  # for a fast answer
     by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
     near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
     hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
@@ -363,7 +361,7 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
 def _embed_query(
     options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
-    """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
+    """Embed the query with the encoder of one view of the run, ``(F,)``; if `view` is None, as an item of all views."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -382,7 +380,7 @@ def _embed_query(
 
 
 def _load_query_as_dataset(options: _AnySearchOptions, model: Model, features: Features | None = None) -> Dataset:
-    """Load the query as a dataset of one item, for a model of its view or of whole items: a text, or a file."""
+    """Load the query, a text or a file, as a dataset of one item for the model."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
         return from_arrays([query], name="query", argument="query")
@@ -413,19 +411,19 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))
 
 
-def _load_run_and_features(options: ItemSearchOptions) -> tuple[RunFolder, Features | None]:
-    """Return the run whose encoders embed items and query, and the features if they come from a file."""
+def _find_saved_features(options: ItemSearchOptions) -> Features | None:
+    """Return the features of the items to search; None if the option `features` is a run that embeds them."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
-        run = as_run_folder(source)
-        check(options.run is None, f"run: cannot be combined with a run as features, {run.path}.", "conflict")
-        return run, None
+        path = as_run_folder(source).path
+        check(options.run is None, f"run: cannot be combined with a run as features, {path}.", "conflict")
+        return None
     check(options.view is None, "view: cannot be combined with a feature file, which is of one view.", "conflict")
     features = source if isinstance(source, Features) else read_features(source)
     if features.view is None:
         message = "features: must be of one view, as `contraport embed RUN --view NAME` writes them, or a run folder."
         raise UsageError(message, kind="whole_items")
-    return _resolve_query_run(options, features), features
+    return features
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
@@ -449,11 +447,11 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 
 
 def _embed_items(
-    run: RunFolder, options: ItemSearchOptions, view: str, function: Callable[..., Tensor] | None = None
+    run: RunFolder, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
-    """Embed the run's own items by one view; a given `function` computes other values instead of features."""
+    """Embed the items of the run by one of its views; default of `compute_features`: the representation."""
     trusts = options.trust_remote_code
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts
     )
-    return embed_to_features(embed_options, function)
+    return embed_to_features(embed_options, compute_features)

@@ -100,7 +100,7 @@ def write_cards_page(
 
 
 def _has_text_items(features: Features) -> bool:
-    """Return whether the items are texts, according to the run that embedded them: no one expects pictures of them."""
+    """Return whether the items are texts, according to the run that embedded them."""
     try:
         shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]
     except (UsageError, OSError, KeyError):

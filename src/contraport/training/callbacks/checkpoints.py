@@ -140,13 +140,13 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
             return
         with run.translate_write_errors():
             with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
-                _torch_save_or_raise_os_error(state, file)
+                _torch_save(state, file)
             # Only now can the new run be resumed, so only now is the replaced one given up.
             if run.last_checkpoint.exists():
                 run.backup.delete_backup()
 
 
-def _torch_save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+def _torch_save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
     """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
     try:
         torch.save(checkpoint, file)

@@ -94,9 +94,10 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training after `patience` epochs without improvement; without `spec` it logs a flat loss.
+    """Callback that ends a training if the watched metric has not improved for `patience` epochs.
 
-    Other online metrics of which higher is better are logged too when they are flat.
+    Without a value of the option `early_stopping` it only logs that the loss is flat. Other online metrics of which
+    higher is better are logged too when they are flat.
 
     It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
     hold its state: a resumed training stops at the same epoch.
@@ -151,8 +152,11 @@ class EarlyStopping(Callback):
 
     def after_epoch(self, loop: Loop) -> None:
         self._log_flat_metrics(loop)
+        mean_loss = float(self._loss_sum) / self._loss_count
+        self._loss_sum, self._loss_count = 0.0, 0
+        key = None if self._rule.metric is None else self._rule.metric.key
         # All processes decide by the value of the first, which alone computes the online metrics.
-        value = broadcast_object(self._pop_watched_value())
+        value: float | None = broadcast_object(mean_loss if key is None else self._meter.last_row.get(key))
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
         patience = self._rule.resolve_patience(loop.epochs)
@@ -172,7 +176,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def _log_flat_metrics(self, loop: Loop) -> None:
-        """Log each online metric that has not improved for the default patience, once for each best value."""
+        """Log once each online metric that has not improved for the default patience; again after an improvement."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)
             value = self._meter.last_row.get(metric.key, math.nan)
@@ -188,14 +192,6 @@ class EarlyStopping(Callback):
                     metric.key, epoch, metric.format(best), pluralize(loop.completed_epochs - epoch, "epoch"),
                     metric.key,
                 )  # fmt: skip
-
-    def _pop_watched_value(self) -> float | None:
-        """Return the epoch's mean loss or watched metric, None if that was not computed; reset the loss sum."""
-        mean_loss = float(self._loss_sum) / self._loss_count
-        self._loss_sum, self._loss_count = 0.0, 0
-        if self._rule.metric is None:
-            return mean_loss
-        return self._meter.last_row.get(self._rule.metric.key)  # absent in epochs in which it is not computed
 
     def _is_better(self, value: float) -> bool:
         """Return whether a value is better than the best one by more than the smallest change."""
