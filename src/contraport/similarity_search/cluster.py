@@ -37,9 +37,6 @@ from contraport.similarity_search.page import (
 MAX_KMEANS_INIT_ITEMS = 20_000
 """Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
 
-MAX_LLOYD_ITERATIONS = 100  # over all items
-NUM_TYPICAL_ITEMS = 3  # names of items nearest to the center, per cluster
-
 
 @keep_deprecated_attributes(typical="typical_names")
 class Cluster(NamedTuple):
@@ -149,7 +146,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
     centers = torch.zeros(num_clusters, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)
-    for _ in range(MAX_LLOYD_ITERATIONS):
+    for _ in range(100):
         before = labels.copy()
         sums, counts = torch.zeros_like(centers), torch.zeros(num_clusters, device=device)
         for first, rows in iter_normalized_blocks(features, device):
@@ -166,7 +163,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
 
 def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
     """Summarize a cluster of the rows `members`; `nearest_rows` are those nearest to its center, the nearest first."""
-    typical = tuple(map(features.item_title, nearest_rows[:NUM_TYPICAL_ITEMS].tolist()))
+    typical = tuple(map(features.item_title, nearest_rows[:3].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)

@@ -43,9 +43,6 @@ MAX_NAMES_SHOWN_PER_GROUP = 5  # maximum number of items of a group that a table
 MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
 MAX_PAIRS_SHOWN_ON_PAGE = 12  # maximum number of pairs below the threshold on a page
 
-REPORTED_SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
-"""Lower ends of the ranges of cosine similarity in which the notes count the pairs below the threshold."""
-
 FALSE_PROPOSAL_PROBABILITY = 0.05
 """Probability of proposing a threshold for data without duplicates (false-alarm rate)."""
 
@@ -204,7 +201,7 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
     """Return sentences that count the nearest pairs below the threshold, and describe the proposed threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
     notes = []
-    levels = [level for level in REPORTED_SIMILARITY_LEVELS if level < threshold]
+    levels = [level for level in (0.99, 0.95, 0.9) if level < threshold]
     counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
     if any(counts):
         ranges = zip(counts, levels, (threshold, *levels), strict=False)

@@ -30,8 +30,6 @@ from contraport.training.components.teacher_features import get_teacher_features
 OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 """Suffixes of the written file: a table, or positions as `.npy`."""
 
-TEXT_BLOCK_ITEMS = 4_096  # number of items whose texts are read at a time
-
 
 @MINE_COMMAND_SPEC.with_option_parameters
 def mine(arguments: dict[str, Any]) -> MinedNegatives:
@@ -164,6 +162,6 @@ def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
-    for block in torch.arange(len(dataset)).split(TEXT_BLOCK_ITEMS):
+    for block in torch.arange(len(dataset)).split(4_096):
         texts += tensor_to_texts(dataset.store.fetch_views(block)[view])
     return pa.array(texts)

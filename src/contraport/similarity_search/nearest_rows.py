@@ -36,13 +36,6 @@ BLOCK_ROWS = 16_384
 
 COSINE_ROUNDING_ERROR = 1e-6  # in float32: equal features may have a cosine this much below 1
 MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000  # number of rows above which the log recommends an index
-INDEX_CELLS_PER_QUERY = 32  # number of cells of the index that are searched for a query
-
-INDEX_CANDIDATES_PER_RESULT = 10
-"""Number of candidates from the index per requested result; candidates are compared exactly."""
-
-MAX_INDEX_NEIGHBORS_PER_ROW = 32
-"""Maximum number of rows from the index that are compared with a row as possible duplicates."""
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -157,13 +150,13 @@ class FeatureIndex:
     def candidate_indices(self, query: Tensor, min_count: int) -> np.ndarray:
         """Return sorted candidate rows of a query ``(F,)``: most of its `min_count` nearest rows, and some others."""
         rows = normalize_rows(query.cpu().numpy()[None], "cpu").numpy()
-        _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * min_count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(10 * min_count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield pairs of similar rows in blocks: their first rows, second rows and cosines, ``(p,)`` each."""
         for first, rows in iter_normalized_blocks(self.features, "cpu"):
-            _, places = self.faiss_index.search(rows.numpy(), min(MAX_INDEX_NEIGHBORS_PER_ROW, len(self.features)))
+            _, places = self.faiss_index.search(rows.numpy(), min(32, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
@@ -225,5 +218,5 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     faiss_index.train(normalize_rows(features[training_rows], "cpu").numpy())
     for _, rows in iter_normalized_blocks(features, "cpu"):
         faiss_index.add(rows.numpy())
-    faiss_index.nprobe = min(INDEX_CELLS_PER_QUERY, cells)
+    faiss_index.nprobe = min(32, cells)
     return faiss_index

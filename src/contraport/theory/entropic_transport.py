@@ -306,9 +306,6 @@ def _compute_plan_statistics(plan: Tensor, partners: Tensor) -> PlanWithStatisti
 TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]], dtype=torch.float64)
 """Corners of the equilateral triangle in which three masses are drawn, as x and y, (3, 2)."""
 
-NUM_TEMPERATURE_PANELS = 4
-"""Number of panels of the figure: one triangle per temperature, including temperature 0."""
-
 
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
@@ -335,7 +332,7 @@ class EntropicPath:
 
     def figure(self) -> Figure:
         """Draw the objective on the triangle of masses at some temperatures, and the path of its minimum."""
-        chosen = torch.linspace(0, len(self.temperatures) - 1, NUM_TEMPERATURE_PANELS).round().long()[1:].unique()
+        chosen = torch.linspace(0, len(self.temperatures) - 1, 4).round().long()[1:].unique()  # beside temperature 0
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)
         axes[0].set_title("linear program")

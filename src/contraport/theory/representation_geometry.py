@@ -149,10 +149,6 @@ def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, 
     return representation
 
 
-MAX_ANNOTATED_CLASSES = 12
-"""Largest number of classes at which the heatmap of class means shows numbers."""
-
-
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
 @dataclass(frozen=True, eq=False)
 class ClassCosines:
@@ -192,7 +188,7 @@ class ClassCosines:
             ax.set_yticks(list(places), self.class_names)
             ax.tick_params(length=0)
             ax.spines[:].set_visible(False)
-        if len(self.class_names) <= MAX_ANNOTATED_CLASSES:
+        if len(self.class_names) <= 12:  # with more, numbers in the cells would overlap
             for (row, column), mean in np.ndenumerate(self.class_mean_cosines.numpy()):
                 ink = "white" if abs(mean) > 0.6 else "black"
                 text = f"{round(mean, 1) + 0.0:.1f}".replace("-", "−")

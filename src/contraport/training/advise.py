@@ -21,17 +21,8 @@ from contraport.encoders.lite0 import are_lite0_weights_installed
 from contraport.errors import check
 from contraport.training.config import ADVISE_COMMAND_SPEC, AdviseOptions
 
-MAX_T_SIMCLR_DIMENSIONS = 4
-"""Maximum embedding size for which t-SimCLR is recommended: up to it, t-SimCLR beat NT-Xent (suite `neighbour`)."""
-
-HIGH_IMBALANCE_RATIO = 10.0
-"""Ratio of the largest to the smallest class from which class-balanced sample weights are recommended."""
-
 MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 """Number of images below which training from scratch generalizes poorly."""
-
-MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER = 400
-"""Number of gray images up to which gradients beat raw pixels and a self-trained network (guide "photos")."""
 
 LITE0_ENCODER_FLAGS = "--encoder lite0 --freeze"
 """Command-line flags recommended for few photos if the package with the lite0 weights is installed."""
@@ -238,7 +229,7 @@ def make_objective_suggestion(
         return Suggestion(
             "--recipe clip", "a text and another view, each with its encoder.", "texts, or texts and images"
         )
-    if dimensions is not None and dimensions <= MAX_T_SIMCLR_DIMENSIONS:
+    if dimensions is not None and dimensions <= 4:  # up to it, t-SimCLR beat NT-Xent (suite `neighbour`)
         text = f"heavy tails help in {pluralize(dimensions, 'dimension')}."
         return Suggestion("--objective t-simclr", text, "embeddings of few dimensions")
     if views == 2:
@@ -253,7 +244,8 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
         return None
     channels = dataset.shapes[0][0]
-    if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER:
+    # Up to this number, gradients beat raw pixels and a self-trained network (guide "photos").
+    if channels == 1 and len(dataset) <= 400:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
         return Suggestion("--encoder gradients --augment mixup", text)
     if channels != 3 or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
@@ -288,7 +280,7 @@ def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list
         counts = dataset.labels.bincount()
         counts = counts[counts > 0]
         ratio = float(counts.max() / counts.min())
-        if ratio >= HIGH_IMBALANCE_RATIO:
+        if ratio >= 10:
             text = f"the largest class has {ratio:.0f} times the items of the smallest."
             alternatives.append(Suggestion("--sample_weight classes", text, "rare classes or items"))
     if dataset.entity_ids is not None:

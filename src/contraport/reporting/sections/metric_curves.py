@@ -189,8 +189,6 @@ def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
     return values
 
 
-SEVERITY_CURVE_HEIGHT_PIXELS = 210  # of a panel of one corruption
-
 _BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
 _DASH_NAMES = {"dot": "dotted", "dash": "dashed"}  # as the text of the section names them
 
@@ -245,7 +243,7 @@ def draw_corruption_curves(
     y_axis = {"tickformat": PERCENT_TICK_FORMAT, "range": [max(0.0, lowest_accuracy - 0.05), 1.0]}
     return build_figure(
         lines,
-        height=SEVERITY_CURVE_HEIGHT_PIXELS,
+        height=210,
         hovermode="x unified",
         x=build_titled_axis("severity", dtick=1),
         y=y_axis,

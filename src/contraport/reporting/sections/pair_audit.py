@@ -19,7 +19,6 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.reported_run import ReportedRun
 
 NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
-NUM_HISTOGRAM_BINS = 40  # of the scores
 
 
 def build_pair_audit_section(assets: PageAssets) -> Section | None:
@@ -52,7 +51,7 @@ def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str
 
 def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> Figure:
     """Draw the histograms of the scores of pairs, in the given color, and of known mismatches."""
-    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), NUM_HISTOGRAM_BINS)
+    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), 40)
     traces = [
         {
             "type": "bar",

@@ -15,7 +15,6 @@ from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_f
 from contraport.reporting.reported_run import ReportedRun
 
 ROBUSTNESS_GROUP = "robustness"  # name of the group of metrics on corrupted images, which have a section of their own
-FOREST_ROW_HEIGHT_PIXELS = 24  # per metric and run in a forest plot of differences
 MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")  # of plotly, by run
 
 
@@ -104,7 +103,7 @@ def _add_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list
                     "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
                 }
             )
-        height = 64 + FOREST_ROW_HEIGHT_PIXELS * len(titles) * max(1, len(others))
+        height = 64 + 24 * len(titles) * max(1, len(others))  # a row for each metric and run
         ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
         title = f"difference from {escape_tags(first.name)}, points"
         x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED_COLOR, zerolinewidth=1.5)
