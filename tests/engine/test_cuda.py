@@ -20,7 +20,7 @@ from contraport.engine import (
     LogOfFunction,
     MatrixLogKernel,
     backend,
-    choose_backend,
+    choose_backend_name,
     explain_backend,
     precision,
 )
@@ -57,11 +57,11 @@ def test_falls_back_without_a_kernel():
     double = Geometry(Gibbs()(x.double(), x.double()))
     with backend("cuda"):
         for geometry, reason in [(matrix, "inner products"), (link, "LogOfFunction"), (double, "float64")]:
-            assert choose_backend(geometry) == "stored"
+            assert choose_backend_name(geometry) == "stored"
             assert reason in explain_backend(geometry)
-        assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
+        assert choose_backend_name(Geometry(Gibbs()(x, x))) == "cuda"
         assert "as requested" in explain_backend(Geometry(Gibbs()(x, x)))
-    assert choose_backend(Geometry(Gibbs()(x, x))) == "stored"
+    assert choose_backend_name(Geometry(Gibbs()(x, x))) == "stored"
 
 
 @needs_triton
@@ -129,7 +129,7 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
         pytest.skip(f"no assembler: {error}")
-    blocks = choose_launch_config(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
+    blocks = choose_launch_config(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)._asdict()
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
     constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": way} | blocks
@@ -193,7 +193,7 @@ def test_a_symmetric_problem_on_a_device(dimensions):
 @pytest.mark.gpu
 def test_cuda_is_the_default_on_a_device():
     x = torch.randn(4096, 16, device="cuda")
-    assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
+    assert choose_backend_name(Geometry(Gibbs()(x, x))) == "cuda"
     assert "Not cuda" in explain_backend(Geometry(MatrixLogKernel(x @ x.T)))
 
 

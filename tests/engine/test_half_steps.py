@@ -22,7 +22,7 @@ from contraport.engine import (
     Relaxation,
     StudentT,
     backend,
-    choose_backend,
+    choose_backend_name,
     half_steps,
     log_sums,
     row_transport_costs,
@@ -324,8 +324,8 @@ def test_many_half_steps_are_not_dense():
     """The choice depends on the number of half-steps: autograd would store 1.5 GB for 1,000 iterations at 128 rows."""
     x = torch.randn(128, 4)
     geometry = Geometry(Gibbs()(x, x))
-    assert choose_backend(geometry) == choose_backend(geometry, 20) == "dense"
-    assert choose_backend(geometry, 2000) == "stored"
+    assert choose_backend_name(geometry) == choose_backend_name(geometry, 20) == "dense"
+    assert choose_backend_name(geometry, 2000) == "stored"
 
 
 def test_a_long_chain_saves_little_memory():

@@ -8,7 +8,7 @@ from contraport.engine import (
     Gibbs,
     SimilarityExclusion,
     backend,
-    choose_backend,
+    choose_backend_name,
     explain_backend,
     log_sums,
 )
@@ -62,7 +62,7 @@ def test_log_sums_exclude_masked_pairs(monkeypatch, name, temperature):
 def test_cuda_kernels_do_not_take_a_similarity_mask():
     x, y = numbers(9, 3).float(), numbers(13, 3).float()
     with backend("cuda"):
-        assert choose_backend(Geometry(Gibbs()(x, y), (mask(),))) == "dense"
+        assert choose_backend_name(Geometry(Gibbs()(x, y), (mask(),))) == "dense"
         assert "Not cuda" in explain_backend(Geometry(Gibbs()(x, y), (mask(),)))
 
 

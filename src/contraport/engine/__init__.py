@@ -11,9 +11,9 @@ from contraport.engine.autograd import (
 from contraport.engine.backends import (
     BACKENDS,
     EXCHANGES,
-    PRECISIONS,
+    PRECISION_DTYPES,
     backend,
-    choose_backend,
+    choose_backend_name,
     communication_dtype,
     current_exchange,
     exchange,
@@ -52,12 +52,12 @@ from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
+    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
     "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "choose_backend", "communication_dtype", "constant_vector",
+    "cached", "check_not_in_torch_func", "choose_backend_name", "communication_dtype", "constant_vector",
     "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend",
     "is_in_torch_func", "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter",
     "row_transport_costs", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",

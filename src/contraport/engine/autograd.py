@@ -30,7 +30,7 @@ def is_in_torch_func() -> bool:
 
 
 def check_not_in_torch_func(limitation: str, alternative: str) -> None:
-    """Raise `UsageError` within a `torch.func` transform: what is not possible there, and what to use instead."""
+    """Raise `UsageError` within a `torch.func` transform, with a message from `limitation` and `alternative`."""
     check(not is_in_torch_func(), f"{limitation} within torch.func; use {alternative}.", "torch_func")
 
 
@@ -132,13 +132,13 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return _normalize_rows_with_divisor_factors(z, z.detach(), length)[0]
+        return _normalize_with_two_divisors(z, z.detach(), length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def _normalize_rows_with_divisor_factors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled rows, (n, d), and the two factors, (n, 1) each, whose product is what z was divided by."""
+def _normalize_with_two_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scaled rows, (n, d), and the two numbers by which each row was divided in turn, (n, 1) each."""
     largest = detached.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
@@ -152,7 +152,7 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = _normalize_rows_with_divisor_factors(z, z, length)
+        rows, largest, scale = _normalize_with_two_divisors(z, z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -163,7 +163,7 @@ class _NormalizeRows(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return _normalize_rows_with_divisor_factors(z, z.detach(), ctx.length)[:1]
+                return _normalize_with_two_divisors(z, z.detach(), ctx.length)[:1]
 
             return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.
@@ -173,7 +173,7 @@ class _NormalizeRows(torch.autograd.Function):
 
 
 def _disable_autocast_prehook(device_type: str, grad_outputs: tuple[Tensor, ...]) -> None:
-    """Turn autocast off for the autograd node about to run: a prehook, called with its output gradients."""
+    """Prehook of an autograd node that turns autocast off before the node runs."""
     if torch.amp.is_autocast_available(device_type):
         torch.set_autocast_enabled(device_type, False)
 

@@ -27,7 +27,7 @@ BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 """Name of a backend, a key of `BACKENDS`."""
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
-"""Name of a precision of matrix products, a key of `PRECISIONS`."""
+"""Name of a precision of matrix products, a key of `PRECISION_DTYPES`."""
 
 ExchangeName: TypeAlias = Literal["gather", "ring"]
 """Name of a way in which processes exchange embeddings, one of `EXCHANGES`."""
@@ -40,7 +40,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 }
 """Backends for batches whose embeddings are all on every process, by name."""
 
-PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISION_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Dtypes to which embeddings can be rounded before matrix products, by name."""
 
 EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
@@ -132,7 +132,7 @@ def precision(name: Precision) -> Iterator[None]:
     Raises:
         UsageError: the name is unknown.
     """
-    check_name("precision", name, PRECISIONS)
+    check_name("precision", name, PRECISION_DTYPES)
     with _override_variable(_precision, name):
         yield
 
@@ -169,7 +169,7 @@ def current_exchange() -> ExchangeName:
     return _exchange.get()
 
 
-def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
+def choose_backend_name(geometry: Geometry, half_steps: int = 1) -> BackendName:
     """Return the name of the backend for a geometry: the one set by `backend`, else chosen by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
@@ -177,7 +177,7 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     ``"dense"``, the only backend made of plain operations.
     """
     if isinstance(geometry.log_kernel, RingLogKernel):
-        return _choose_ring_backend(geometry.log_kernel, geometry)
+        return _choose_ring_backend_name(geometry.log_kernel, geometry)
     if is_in_torch_func():
         return "dense"
     forced = _forced_backend.get()
@@ -193,7 +193,7 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     return "stored" if n * m * like.element_size() <= MAX_STORED_BYTES else "streamed"
 
 
-def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName:
+def _choose_ring_backend_name(ring: RingLogKernel, geometry: Geometry) -> BackendName:
     """Return the name of the backend for a geometry whose embeddings travel around a ring."""
     forced, visit = _forced_backend.get(), replace(geometry, log_kernel=ring.own)
     supported = unsupported_reason(visit) is None
@@ -223,7 +223,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     n, m = geometry.shape
     multiplied = f" Embeddings are multiplied in {_precision.get()}."
     ring = isinstance(geometry.log_kernel, RingLogKernel)
-    name, forced, like = choose_backend(geometry, half_steps), _forced_backend.get(), geometry.log_kernel.inputs[0]
+    name, forced, like = choose_backend_name(geometry, half_steps), _forced_backend.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
     text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."
@@ -231,7 +231,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
         return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
         return text + multiplied
-    if name != "dense" and uses_bfloat16(like, PRECISIONS[_precision.get()]):
+    if name != "dense" and uses_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
         text += multiplied
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
         return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
@@ -240,15 +240,15 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 def communication_dtype(like: Tensor) -> torch.dtype:
     """Return the dtype in which embeddings and gradients are gathered: bfloat16 if products use it, else unchanged."""
-    precision = PRECISIONS[_precision.get()]
+    precision = PRECISION_DTYPES[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype
 
 
 def resolve_passes_config(geometry: Geometry, half_steps: int = 1) -> PassesConfig:
-    """Return the backend, processes and precision that an operation of some half-steps and its gradient use."""
-    name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
-    passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
+    """Return the backend, processes and precision for an operation with this number of half-steps and its gradient."""
+    name, ring = choose_backend_name(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
+    passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph
         like = geometry.log_kernel.inputs[0]
         gains_nothing = like.device.type == "cpu" and not uses_bfloat16(like, operands)

@@ -45,12 +45,6 @@ MAX_WORKSPACE_BYTES = 64 << 20
 VECTOR_BLOCK_ENTRIES = 1024
 """Number of entries that a Triton program processes at a time in kernels over vectors."""
 
-REDUCTION_SHARED_MEMORY_BYTES = 8 << 10
-"""Bytes of shared memory reserved for reductions; blocks of embeddings use the rest."""
-
-RELATIVE_COST_PER_COLUMN_SPLIT = 0.02
-"""Relative cost of one more split of the columns, whose partial results are written and then added up."""
-
 
 class CudaPairPasses(PairPasses):
     """Passes over all pairs by Triton kernels, in O((N + M) d) memory and a bounded workspace.
@@ -78,7 +72,7 @@ class CudaPairPasses(PairPasses):
         # Without a link the biases are added to the potentials here, which saves the kernels two loads per tile.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
-        row_labels, column_labels = (_stack_mask_labels(masks, side, v) for side, v in enumerate(zeros))
+        row_labels, column_labels = (_stack_labels_and_exceptions(masks, side, v) for side, v in enumerate(zeros))
         exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
         link_arguments = _find_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
@@ -156,7 +150,7 @@ class CudaPairPasses(PairPasses):
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Return the rows of all processes: the sum of tensors in which each process fills in only its own rows."""
+        """Return the rows of all processes: the sum over processes, each of which has zeros outside its own rows."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
@@ -332,7 +326,7 @@ def _input_gradients(
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient_and_bias_sums(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     forms = _build_weight_variants(weights)
-    if _choose_device_launch_config("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
+    if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     sides = []
     for slot, side, form in ((0, inputs, forms), (1, inputs.T, forms.T)):
@@ -368,14 +362,14 @@ def _input_gradients_by_workspace(
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
     blocks = _choose_device_launch_config("pair_weights_kernel", x)
     # Whole row blocks, so that no program of a full launch has rows outside the workspace.
-    height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
+    height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks.BLOCK_M, 1) * blocks.BLOCK_M
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
     dx, row_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(x))
     dy, column_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(y))
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
-        w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
+        w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks.BLOCK_N)
         part = inputs.take_rows(rows)
         for tensors, form in weights.take_rows(rows).iter_launch_args():
             _launch_kernel("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
@@ -402,16 +396,16 @@ def _launch_kernel(
     column_programs: int,
     inputs: _KernelInputs,
     tensors: Sequence[Tensor | None],
-    blocks: dict[str, int],
+    blocks: _LaunchConfig,
     **constants: Any,
 ) -> None:
     """Launch a Triton kernel on a grid: row blocks, times `column_programs` that share the columns."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _device_context(inputs.x):
-        getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), column_programs](
+        getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks.BLOCK_M), column_programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
             D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_mask_bits,
-            PRECISION=_triton_input_precision(inputs.x), **constants, **blocks
+            PRECISION=_triton_input_precision(inputs.x), **constants, **blocks._asdict()
         )  # fmt: skip
 
 
@@ -421,12 +415,17 @@ def _device_context(x: Tensor) -> AbstractContextManager[None]:
 
 
 class _LaunchConfig(NamedTuple):
-    """Block sizes, warps and pipeline stages of a Triton kernel, named as its compile-time constants."""
+    """Block sizes, warps and pipeline stages of a Triton kernel, named as its compile-time constants.
+
+    Attributes:
+        BLOCK_D: Number of coordinates of an embedding that are held at a time; 0 in the table of configurations.
+    """
 
     BLOCK_M: int
     BLOCK_N: int
     num_warps: int
     num_stages: int
+    BLOCK_D: int = 0
 
 
 _LAUNCH_CONFIGS: dict[str, dict[int, list[_LaunchConfig]]] = {
@@ -452,14 +451,14 @@ and other bits, from run to run.
 
 def choose_launch_config(
     kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int
-) -> dict[str, int]:
+) -> _LaunchConfig:
     """Return the block sizes, warps and stages of a Triton kernel, by the size and precision of the embeddings.
 
     The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
     if precision == "ieee":
         warps, depth = (4, 16) if kernel == "row_sums_kernel" else (8, 32)
-        return _LaunchConfig(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
+        return _LaunchConfig(128, 128, warps, 2, depth)
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
     for largest, shapes in _LAUNCH_CONFIGS[kernel].items():
         depth = whole if largest else 128 // itemsize
@@ -467,15 +466,16 @@ def choose_launch_config(
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
             rows = blocks.BLOCK_M if largest else blocks.BLOCK_M * blocks.num_stages
             needed = depth * itemsize * (rows + blocks.BLOCK_N * blocks.num_stages)
-            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - REDUCTION_SHARED_MEMORY_BYTES:
-                return blocks._asdict() | {"BLOCK_D": depth}
+            # Reductions take 8 KiB of shared memory.
+            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - (8 << 10):
+                return blocks._replace(BLOCK_D=depth)
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _choose_device_launch_config(kernel: str, x: Tensor) -> dict[str, int]:
+def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
     """Return the launch configuration of a kernel on the device of the embeddings; small blocks in the interpreter."""
     if not x.is_cuda:
-        return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
+        return _LaunchConfig(16, 16, num_warps=4, num_stages=1, BLOCK_D=16)
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
     return choose_launch_config(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
 
@@ -486,27 +486,28 @@ def _triton_input_precision(x: Tensor) -> str:
     return "ieee" if single else "tf32"
 
 
-def _count_column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
+def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
     """Return the number of programs among which the columns of a row block are split."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
-    row_blocks, column_blocks = _ceil_div(len(inputs.x), blocks["BLOCK_M"]), _ceil_div(len(inputs.y), blocks["BLOCK_N"])
+    row_blocks, column_blocks = _ceil_div(len(inputs.x), blocks.BLOCK_M), _ceil_div(len(inputs.y), blocks.BLOCK_N)
     return choose_column_splits(row_blocks, column_blocks, processors)
 
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column splits of least estimated time; the last wave of programs is then nearly full.
+    """Return the number of column splits with the least estimated time.
 
-    The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each.
+    The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each. One more split
+    costs 2 % of the time, as partial results are written and then added up.
 
     >>> choose_column_splits(32, 64, 132), choose_column_splits(256, 512, 132)
     (4, 1)
     """
 
     def duration(splits: int) -> float:
-        return _ceil_div(row_blocks * splits, processors) / splits * (1 + RELATIVE_COST_PER_COLUMN_SPLIT * splits)
+        return _ceil_div(row_blocks * splits, processors) / splits * (1 + 0.02 * splits)
 
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
 
@@ -516,8 +517,8 @@ def _allocate_gradient_and_bias_sums(z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
-def _stack_mask_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
-    """Stack the labels and exception labels of all masks, of rows (side 0) or columns (side 1), (2 masks, n), int64."""
+def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
+    """Stack the labels, then the exception labels, of each mask: (2 masks, n), int64. Rows are side 0, columns 1."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
