@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.parsing import parse_command_line
+from contraport.comparison.config import CompareOptions
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.objectives import Layout
 from contraport.options import Command, int_in_range, keep_deprecated_attributes, option
 from contraport.runs import RunFolder
+from contraport.similarity_search.config import DuplicateSearchOptions
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 
@@ -59,6 +63,35 @@ def test_new_option_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
 def test_new_option_checks_its_values() -> None:
     with raises_usage_error("patience.invalid", 1):
         learn(patience=1)
+
+
+@pytest.mark.parametrize(
+    ("options_class", "values"),
+    [
+        (Settings, {"epochs": np.int64(5), "lr": np.float64(0.5), "seed": np.uint8(2), "temperature": np.float32(0.5)}),
+        (Settings, {"objective": "iot", "objective_settings": {"iterations": np.int64(3), "lam": np.float32(0.5)}}),
+        (Settings, {"test_fraction": np.float32(0.25)}),
+        (CompareOptions, {"seeds": np.int32(2), "validation": np.float32(0.25), "train": {"epochs": np.int64(2)}}),
+        (partial(DuplicateSearchOptions, "features.npz"), {"threshold": np.float32(0.5)}),
+    ],
+)
+def test_numbers_of_numpy_become_numbers_of_python(options_class: Any, values: dict[str, Any]) -> None:
+    options = options_class(**values)
+    plain = {name: getattr(options, name) for name in values}
+    assert plain == values
+    assert yaml.safe_load(yaml.safe_dump(plain)) == values  # which cannot represent numbers of NumPy
+    if options_class is Settings:
+        assert {name: options.to_config()[name] for name in values} == values
+
+
+def test_functions_receive_numbers_of_python() -> None:
+    assert type(learn(patience=np.int64(3)).patience) is int
+    with raises_usage_error("patience.invalid", 1):
+        learn(patience=np.int64(1))
+    array = np.arange(3.0)
+    data = learn(data=(array, [array])).data
+    assert data[0] is array
+    assert data[1][0] is array
 
 
 @pytest.mark.parametrize("name", ["out", "data", "root", "teacher"])

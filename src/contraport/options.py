@@ -36,7 +36,16 @@ from typing import (
 )
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
-from contraport.errors import UsageError, bind_arguments, check, check_integer, check_name, hint_on_error, is_integer
+from contraport.errors import (
+    UsageError,
+    bind_arguments,
+    check,
+    check_integer,
+    check_name,
+    hint_on_error,
+    is_integer,
+    is_number,
+)
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -60,6 +69,17 @@ def to_config_value(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value) if isinstance(value, Path) else f"<{getattr(value, 'name', type(value).__name__)}>"
+
+
+def to_plain_numbers(value: Any) -> Any:
+    """Convert numbers of NumPy to numbers of Python, also those in lists, tuples and dictionaries."""
+    if type(value) is dict:
+        return {key: to_plain_numbers(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(to_plain_numbers, value))
+    if is_integer(value):
+        return int(value)
+    return float(value) if is_number(value) else value
 
 
 @dataclass(frozen=True)
@@ -106,6 +126,12 @@ class Option:
     def is_cli_positional(self) -> bool:
         """True if the command line takes the option by position."""
         return self.is_python_positional and not self.is_cli_flag
+
+    def convert_numbers(self, value: Any) -> Any:
+        """Return a value with numbers of Python in place of those of NumPy, which `config.yaml` cannot hold."""
+        accepts_objects = self.type is Any or Any in get_args(self.type)  # whose contents are not options
+        is_container = isinstance(value, list | tuple | dict)
+        return value if accepts_objects and is_container else to_plain_numbers(value)
 
     def check_value(self, value: Any) -> None:
         """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
@@ -199,12 +225,16 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
 
 
 class BaseOptions:
-    """Base class of option dataclasses; on construction, every value that is not the default is validated."""
+    """Base class of option dataclasses; on construction, every value that is not the default is validated.
+
+    Numbers of NumPy become numbers of Python.
+    """
 
     def __post_init__(self) -> None:
         for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # the defaults themselves are validated once, by the tests
+                vars(self)[name] = value = one.convert_numbers(value)
                 one.check_value(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
@@ -525,7 +555,8 @@ class Command(Generic[P]):
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             arguments = replace_deprecated_options(options, kwargs)
-            return hinted(bind_arguments(function.__name__, signature, args, arguments).arguments)
+            bound = bind_arguments(function.__name__, signature, args, arguments).arguments
+            return hinted({name: options[name].convert_numbers(value) for name, value in bound.items()})
 
         described: Any = call
         described.__signature__ = signature
