@@ -129,6 +129,8 @@ class Option:
 
     def convert_numbers(self, value: Any) -> Any:
         """Return a value with numbers of Python in place of those of NumPy, which `config.yaml` cannot hold."""
+        if value is None or type(value) in (str, int, float, bool):
+            return value
         accepts_objects = self.type is Any or Any in get_args(self.type)  # whose contents are not options
         is_container = isinstance(value, list | tuple | dict)
         return value if accepts_objects and is_container else to_plain_numbers(value)
