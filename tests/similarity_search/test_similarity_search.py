@@ -29,6 +29,7 @@ from contraport.errors import UsageError
 from contraport.features import Features, open_feature_buffer, read_features, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
+from contraport.similarity_search.duplicates import _find_proposed_threshold
 from contraport.similarity_search.page import NO_PICTURES_NOTE
 
 
@@ -170,6 +171,14 @@ def test_proposes_no_threshold_without_a_gap() -> None:
         features += 3 * generator.normal(size=(4, width))[generator.integers(4, size=200)] * (number % 4 > 1)
         proposed += duplicates(features).proposed_threshold is not None
     assert proposed <= 2
+
+
+def test_proposes_no_threshold_in_a_gap_as_narrow_as_rounding_errors() -> None:
+    """1,000 pairs are equal up to rounding, and less similar ones follow without another gap."""
+    distances = np.concatenate([np.linspace(0, 1e-6, 1_000), 1.9e-6 * np.exp(0.005 * np.arange(2_000))])
+    assert _find_proposed_threshold(1 - distances) is None
+    distances[1_000:] *= 10
+    assert 1 - distances[1_000] < _find_proposed_threshold(1 - distances) <= 1 - 1e-6
 
 
 def test_equal_features_are_duplicates_at_threshold_1() -> None:

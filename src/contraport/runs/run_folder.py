@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Text for a message: the command that resumes the run, or to repeat the command that it is a part of."""
+        """Advice for a message: how to resume the run, by its own command or by the command that it is a part of."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command

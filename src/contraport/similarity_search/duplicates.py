@@ -225,7 +225,8 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator
     and in the intrinsic dimension of Levina and Bickel). A gap stands out if its spacing, divided by the mean of those
-    beyond it, is larger than the maximum of as many exponential variables would be. The cosines ``(p,)`` decrease.
+    beyond it, is larger than the maximum of as many exponential variables would be, and if it is wider than rounding
+    errors. The cosines ``(p,)`` decrease.
 
     >>> _find_proposed_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8
@@ -244,7 +245,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     high, low = float(cosines[widest]), float(cosines[widest + 1])
     # Near the middle of the gap, with as few decimals as possible.
     rounded = (round((low + high) / 2, decimals) for decimals in range(1, 9))
-    return next(number for number in rounded if low + COSINE_ROUNDING_ERROR < number <= high)
+    return next((number for number in rounded if low + COSINE_ROUNDING_ERROR < number <= high), None)
 
 
 def _write_duplicates_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
@@ -272,7 +273,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Compare each of `rows`, without repetitions, with one of `others`: keep the nearer one as its nearest."""
+        """Store `others` as the nearest items of `rows`, which are distinct, wherever the cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
