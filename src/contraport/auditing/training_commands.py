@@ -19,7 +19,7 @@ from contraport.training.advise import (
     Suggestion,
     compose_train_command,
     get_base_name,
-    list_suggestions,
+    list_main_suggestions,
     make_wrong_pairs_suggestion,
 )
 
@@ -50,7 +50,7 @@ def compose_next_commands(
         if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
     data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
-    name, suggestions = get_base_name(dataset), list_suggestions(dataset)
+    name, suggestions = get_base_name(dataset), list_main_suggestions(dataset)
 
     def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:
         out = find_unused_path(Path("runs", f"{name}{suffix}"))

@@ -18,9 +18,6 @@ from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence lists by name
 
-MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
-"""Number of test items below which the verdict states how many points one of them is worth."""
-
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
     """Build the section of the sentences that follow the first, which heads the page; None if there are none."""
@@ -75,7 +72,7 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
             for metric in headlines:
                 sentences += _iter_baseline_sentences(metric, group)
         in_percent = any(metric.is_shown_in_percent for metric in headlines)
-        if in_percent and items is not None and items < MIN_TEST_ITEMS_WITHOUT_NOTE:
+        if in_percent and items is not None and items < 2_000:
             of_data = f" of {data}" if len(test_sets) > 1 else ""
             sentences.append(
                 f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."

@@ -373,7 +373,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
-_ARRAY_NAMES_BY_NDIM_AND_KIND = {
+_ARRAY_NAMES_BY_TYPE = {
     (0, "f"): ("rate", "low", "high", "remembered"),
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
@@ -404,14 +404,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = read_npz_arrays(path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
-    for (dimensions, kinds), names in _ARRAY_NAMES_BY_NDIM_AND_KIND.items():
+    for (dimensions, kinds), names in _ARRAY_NAMES_BY_TYPE.items():
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
     return arrays
 
 
-_EQUALLY_LONG_PAGE_ARRAY_NAMES = (
+_SAME_LENGTH_ARRAY_NAMES = (
     ("points", "ids", "neighbors", "labels", "domains", "thumbnails", "texts", "losses", "suspicion"),
     ("cosines", "cosine_labels"),
     ("plan_labels", "plan_view_1", "plan_view_2"),
@@ -430,7 +430,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
         if not condition:
             raise ValueError(f"{name!r} must be {expected}")
 
-    for names in _EQUALLY_LONG_PAGE_ARRAY_NAMES:
+    for names in _SAME_LENGTH_ARRAY_NAMES:
         sizes = {len(arrays[name]) for name in names if name in arrays}
         require(len(sizes) <= 1 and 0 not in sizes, names[0], f"as long as {', '.join(names[1:])}, and not empty")
     for name in ("points", "cosines", "spectrum", "plan", "target", "plans", "targets", "mistaken_sure"):

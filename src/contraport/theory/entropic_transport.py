@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_ITERATIONS_TO_CONVERGE = 100_000
-"""Maximum number of Sinkhorn iterations for a converged plan; a warning is issued if it is not enough."""
-
-
 @keep_deprecated_attributes(error="marginal_error")
 class Coupling(NamedTuple):
     """Transport plan between two distributions on a line, with its cost, entropy and marginal error.
@@ -156,10 +152,7 @@ def compute_couplings_1d(
         a,
         b,
         summarize(exact.dense(), 0),
-        {
-            temperature: entropic(temperature, Balanced(MAX_ITERATIONS_TO_CONVERGE, 1e-7))
-            for temperature in temperatures
-        },
+        {temperature: entropic(temperature, Balanced(100_000, 1e-7)) for temperature in temperatures},
         {count: entropic(min(temperatures), Balanced(count)) for count in iterations},
         x[:, 0],
         y[:, 0],

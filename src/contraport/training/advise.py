@@ -60,8 +60,8 @@ class Suggestion(NamedTuple):
         return f"- {self.options}: {self.text}"
 
 
-class MultiViewAdvice(NamedTuple):
-    """Advice to train on the columns of a table of numbers as several views: when to do so, and the command."""
+class MultiViewCommand(NamedTuple):
+    """Command that trains on the columns of a table of numbers as several views, with a text on when to do so."""
 
     text: str
     command: str
@@ -82,7 +82,7 @@ class CommandAdvice:
     command: str
     reasons: tuple[Suggestion, ...]
     alternatives: tuple[Suggestion, ...] = ()
-    multi_view: MultiViewAdvice | None = None
+    multi_view: MultiViewCommand | None = None
     series_note: str | None = None
 
     def __str__(self) -> str:
@@ -116,18 +116,18 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
     data = options.data if isinstance(options.data, str | Path) else dataset.name
     data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
-    reasons = list_suggestions(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
+    reasons = list_main_suggestions(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", get_base_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    multi_view = _find_multi_view_advice(values, options)
+    multi_view = _find_multi_view_command(values, options)
     return CommandAdvice(command, tuple(reasons), tuple(alternatives), multi_view, find_series_note(dataset))
 
 
-def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
+def _find_multi_view_command(values: dict[str, Any], options: AdviseOptions) -> MultiViewCommand | None:
     """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
@@ -138,7 +138,7 @@ def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> M
     columns = {**(options.columns or {}), "views": suggestion.views}
     how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
     text = f"The {number} columns of numbers are read as one view. If they are {how}:"
-    return MultiViewAdvice(text, advise(**values | {"columns": columns}).command)
+    return MultiViewCommand(text, advise(**values | {"columns": columns}).command)
 
 
 def find_series_note(dataset: Dataset) -> str | None:
@@ -173,7 +173,9 @@ def _median_column_correlation(standardized: Tensor, gap: int) -> float:
     return float((standardized[:, :-gap] * standardized[:, gap:]).mean(0).median())
 
 
-def list_suggestions(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> list[Suggestion]:
+def list_main_suggestions(
+    dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
+) -> list[Suggestion]:
     """Return a suggested objective or recipe for a dataset and, for few images, a suggested encoder."""
     encoder = _make_encoder_suggestion(dataset)
     objective = make_objective_suggestion(dataset, use_labels=use_labels, dimensions=dimensions)

@@ -26,9 +26,6 @@ from contraport.reporting.sections.results_and_settings import (
     list_evaluated_metrics,
 )
 
-HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
-"""Titles of the horizontal axes that the page offers, by key of the positions in its script data."""
-
 COLUMN_NOTES = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
     "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
@@ -67,7 +64,9 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
         ]
         note = COLUMN_NOTES.get(key, "Measured on training items during training, not on test items.")
         curves.append((title, plot, note))
-    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXIS_TITLES}
+    # Titles of the axes by key of the positions in the script data.
+    axes = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
+    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": axes}
     return Section("training", "Training", values_by_name) if curves else None
 
 
@@ -100,8 +99,6 @@ def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any
 EPOCH_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 """Groups of the metrics that are drawn over the epochs, most important first."""
 
-MAX_EPOCH_METRICS = 6  # maximum number of metrics that are drawn over the epochs; `evaluation.json` has all
-
 
 def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of metrics over the epochs; None if no run was evaluated at several epochs."""
@@ -111,7 +108,7 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     # Of Recall@1, Recall@5, ... only the first.
     families = {metric.key.partition("@")[0]: metric for metric in reversed(metrics)}
     curves = []
-    for metric in [metric for metric in metrics if metric in families.values()][:MAX_EPOCH_METRICS]:
+    for metric in [metric for metric in metrics if metric in families.values()][:6]:
         last = [
             f"{run.name}: {metric.format(values[-1].value)}"
             for run in runs
@@ -190,7 +187,6 @@ def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
 
 
 _BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
-_DASH_NAMES = {"dot": "dotted", "dash": "dashed"}  # as the text of the section names them
 
 
 def build_robustness_section(assets: PageAssets) -> Section | None:
@@ -214,7 +210,8 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
         curves.append((name, assets.add_plot(f"robust-{kind}", figure, label)))
     if not curves:
         return None
-    baselines = [f"{BASELINE_TITLES[row]} ({_DASH_NAMES[_BASELINE_DASHES[row]]})" for row in rows[1:]]
+    dash_names = {"dot": "dotted", "dash": "dashed"}
+    baselines = [f"{BASELINE_TITLES[row]} ({dash_names[_BASELINE_DASHES[row]]})" for row in rows[1:]]
     groups = build_metric_tables(assets.runs, metrics)
     values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
     return Section("robustness", "Robustness", values_by_name)

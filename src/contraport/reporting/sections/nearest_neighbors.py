@@ -9,9 +9,6 @@ import numpy as np
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
 
-NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
-NUM_SHOWN_NEIGHBORS = 8  # per query item
-
 
 def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
     """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
@@ -48,7 +45,7 @@ def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> d
         "rows": [
             (
                 tabulate_item(query, None),
-                [tabulate_item(int(other), query) for other in nearest[query][:NUM_SHOWN_NEIGHBORS]],
+                [tabulate_item(int(other), query) for other in nearest[query][:8]],
             )
             for query in _choose_query_items(labels, len(nearest))
         ],
@@ -57,9 +54,9 @@ def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> d
 
 
 def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
-    """Choose indices of query items: the first item of evenly spaced classes, or evenly spaced items."""
+    """Choose indices of at most 10 query items: the first item of evenly spaced classes, or evenly spaced items."""
     places = np.arange(num_items)
     if labels is not None and len(np.unique(labels)) > 1:
         places = np.unique(labels, return_index=True)[1]
-    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERY_ITEMS, len(places))).round().astype(int)
+    spaced = np.linspace(0, len(places) - 1, min(10, len(places))).round().astype(int)
     return [int(place) for place in places[spaced]]

@@ -40,8 +40,6 @@ MASS_TOLERANCE = 1e-3
 MAX_ITEMS_DRAWN_AS_LINES = 16
 """Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
 
-MAX_LISTED_DROPPED_ITEMS = 6  # per plan, those with the least mass
-
 
 class PlanSnapshot(NamedTuple):
     """Transport plan of a batch of test items after an epoch, and its target plan, (N, M) each.
@@ -127,7 +125,7 @@ def _build_plan_template_data(
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = compute_item_mass_ratios(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
-    least = np.argsort(kept, kind="stable")[:MAX_LISTED_DROPPED_ITEMS]
+    least = np.argsort(kept, kind="stable")[:6]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
