@@ -29,6 +29,11 @@ def places(text: str) -> set[str]:
     return named | set(re.findall(r'<a id="([^"]+)"', text))
 
 
+def test_pictures_are_small():
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
+    assert {name: size for name, size in sizes.items() if size > 150_000} == {}
+
+
 def test_every_page_is_in_the_site():
     index = (ROOT / "docs" / "index.md").read_text()
     listed = {
