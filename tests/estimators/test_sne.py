@@ -311,3 +311,20 @@ def test_embedding_of_digits_is_as_good_as_scikit_learns():
     measured = [trustworthiness(X, fitted.embedding_, n_neighbors=5) for fitted in (ours, peer)]
     assert measured[0] > measured[1] - 0.005
     assert ours.kl_divergence_ < peer.kl_divergence_ + 0.05
+
+
+@pytest.mark.parametrize("method", ["interpolated", "exact"])
+@pytest.mark.parametrize(("items", "perplexity"), [(50, 16), (60, 30)])
+def test_few_items_for_the_perplexity_do_not_collapse(digits, method, items, perplexity):
+    """Exaggerated attraction draws such items to one point."""
+    reference = Peer(perplexity=perplexity, random_state=0, init="pca").fit(digits[:items])
+    ours = TSNE(perplexity=perplexity, random_state=0, method=method).fit(digits[:items])
+    assert ours.embedding_.std() > 0.1
+    assert ours.kl_divergence_ < 1.3 * reference.kl_divergence_
+
+
+def test_does_not_stop_while_the_points_spread():
+    """Neighborhoods in many dimensions are so even that the divergence hardly changes for hundreds of iterations."""
+    noise = np.random.default_rng(0).normal(size=(50, 1000))
+    found = TSNE(perplexity=30, random_state=0, method="exact").fit(noise)
+    assert found.embedding_.std() > 0.1

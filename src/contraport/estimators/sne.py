@@ -248,13 +248,14 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     ) -> None:
         """Minimize the objective over the output of `embed`, first with early exaggeration, then until convergence."""
         early, late = build(self.early_exaggeration), build(1.0)
-        last = torch.inf
+        last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= 250  # as in the original implementation
             if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
                 optimizer.end_exaggeration()
-            loss = (early if exaggerated else late)(embed())
-            value = loss.item()
+            embedding = embed()
+            loss = (early if exaggerated else late)(embedding)
+            value, size = loss.item(), embedding.detach().std().item()
             message = f"learning_rate: diverged after {iteration - 1} iterations. Lower it."
             check(math.isfinite(value), message, "diverged")
             optimizer.zero_grad()
@@ -266,9 +267,10 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if self.verbose:
                 phase = "exaggerated objective" if exaggerated else "KL divergence"
                 print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value:.4f}")
-            if not exaggerated and last - value < 1e-4 * value:
+            is_expanding = size > 1.1 * last_size  # while the points are close, the divergence hardly changes
+            if not exaggerated and last - value < 1e-4 * value and not is_expanding:
                 break
-            last = torch.inf if exaggerated else value
+            last, last_size = torch.inf if exaggerated else value, size
 
 
 # Not as a decorator in the class: TransformerMixin wraps the class's methods for set_output, which removes it.
@@ -360,11 +362,21 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     def __init__(self, parameters: list[Tensor], lr: float, late_lr: float) -> None:
         super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5})
+        self._initial = [parameter.detach().clone() for parameter in parameters]
 
+    @torch.no_grad()
     def end_exaggeration(self) -> None:
-        """Switch to the learning rate and the larger momentum used after early exaggeration."""
+        """Switch to the learning rate and the larger momentum used after early exaggeration.
+
+        With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
+        one point, where all gradients are zero. Then the descent goes on from the initial values.
+        """
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}
+            for parameter, initial in zip(group["params"], self._initial, strict=True):
+                if parameter.std() < initial.std():
+                    parameter.copy_(initial)
+                    self.state.pop(parameter)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
