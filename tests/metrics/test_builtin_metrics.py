@@ -214,7 +214,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
 
 def test_recall_counts_ranks_up_to_the_number() -> None:
     context = context_of()
-    context.__dict__["retrieval_ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
+    context.__dict__["retrieval_rank_table"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
     found = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
     assert found == [2 / 8, 4 / 8, 6 / 8]
     assert METRICS["median_rank"](context).value == np.mean([7.5, 4])
@@ -289,8 +289,8 @@ def test_equal_captions_are_one_candidate() -> None:
     """Thirty images share three captions, so that no caption has a rank beyond 3."""
     context = context_of(make=captioned)
     assert context.retrieval_direction_names == ("image to caption", "caption to image")
-    assert context.retrieval_ranks[:, 0].max() <= 3
-    assert context.retrieval_ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
+    assert context.retrieval_rank_table[:, 0].max() <= 3
+    assert context.retrieval_rank_table[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
 
 
 @pytest.mark.parametrize("shared", [True, False])

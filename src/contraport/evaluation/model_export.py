@@ -105,7 +105,11 @@ def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
         except OSError:  # from the disk
             raise
         except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
-            message = f"format: the model cannot be exported to {format_name}: {_describe_root_cause(error)}"
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # outer errors only locate it within the exporter
+                cause = cause.__cause__
+            reason = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+            message = f"format: the model cannot be exported to {format_name}: {reason}"
             raise UsageError(message, kind="not_exportable") from error
         check(
             max(differences) <= MAX_RELATIVE_DIFFERENCE,
@@ -120,20 +124,16 @@ def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
     generator, views = torch_generator("export.check", items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
-        if is_text_shape(shape):
-            views.append(_draw_random_text_bytes(items, generator))
-        else:
+        if not is_text_shape(shape):
             views.append(tower.mean + tower.std * torch.randn(items, *shape, generator=generator))
+            continue
+        # Texts of different lengths; the longest is longer in a batch of more items.
+        letters = torch.randint(97, 123, (items, 30 + items), generator=generator)
+        letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
+        letters[:, 0] = 97
+        ends = letters.shape[1] - torch.arange(items)[:, None] * 3
+        views.append(torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte())
     return tuple(views)
-
-
-def _draw_random_text_bytes(items: int, generator: torch.Generator) -> Tensor:
-    """Draw random texts of different lengths as bytes (items, length), of another length for each number of items."""
-    letters = torch.randint(97, 123, (items, 30 + items), generator=generator)
-    letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
-    letters[:, 0] = 97
-    ends = letters.shape[1] - torch.arange(items)[:, None] * 3
-    return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
@@ -213,13 +213,6 @@ def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
     return FeatureExtractor(
         Model.from_pretrained(folder, trust_remote_code=True, encoder=encoders if has_modules else None)
     )
-
-
-def _describe_root_cause(error: BaseException) -> str:
-    """Return the first line of the innermost error; outer errors only locate it within the exporter."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 class _ExportFormat(NamedTuple):

@@ -13,9 +13,6 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
 from contraport.options import keep_deprecated_attributes
 
-MAX_EPOCHS_SHOWN = 5
-"""Maximum number of intermediate models in a table; `evaluation.json` contains all."""
-
 
 class MetricValue(NamedTuple):
     """Value of a metric on the test items, with the ends of its 95 % confidence interval, or None."""
@@ -150,9 +147,9 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
-    positions = {round(place * (len(names) - 1) / max(1, MAX_EPOCHS_SHOWN - 1)) for place in range(MAX_EPOCHS_SHOWN)}
-    shown = names if len(names) <= MAX_EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
-    return metric_rows_by_encoder({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    if len(names) > 5:  # `evaluation.json` has all
+        names = [names[round(place * (len(names) - 1) / 4)] for place in range(5)]
+    return metric_rows_by_encoder({name: result["rows"][name] for name in (*names, "trained")}) if names else []
 
 
 def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -201,7 +201,7 @@ class SplitLoader:
     def load(
         self, data: Any, split: str, *, as_one_split: bool = False, ignore_subset_settings: bool = False
     ) -> Dataset:
-        """Load the train or test split of some data.
+        """Load the train or test split of some data, with views of the same names in the order of the model.
 
         Args:
             data: the data; None: the run's own.
@@ -219,7 +219,10 @@ class SplitLoader:
         if as_one_split and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             dataset = dataset.subset(torch.arange(len(dataset)), split)
-        return _order_views_as_model(dataset, self.model)
+        names, expected = list(dataset.view_names), list(self.model.view_names)
+        if names != expected and len({*names}) == len(names) and {*names} == {*expected}:
+            dataset = dataset.select_views([names.index(name) for name in expected])
+        return dataset
 
     def _adapt_settings(self, data: Any) -> Settings:
         """Return the training settings, adapted to load the given data."""
@@ -241,14 +244,6 @@ class SplitLoader:
         # The other settings of data hold for the training data only.
         unset = dict.fromkeys((*_SUBSET_SETTINGS, "sample_weight", "test_fraction", "corrupt", "domains"))
         return adapted.replace_unchecked(data=data, columns=columns, given_views=(), **unset)
-
-
-def _order_views_as_model(dataset: Dataset, model: Model) -> Dataset:
-    """Return the dataset with its views in the order of the model if both have the same names, else as it is."""
-    names, expected = list(dataset.view_names), list(model.view_names)
-    if names == expected or len({*names}) < len(names) or {*names} != {*expected}:
-        return dataset
-    return dataset.select_views([names.index(name) for name in expected])
 
 
 def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:

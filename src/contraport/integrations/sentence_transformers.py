@@ -136,10 +136,15 @@ class SentenceTransformerLoss(nn.Module):
             message = f"mini_batch_size: requires features with one row per text, got {sorted(rows)} rows; use None."
             raise UsageError(message, kind="rows_differ")
         (size,) = rows
-        chunks = [slice(top, top + self.mini_batch_size) for top in range(0, size, self.mini_batch_size)]
-        return torch.cat(
-            [checkpoint(self._encode_texts, _select_feature_rows(features, one), use_reentrant=False) for one in chunks]
-        )
+        chunks = []
+        for top in range(0, size, self.mini_batch_size):
+            rows_of_chunk = slice(top, top + self.mini_batch_size)
+            chunk = {  # values that are not per row stay as they are
+                name: value[rows_of_chunk] if isinstance(value, Tensor) and value.ndim > 0 else value
+                for name, value in features.items()
+            }
+            chunks.append(checkpoint(self._encode_texts, chunk, use_reentrant=False))
+        return torch.cat(chunks)
 
     def _encode_texts(self, features: Mapping[str, Any]) -> Tensor:
         """Return the sentence embeddings (n, d) of tokenized texts."""
@@ -149,13 +154,6 @@ class SentenceTransformerLoss(nn.Module):
         check(good, f"model: must return a mapping with 'sentence_embedding', got {got}.", "output")
         embedding: Tensor = output["sentence_embedding"]
         return embedding
-
-
-def _select_feature_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
-    """Return the features of some rows; values that are not per row stay as they are."""
-    return {
-        name: value[rows] if isinstance(value, Tensor) and value.ndim > 0 else value for name, value in features.items()
-    }
 
 
 def _build_pair_list(scores: Tensor, rows: int, candidates: int) -> cp.PairList:

@@ -304,7 +304,7 @@ def new_row_recall(context: EvalContext, number: int) -> float:
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(
-        context.retrieval_ranks <= number,
+        context.retrieval_rank_table <= number,
         column_names=context.retrieval_direction_names,
         positions=context.retrieval_sample_positions,
     )
@@ -321,7 +321,7 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
 def median_rank_result(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
-        context.retrieval_ranks,
+        context.retrieval_rank_table,
         intervals.bootstrap_medians,
         column_names=context.retrieval_direction_names,
         positions=context.retrieval_sample_positions,

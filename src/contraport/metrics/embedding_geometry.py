@@ -145,7 +145,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     return float((sums.square().sum() - self_pairs) / pairs)
 
 
-class ClassSums(NamedTuple):
+class UnitVectorsByClass(NamedTuple):
     """Unit vectors of items `(n, d)`, their sum `(C, d)` and number `(C,)` by class, and each item's class `(n,)`."""
 
     points: Tensor
@@ -154,14 +154,14 @@ class ClassSums(NamedTuple):
     item_classes: Tensor
 
 
-def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> ClassSums:
+def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsByClass:
     """Normalize embeddings `(n, d)` and sum them by class; classes are numbered from 0."""
     z = unit_vectors("z", z, dtype=torch.float64)
     check_labels("labels", labels, len(z))
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
     sums = torch.zeros(len(sizes), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, codes, z)
-    return ClassSums(z, sums, sizes, codes)
+    return UnitVectorsByClass(z, sums, sizes, codes)
 
 
 def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:

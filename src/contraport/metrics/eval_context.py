@@ -233,7 +233,7 @@ class EvalContext:
         return self._embed_views(self.test, project=not self.has_shared_encoder, unaugmented=has_views)
 
     @cached_property
-    def retrieval_ranks(self) -> np.ndarray[Any, Any]:
+    def retrieval_rank_table(self) -> np.ndarray[Any, Any]:
         """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest.
 
         Of a sample of many items, those of `retrieval_sample_positions`.
