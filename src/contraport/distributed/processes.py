@@ -31,9 +31,6 @@ from contraport.errors import check
 
 T = TypeVar("T")
 
-ERROR_EXCHANGE_TIMEOUT = timedelta(days=1)
-"""Timeout of `stop_all_on_error`: the default of minutes is too short if one process prepares data for all."""
-
 _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 """Process group of `stop_all_on_error`, by default process group; at most one entry."""
 
@@ -319,7 +316,8 @@ def _get_error_group() -> dist.ProcessGroup:
     """Return the process group of `stop_all_on_error`, with a long timeout; all processes create it on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
-        group = dist.new_group(backend="gloo", timeout=ERROR_EXCHANGE_TIMEOUT)
+        # The default timeout of minutes is too short if one process prepares data for all.
+        group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
         _error_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
     return _error_groups[dist.group.WORLD]
 

@@ -17,26 +17,12 @@ from contraport._utils.formatting import describe_items_of_shape
 from contraport._utils.text_bytes import MAX_TEXT_BYTES
 from contraport.errors import check, check_integer
 
-NUM_MLP_FEATURES = 256
-"""Number of output features of the MLP."""
 MLP_HIDDEN_WIDTH = 512
 """Width of the hidden layers of the MLP."""
-CNN_WIDTHS = (32, 64, 128, 256)
-"""Number of channels of each stage of the small CNN."""
-CNN_MAX_UNSTRIDED_SIDES = (16, 8, 4, 4)
-"""Image side in pixels up to which each stage keeps the resolution instead of halving it."""
 GRADIENT_CELLS_PER_SIDE = 7
 """The image is divided into this number of cells along each side, each with a histogram."""
 NUM_GRADIENT_DIRECTIONS = 9
 """Number of bins of a histogram of gradient directions or hues."""
-BLOCK_NORM_EPSILON = 0.02
-"""Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
-HUE_WEIGHT = 0.5
-"""Factor on the hue features relative to the edge features."""
-NUM_TCN_FEATURES = 128
-"""Number of channels of the temporal convolutional network."""
-TCN_DILATIONS = (1, 2, 4, 8)
-"""Dilation of each residual block."""
 
 _ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
 """End of an error message that names an encoder for each kind of item."""
@@ -96,7 +82,7 @@ class Decoder(nn.Sequential):
 class MLP(nn.Module):
     """Multilayer perceptron with two hidden layers over vectors, flattened images or flattened time series."""
 
-    num_features = NUM_MLP_FEATURES
+    num_features = 256
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -105,7 +91,7 @@ class MLP(nn.Module):
             nn.Flatten(),
             *build_dense_block_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
             *build_dense_block_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
-            nn.Linear(MLP_HIDDEN_WIDTH, NUM_MLP_FEATURES),
+            nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -120,13 +106,13 @@ class SmallCNN(nn.Module):
     A stage halves the resolution only if it exceeds 16, 8, 4 and 4 pixels, so that tiny images keep theirs.
     """
 
-    num_features = CNN_WIDTHS[-1]
+    num_features = 256
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         _check_item_shape("small-cnn", shape, 3, "images")
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
-        for width, largest in zip(CNN_WIDTHS, CNN_MAX_UNSTRIDED_SIDES, strict=True):
+        for width, largest in ((32, 16), (64, 8), (128, 4), (self.num_features, 4)):
             stride = 1 if side <= largest else 2
             layers += [
                 nn.Conv2d(channels, width, 3, stride, 1, bias=False),
@@ -190,7 +176,8 @@ def _edge_features(images: Tensor) -> Tensor:
     dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
     cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
-    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + BLOCK_NORM_EPSILON**2).sqrt()
+    # The constant, in standard deviations of the images, makes faint edges count little.
+    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + 0.02**2).sqrt()
     end = GRADIENT_CELLS_PER_SIDE - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
@@ -202,7 +189,7 @@ def _hue_features(images: Tensor) -> Tensor:
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
     cells = _direction_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
-    return HUE_WEIGHT * cells.sqrt().flatten(1)
+    return 0.5 * cells.sqrt().flatten(1)  # hues count half as much as edges
 
 
 def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
@@ -231,13 +218,13 @@ class SmallTCN(nn.Module):
     modeling.
     """
 
-    num_features = NUM_TCN_FEATURES
+    num_features = 128
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         _check_item_shape("small-tcn", shape, 2, "time series")
-        self.entry = nn.Conv1d(shape[0], NUM_TCN_FEATURES, 1)
-        self.blocks = nn.Sequential(*(_ResidualBlock(NUM_TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
+        self.entry = nn.Conv1d(shape[0], self.num_features, 1)
+        self.blocks = nn.Sequential(*(_ResidualBlock(self.num_features, dilation) for dilation in (1, 2, 4, 8)))
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -280,7 +267,6 @@ def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int,
 
 EMBEDDING_WIDTH = 128
 """Length of the vector of a hashed word or n-gram."""
-NUM_TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
 NUM_HASH_BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
@@ -410,7 +396,7 @@ class SmallText(nn.Module):
     torch.Size([2, 256])
     """
 
-    num_features = NUM_TEXT_FEATURES
+    num_features = 2 * EMBEDDING_WIDTH
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -418,8 +404,8 @@ class SmallText(nn.Module):
         self.hasher = WordAndNgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_dense_block_layers(NUM_TEXT_FEATURES, MLP_HIDDEN_WIDTH),
-            nn.Linear(MLP_HIDDEN_WIDTH, NUM_TEXT_FEATURES),
+            *build_dense_block_layers(self.num_features, MLP_HIDDEN_WIDTH),
+            nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
 
     def forward(self, texts: Tensor) -> Tensor:

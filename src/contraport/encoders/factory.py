@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 else:
     timm = LazyModule("timm")
 
-MAX_LOW_RESOLUTION_SIDE = 64
-"""Maximum side, in pixels, of images for which a ResNet gets the stem for small images."""
-
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
 
@@ -178,7 +175,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         model = create()
     except Exception as error:  # the families of models raise different errors for a size that they do not support
         raise _shape_error(name, shape, error) from error
-    if low_resolution and isinstance(model, timm.models.ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
+    if low_resolution and isinstance(model, timm.models.ResNet) and max(size) <= 64:
         _replace_stem_for_small_images(model)
     return model
 

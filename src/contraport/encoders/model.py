@@ -46,8 +46,6 @@ WEIGHTS_FILE = "model.safetensors"
 Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
 """Encoders as names or modules: one for all towers, one per tower, or a mapping from views; None: the defaults."""
 
-_HUB_NAME_PATTERN = re.compile(r"[\w.-]+/[\w.-]+")
-"""Names of models on the Hugging Face hub, ``user/name``."""
 _MODEL_CARD_TEMPLATE = """---
 {{ card_data }}
 ---
@@ -465,7 +463,7 @@ def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
         check((folder / CONFIG_FILE).exists(), message, "no_model")
         return folder
     message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
-    check(_HUB_NAME_PATTERN.fullmatch(name) is not None, message, "not_found")
+    check(re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None, message, "not_found")
     try:
         return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*", "encoder*/*"], **download))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors

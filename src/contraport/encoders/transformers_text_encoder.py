@@ -22,18 +22,12 @@ from contraport.errors import UsageError, check, check_name, import_optional, on
 
 POOLINGS = ("mean", "first", "last")
 """Ways to reduce the states of the tokens to one vector: their mean, the first or the last state."""
-DEFAULT_MAX_TOKENS = 512
-"""Maximum number of tokens of a text, for models that do not state one."""
 
 MAX_TOKENS_PER_PASS_BY_DEVICE = {"cpu": 1_024}
-"""Maximum number of tokens, with padding, that pass through a network at a time, by type of device."""
+"""Maximum number of tokens, with padding, that pass through a network at a time, by type of device; others: 16,384."""
 
-MAX_ACCELERATOR_TOKENS_PER_PASS = 16_384
-"""Maximum number of tokens, with padding, per pass on other devices, whose kernels are only fast on many tokens."""
-
-_POOLING_FILE = "1_Pooling/config.json"  # in a folder of sentence-transformers, like the two below
+_POOLING_FILE = "1_Pooling/config.json"  # in a folder of sentence-transformers, like the one below
 _MAX_TOKENS_FILE = "sentence_bert_config.json"
-_MODULES_FILE = "modules.json"
 _POOLING_KEY = "pooling_mode"  # key of the pooling file
 _POOLING_BY_STORED_MODE = {"mean": "mean", "cls": "first", "lasttoken": "last"}
 """Pooling by the mode that sentence-transformers stores."""
@@ -46,9 +40,6 @@ _MODE_BY_OLD_POOLING_KEY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 """Boolean config keys of older sentence-transformers versions, mapped to the pooling mode of newer ones."""
-
-_WEIGHTLESS_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
-"""Modules of sentence-transformers that add no weights to those of the transformer."""
 
 _MIN_UNLIMITED_TOKENS = 10**6
 """Token limit from which a tokenizer counts as unlimited: without a limit it states a huge number."""
@@ -77,7 +68,7 @@ class TransformersTextEncoder(nn.Module):
         self.network = network
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.length = min(length or min(tokenizer.model_max_length, DEFAULT_MAX_TOKENS), _get_max_positions(network))
+        self.length = min(length or min(tokenizer.model_max_length, 512), _get_max_positions(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
@@ -88,7 +79,8 @@ class TransformersTextEncoder(nn.Module):
         device = next(self.parameters()).device
         tokens, mask = self.tokenize_with_mask(tensor_to_texts(texts))
         lengths = mask.sum(1)
-        max_tokens = MAX_TOKENS_PER_PASS_BY_DEVICE.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS)
+        # The kernels of accelerators are only fast on many tokens.
+        max_tokens = MAX_TOKENS_PER_PASS_BY_DEVICE.get(device.type, 16_384)
         groups = group_rows_of_similar_length(lengths, max_tokens)
         pooled = []
         for rows in groups:
@@ -203,7 +195,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
         check(good, message, "unsupported_model")
         tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
         _check_tokenizer(tokenizer, where, transformers)
-        modules = _find_model_file(where, _MODULES_FILE, transformers)
+        modules = _find_model_file(where, "modules.json", transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(where).is_dir()
         pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
@@ -358,7 +350,8 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
     """Warn about modules of a sentence-transformers model whose weights the encoder does not use."""
     modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
-    if dropped := [kind for kind in kinds if kind not in _WEIGHTLESS_MODULES]:
+    weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
+    if dropped := [kind for kind in kinds if kind not in weightless]:
         message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
         _log.warning(message, where, ", ".join(dropped))
 

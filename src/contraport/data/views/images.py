@@ -17,11 +17,6 @@ from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
 
-MAX_SMALL_IMAGE_SIDE = 32
-"""Largest shorter side, in pixels, of images that get the strengths for small images."""
-MIN_BLURRED_SIDE = 32
-"""Smallest shorter side, in pixels, of images that are blurred."""
-
 
 @dataclass(frozen=True)
 class ImageStrength:
@@ -80,8 +75,8 @@ LARGE_IMAGE_STRENGTHS = {  # by the name of the augmentation
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return the named augmentation strength for an image size (H, W): small images are cropped less."""
-    return (SMALL_IMAGE_STRENGTHS if min(size) <= MAX_SMALL_IMAGE_SIDE else LARGE_IMAGE_STRENGTHS)[name]
+    """Return the named strength for an image size (H, W): images with a side of at most 32 pixels are cropped less."""
+    return (SMALL_IMAGE_STRENGTHS if min(size) <= 32 else LARGE_IMAGE_STRENGTHS)[name]
 
 
 def build_image_transform(
@@ -106,7 +101,7 @@ class ImageTransform(nn.Module):
         views = _recolor(
             _crop_and_rotate(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws
         )
-        if min(self.size) >= MIN_BLURRED_SIDE:
+        if min(self.size) >= 32:  # smaller images have few details to lose
             views = _blur(views, self.strength, draws)
         if self.strength.max_noise_std:
             deviation = draws.uniform(0, self.strength.max_noise_std, 1, 1, 1)

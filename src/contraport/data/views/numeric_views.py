@@ -144,15 +144,6 @@ class Noise(nn.Module):
         return items + self.strength * self.std * draws.normal(*items.shape[1:])
 
 
-def isotropic_std(std: Tensor) -> Tensor:
-    """Return one standard deviation for all features, ``()``: the root mean square of `std`.
-
-    >>> isotropic_std(torch.tensor([3.0, 4.0])).square()
-    tensor(12.5000)
-    """
-    return std.square().mean().sqrt()
-
-
 class Mixup(nn.Module):
     """Mixup: interpolate each item with a random item of the batch, x_i + lambda (x_j - x_i).
 

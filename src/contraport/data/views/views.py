@@ -32,7 +32,6 @@ from contraport.data.views.numeric_views import (
     Noise,
     SeriesTransform,
     VectorTransform,
-    isotropic_std,
 )
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
@@ -320,7 +319,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
     if augment.name == ISOTROPIC_NOISE_NAME:
-        return Noise(isotropic_std(std), **strength)
+        return Noise(std.square().mean().sqrt(), **strength)
     if augment.name in SCALED_NOISE_NAMES:
         return Noise(std, **strength)
     if len(shape) == 2:
