@@ -630,7 +630,7 @@ def test_without_faiss_the_error_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_suggests_an_index_for_many_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.MIN_ROWS_TO_SUGGEST_INDEX", 50)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.SLOW_SEARCH_ROWS", 50)
     neighbors(some(), query=1)
     (record,) = caplog.records
     assert (record.levelname, record.args) == ("WARNING", ("70",))

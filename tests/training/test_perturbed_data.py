@@ -23,14 +23,14 @@ FEW: dict[str, Any] = {
 
 def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
-    partners = as_run_folder(run).mismatched_partners()
+    partners = as_run_folder(run).partner_indices()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
-    assert np.array_equal(as_run_folder(longer).mismatched_partners(), partners)
+    assert np.array_equal(as_run_folder(longer).partner_indices(), partners)
     clean = train(**FEW, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
-        as_run_folder(clean).mismatched_partners()
+        as_run_folder(clean).partner_indices()
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 

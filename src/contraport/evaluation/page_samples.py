@@ -193,7 +193,7 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = with_partner_views(train, torch.from_numpy(run.mismatched_partners()))
+        train = with_partner_views(train, torch.from_numpy(run.partner_indices()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)

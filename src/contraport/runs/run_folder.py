@@ -342,7 +342,7 @@ class RunFolder(Run):
             return None
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
-    def mismatched_partners(self) -> np.ndarray:
+    def partner_indices(self) -> np.ndarray:
         """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
 
         The partner is the item itself if its pair is correct.

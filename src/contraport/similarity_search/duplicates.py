@@ -39,9 +39,8 @@ log = logging.getLogger("contraport.similarity_search")
 
 TILE_SIZE = 2_048  # rows and columns of a tile of the similarity matrix
 MAX_HTML_GROUPS = 100  # maximum number of groups on a page and in a notebook
-MAX_NAMES_SHOWN_PER_GROUP = 5  # maximum number of items of a group that a table or the terminal names
+MAX_GROUP_NAMES = 5  # maximum number of items of a group that a table or the terminal names
 MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
-MAX_PAIRS_SHOWN_ON_PAGE = 12  # maximum number of pairs below the threshold on a page
 
 FALSE_PROPOSAL_PROBABILITY = 0.05
 """Probability of proposing a threshold for data without duplicates (false-alarm rate)."""
@@ -115,10 +114,8 @@ class DuplicatesResult(list[DuplicateGroup]):
         """Format the groups as rows of a table, one for each group."""
         rows = []
         for number, group in enumerate(self, start=1):
-            more = len(group.names) - MAX_NAMES_SHOWN_PER_GROUP
-            first = "; ".join(group.list_titles(MAX_NAMES_SHOWN_PER_GROUP)) + (
-                f" and {more:,} more" if more > 0 else ""
-            )
+            more = len(group.names) - MAX_GROUP_NAMES
+            first = "; ".join(group.list_titles(MAX_GROUP_NAMES)) + (f" and {more:,} more" if more > 0 else "")
             rows.append({"group": str(number), "items": str(len(group.names)), "names": first})
         return rows
 
@@ -160,9 +157,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     below = cosines < threshold - COSINE_ROUNDING_ERROR
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
-        for (first, second), cosine in zip(
-            pairs[below][:MAX_PAIRS_SHOWN_ON_PAGE].tolist(), cosines[below].tolist(), strict=False
-        )
+        for (first, second), cosine in zip(pairs[below][:12].tolist(), cosines[below].tolist(), strict=False)
     ]
     proposed = _find_proposed_threshold(cosines)
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):

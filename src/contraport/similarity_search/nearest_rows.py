@@ -35,7 +35,7 @@ BLOCK_ROWS = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
 
 COSINE_ROUNDING_ERROR = 1e-6  # in float32: equal features may have a cosine this much below 1
-MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000  # number of rows above which the log recommends an index
+SLOW_SEARCH_ROWS = 1_000_000  # number of rows above which the log recommends an index
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -172,7 +172,7 @@ class FeatureIndex:
 
 def warn_of_slow_search(features: np.ndarray) -> None:
     """Log a warning that recommends an index if there are more than a million rows."""
-    if len(features) > MIN_ROWS_TO_SUGGEST_INDEX:
+    if len(features) > SLOW_SEARCH_ROWS:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
 

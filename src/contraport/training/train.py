@@ -129,8 +129,8 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     run.save_initial_model(
                         with_merged_lora(components.module.model), has_random_weights=initial_weights is None
                     )
-                if components.mismatched_partners is not None and is_main_process():
-                    run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
+                if components.partner_indices is not None and is_main_process():
+                    run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
             _fit_and_save_model(
                 settings, components, run, broadcast_object(start), online_eval, None if parent_command else options
             )
@@ -244,8 +244,8 @@ def _with_decoded_image_cache(components: TrainingComponents, settings: Settings
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.is_in_memory:
         return components
-    if components.dataset.has_mismatched_partners and components.mismatched_partners is not None:
-        dataset = with_partner_views(dataset, components.mismatched_partners)
+    if components.dataset.has_mismatched_partners and components.partner_indices is not None:
+        dataset = with_partner_views(dataset, components.partner_indices)
     views = components.module.views
     num_workers = settings.num_workers if views.is_transform_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)

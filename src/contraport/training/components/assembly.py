@@ -45,7 +45,7 @@ class TrainingComponents(NamedTuple):
         audit_callback: filter of the online audit, which drops suspected mismatches; None without `audit`.
         negative_miner: miner of hard negatives; None without mined negatives.
         adjustment_notes: notes on adjusted settings, for the log.
-        mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
+        partner_indices: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
 
     dataset: Dataset
@@ -55,7 +55,7 @@ class TrainingComponents(NamedTuple):
     audit_callback: SelectingAuditCallback[Any] | None = None
     negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
-    mismatched_partners: Tensor | None = None
+    partner_indices: Tensor | None = None
 
 
 def build_components(
@@ -119,7 +119,7 @@ def build_components(
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.update_loader_negatives(batches)
-    return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
+    return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, partner_indices=partners)
 
 
 def check_component_settings(settings: Settings, objective: nn.Module | None) -> None:

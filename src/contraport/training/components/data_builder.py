@@ -198,7 +198,7 @@ def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder |
     # Features are cached per item, so that random views of two items cannot be paired.
     check(not frozen, f"mismatch: cannot be combined with {settings.frozen_by} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
-        return torch.from_numpy(run.mismatched_partners())
+        return torch.from_numpy(run.partner_indices())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
 
 
