@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
 from contraport.objectives.inputs import check_values
-from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_exp_and_count_by_group
+from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_exp_by_group
 
 
 class ItemAverages(nn.Module):
@@ -56,12 +56,9 @@ class ItemAverages(nn.Module):
         """
         groups, size, present = group_indices_with_gaps(positions), len(positions), log_values != -torch.inf
         # Values that are left out form one more group, after the groups of the positions.
-        means, counts = log_mean_exp_and_count_by_group(
-            torch.where(present, groups, size),
-            torch.where(present, log_values, 0),
-            torch.ones_like(log_values),
-            size + 1,
-        )
+        groups_or_last, ones = torch.where(present, groups, size), torch.ones_like(log_values)
+        counts = log_values.new_zeros(size + 1).index_add(0, groups_or_last, ones)
+        means = log_mean_exp_by_group(groups_or_last, torch.where(present, log_values, 0), ones, counts)
         means, counts = means[groups], counts[groups]
         new, stored, training = means.detach(), self.log_average.view(-1), should_update_averages(self)
         with torch.no_grad():

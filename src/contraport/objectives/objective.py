@@ -383,7 +383,7 @@ class SumLoss(Loss):
 
     @property
     def _first_objective(self) -> Objective:
-        """First objective of the sum, also if sums are nested."""
+        """First objective of the sum, whose temperature and plan are those of the sum."""
         return next(self.iterate_objectives_with_weights())[0]
 
     @property

@@ -27,15 +27,18 @@ def group_indices_with_gaps(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
-def log_mean_exp_and_count_by_group(
-    groups: Tensor, values: Tensor, weights: Tensor, size: int
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted log-mean-exp of each of `size` groups (0 if empty), and the number of values in each."""
-    zeros = values.new_zeros(size)
-    counts = zeros.index_add(0, groups, torch.ones_like(values))
-    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
-    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
-    return total.masked_fill(counts == 0, 0) - mass.log(), counts
+def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+    """Return the weighted log-mean-exp of the values in each group, (size,); 0 for empty groups.
+
+    Args:
+        groups: index of the group of each value, (k,).
+        values: the values, (k,).
+        weights: weight of each value, (k,).
+        counts: number of values in each group, (size,).
+    """
+    mass = torch.zeros_like(counts).index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
+    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), len(counts))
+    return total.masked_fill(counts == 0, 0) - mass.log()
 
 
 def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:

@@ -112,7 +112,7 @@ def spectrum(
     """
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
     for position, (name, source) in enumerate(sources_by_name(features).items()):
-        values = _load_or_compute_singular_values(source)
+        values = _get_singular_values(source)
         rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
@@ -212,7 +212,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _load_or_compute_singular_values(source: Any) -> torch.Tensor:
+def _get_singular_values(source: Any) -> torch.Tensor:
     """Return the singular values of centered features, computed from an array or loaded from an evaluated run."""
     if is_run_source(source):
         values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])

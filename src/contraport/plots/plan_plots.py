@@ -67,18 +67,6 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
     return logs
 
 
-def mean_effective_partners(plan: Array) -> float:
-    """Return the effective number of partners per row: the exponential of the mass-weighted mean entropy of the rows.
-
-    >>> round(mean_effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
-    1.414
-    """
-    mass = plan.sum(axis=1, keepdims=True)
-    shares = plan / np.where(mass > 0, mass, 1)
-    entropies = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=1)
-    return float(np.exp((mass[:, 0] @ entropies) / (mass.sum() or 1)))
-
-
 def share_on_target(plan: Array, target: Array) -> float:
     """Return the share of a plan's mass that lies where the target is positive; 0 for an empty plan.
 

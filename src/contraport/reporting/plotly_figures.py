@@ -101,7 +101,7 @@ def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[s
     """Build a plotly heatmap trace of a matrix of values from 0 to 255, encoded as bytes."""
     return {
         "type": "heatmap",
-        "z": convert_byte_matrix_to_json(values),
+        "z": encode_byte_matrix(values),
         "zmin": 0,
         "zmax": 255,
         "showscale": False,
@@ -111,7 +111,7 @@ def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[s
     }
 
 
-def convert_byte_matrix_to_json(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Encode a matrix of integers from 0 to 255 as base64, with its number of columns.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.

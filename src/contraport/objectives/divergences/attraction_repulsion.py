@@ -26,7 +26,7 @@ from contraport.objectives.divergences.divergence import (
     replace_zeros_by_one,
     scale_rows_by_target_mass,
 )
-from contraport.objectives.pair_sets import log_mean_exp_and_count_by_group, log_sum_exp_by_group
+from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
 
@@ -122,7 +122,9 @@ class LogKernelAttraction(KernelDivergence):
             raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
         items, size = result.block.pattern.row_items, result.block.pattern.num_items
         entries = target.gather_log_kernel_entries(log_kernel)
-        total, pairs = log_mean_exp_and_count_by_group(items[target.rows], entries, target.values, size)
+        pair_items = items[target.rows]
+        pairs = entries.new_zeros(size).index_add(0, pair_items, torch.ones_like(entries))
+        total = log_mean_exp_by_group(pair_items, entries, target.values, pairs)
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()

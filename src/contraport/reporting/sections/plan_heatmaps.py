@@ -13,7 +13,6 @@ from contraport.plots.plan_plots import (
     LogScale,
     clipped_log10,
     excludes_self_pairs,
-    mean_effective_partners,
     share_on_target,
 )
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
@@ -28,7 +27,7 @@ from contraport.reporting.plotly_figures import (
     build_heatmap_trace,
     build_line_trace,
     build_titled_axis,
-    convert_byte_matrix_to_json,
+    encode_byte_matrix,
     escape_tags,
     shorten_label,
 )
@@ -63,8 +62,16 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def effective_partners(self) -> float:
-        """Mean effective number of partners per row, from 1 (one partner) to the number of columns."""
-        return mean_effective_partners(self.plan)
+        """Effective number of partners per row: the exponential of the mean entropy of the rows, weighted by mass.
+
+        >>> plan = np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])  # rows with two partners, and with one
+        >>> round(PlanSnapshot(None, plan, plan).effective_partners, 3)
+        1.414
+        """
+        mass = self.plan.sum(axis=1, keepdims=True)
+        shares = self.plan / np.where(mass > 0, mass, 1)
+        entropies = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=1)
+        return float(np.exp((mass[:, 0] @ entropies) / (mass.sum() or 1)))
 
     @property
     def negative_unevenness(self) -> float | None:
@@ -140,10 +147,9 @@ def _build_plan_template_data(
     same_target = all(np.array_equal(one.target, snapshots[0].target) for one in snapshots)
     assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
-        "plans": [convert_byte_matrix_to_json(quantize_masses(one.plan, scale)) for one in snapshots],
+        "plans": [encode_byte_matrix(quantize_masses(one.plan, scale)) for one in snapshots],
         "targets": [
-            convert_byte_matrix_to_json(quantize_masses(one.target, scale))
-            for one in snapshots[: 1 if same_target else None]
+            encode_byte_matrix(quantize_masses(one.target, scale)) for one in snapshots[: 1 if same_target else None]
         ],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
