@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from contraport import embedding
 from contraport.data import Dataset, Views, from_arrays, load
 from contraport.embedding import (
     FORWARD_BLOCK_ITEMS,
@@ -23,6 +24,7 @@ from contraport.embedding import (
 )
 from contraport.encoders import Model
 from tests import TIMEOUT
+from tests.allocation import LargestAllocation
 from tests.errors import raises_usage_error
 
 ROOT = Path(__file__).parents[1]
@@ -270,3 +272,14 @@ def test_the_views_of_a_colour_split_are_embedded() -> None:
     assert torch.allclose(features, expected, atol=1e-5)
     with raises_usage_error("data.shape", (1, 16, 16), (2, 16, 16), "arrays"):
         embed_dataset(model, dataset)
+
+
+def test_finite_features_are_checked_in_blocks(monkeypatch):
+    monkeypatch.setattr(embedding, "ITEMS_CHECKED_AT_A_TIME", 20)
+    features = torch.ones(1_000, 50)
+    with LargestAllocation() as largest:
+        embedding.check_finite_features(features)
+    assert largest.nbytes < features.nbytes / 10
+    features[777, 3] = torch.inf
+    with raises_usage_error("features.not_finite", "item 782"):
+        embedding.check_finite_features(features, first_item=5)

@@ -198,3 +198,44 @@ def test_what_is_moved_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(files.os, "replace", lambda *paths: order.append("replace") or replace(*paths))
     write_text(tmp_path / "file", "text")
     assert order == ["fsync", "replace"]
+
+
+def test_large_uncompressed_arrays_of_an_npz_are_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 200)
+    random = np.random.default_rng(0)
+    arrays = {
+        "view0": random.normal(size=(7, 5)).astype(np.float32),
+        "odd name": random.normal(size=(7, 5, 3)),
+        "pixels": random.integers(0, 256, (7, 6, 6, 3), dtype=np.uint8),
+        "fortran": np.asfortranarray(random.normal(size=(7, 5))),
+        "small": np.ones((2, 3)),
+        "labels": np.arange(300),
+        "texts": np.array(["a", "bc"] * 100),
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    read = read_npz_arrays(tmp_path / "data.npz", mapped=True)
+    assert list(read) == list(arrays)
+    for name, array in arrays.items():
+        assert np.array_equal(read[name], array)
+        assert isinstance(read[name], np.memmap) == (name in ("view0", "odd name", "pixels"))
+    assert not any(isinstance(array, np.memmap) for array in read_npz_arrays(tmp_path / "data.npz").values())
+
+
+def test_a_large_compressed_array_of_an_npz_is_read_with_advice(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 200)
+    np.savez_compressed(tmp_path / "data.npz", x=np.eye(20), y=np.eye(30))
+    with caplog.at_level("INFO", logger="contraport.data"):
+        for _ in range(2):
+            assert type(read_npz_arrays(tmp_path / "data.npz", mapped=True)["x"]) is np.ndarray
+    assert len(caplog.messages) == 1
+    assert "np.savez" in caplog.messages[0]
+
+
+def test_a_damaged_array_of_an_npz_is_not_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 200)
+    np.savez(tmp_path / "data.npz", x=np.eye(20))
+    content = bytearray((tmp_path / "data.npz").read_bytes())
+    content[1_000] ^= 1
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(zipfile.BadZipFile):
+        read_npz_arrays(tmp_path / "data.npz", mapped=True)

@@ -12,9 +12,12 @@ from contraport._utils.vector_search import (
     MIN_CANDIDATE_ROWS,
     CellSearch,
     mean_top_products,
+    scale_rows,
+    select_rows,
     top_indices,
     top_products_and_indices,
 )
+from contraport.engine import normalize
 
 
 def make_search(values: torch.Tensor, rows: torch.Tensor) -> CellSearch:
@@ -50,6 +53,33 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
     similarity = (values[:500, None] * values[found]).sum(2)
     assert bool((similarity.diff(dim=1) <= 1e-6).all())
     assert torch.equal(found, make_search(values, rows).nearest_row_indices(values[:500], 10))
+
+
+def test_rows_scaled_when_read_are_found_as_rows_scaled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randn(3_000, 8, generator=torch.Generator().manual_seed(0))
+    copied = scale_rows(values, normalize)
+    monkeypatch.setattr(vector_search, "MAX_COPIED_VALUES", 0)
+    read: list[int] = []
+
+    def record_and_normalize(rows: torch.Tensor) -> torch.Tensor:
+        read.append(len(rows))
+        return normalize(rows)
+
+    computed = scale_rows(values, record_and_normalize)
+    assert not read
+    for name, value in (("MAX_TILE_PRODUCTS", 4_000), ("MAX_TILE_KEYS", 200), ("MIN_CANDIDATE_ROWS", 300)):
+        monkeypatch.setattr(vector_search, name, value)
+    monkeypatch.setattr(vector_search, "MAX_CELL_ROWS", 300)
+    exact = [top_products_and_indices(keys[:50], keys, 7) for keys in (computed, copied)]
+    assert all(map(torch.equal, *exact))
+    rows = torch.arange(0, 3_000, 2)
+    found, expected = make_search(computed, rows), make_search(copied, rows)
+    assert torch.equal(found.nearest_row_indices(computed, 7), expected.nearest_row_indices(copied, 7))
+    nearest = found.top_products_and_indices(computed, 7, 400), expected.top_products_and_indices(copied, 7, 400)
+    assert all(map(torch.equal, *nearest))
+    assert max(read) <= 600  # those of 4,000 products, or of the cells that a query is compared with
+    at = torch.tensor([4, 0])
+    assert torch.equal(select_rows(computed, rows)[at], select_rows(copied, rows)[at])
 
 
 @pytest.mark.parametrize("num_compared", [10, 700, 3_000])

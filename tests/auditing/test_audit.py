@@ -18,17 +18,18 @@ from sklearn.metrics import roc_auc_score
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport._utils import locks
+from contraport._utils import files, locks, vector_search
 from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, audit_rounds
 from contraport.auditing.audit_rounds import iterate_frozen_rounds
+from contraport.auditing.pairs import canonical_maps, paired_features
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
 from contraport.auditing.result import build_audit_from_arrays
 from contraport.cli.console import print_audit
-from contraport.data import from_arrays, from_stream, load
+from contraport.data import from_arrays, from_stream, load, stores
 from contraport.errors import FolderInUseError, UsageError
 from contraport.runs import Run
 from contraport.training.config import Settings
@@ -100,6 +101,50 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     among = PairedFeatures((raw[0], raw[1]), None, torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "width"), [("combined", 8), ("combined", 24), ("cosine", 8), ("likeness", 8), ("csls", 8)]
+)
+def test_rows_of_many_vectors_are_read_where_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str, width: int
+) -> None:
+    items, largest = 1_500, 0
+    for module, name, value in (
+        (canonical_maps, "MAX_DIRECTIONS", 16),
+        (canonical_maps, "MAX_VALUES_AT_A_TIME", 300 * width),
+        (paired_features, "MAX_EXACT_NEIGHBOR_ITEMS", 100),
+        (paired_features, "MAX_KEPT_PRODUCTS_ITEMS", 100),
+        (paired_features, "MAX_REFERENCE_ITEMS", 200),
+        (paired_features, "MAX_VALUES_PER_BLOCK", 300 * width),
+        (vector_search, "MAX_TILE_PRODUCTS", 300 * width),
+        (vector_search, "MAX_TILE_KEYS", 200),
+        (vector_search, "MIN_CANDIDATE_ROWS", 200),
+        (vector_search, "MAX_CELL_ROWS", 300),
+    ):
+        monkeypatch.setattr(module, name, value)
+    random = np.random.default_rng(0)
+    first = random.normal(size=(items, width)).astype(np.float32)
+    second = first + random.normal(size=(items, width)).astype(np.float32)
+    second[:300] = second[random.permutation(300)]
+    np.savez(tmp_path / "pairs.npz", view0=first, view1=second)
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 1)
+    monkeypatch.setattr(stores, "MAPPED_BLOCK_BYTES", 4 * 300 * width)
+    options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "method": "frozen", "statistic": statistic}
+    copied = contraport.audit(**options, progress=False)
+    monkeypatch.setattr(paired_features, "MAX_COPIED_VALUES", 0)
+    take_rows = stores.MappedRowStore._take_rows
+
+    def take_and_record(self: stores.MappedRowStore, positions: torch.Tensor) -> np.ndarray:
+        nonlocal largest
+        largest = max(largest, len(positions))
+        return take_rows(self, positions)
+
+    monkeypatch.setattr(stores.MappedRowStore, "_take_rows", take_and_record)
+    found = contraport.audit(**options, progress=False)
+    np.testing.assert_allclose(found.scores, copied.scores, rtol=0, atol=1e-5)
+    assert np.mean(found.partners == copied.partners) > 0.99
+    assert largest == items if statistic == "csls" else largest <= items / 3  # csls compares each item with all others
 
 
 def test_proposed_partners_are_suspected_mismatches(frozen: Audit) -> None:

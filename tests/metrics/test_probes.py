@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
+from tests.allocation import LargestAllocation
 from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport._utils import vector_search
 from contraport.data.splits import draw_stratified_split
-from contraport.metrics import probes
+from contraport.metrics import probes, retrieval
 from contraport.metrics.probes import (
     CANDIDATE_PENALTIES,
     few_label_accuracy_per_item,
@@ -112,6 +113,22 @@ def test_knn_is_exact_if_cells_would_compare_most_items(
     monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", 0)
     assert np.array_equal(knn_correctness(x, y, tx, ty), exact)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("exact_pairs", [0, 10**9])
+def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.MonkeyPatch, exact_pairs: int) -> None:
+    (x, y), (tx, ty) = clusters(6_000, features=64, spread=9), clusters(100, features=64, spread=9, seed=1)
+    monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", exact_pairs)
+    monkeypatch.setattr(probes, "MIN_KNN_RECALL", 0.5)  # otherwise most items are compared, by an exact search
+    expected = knn_correctness(x, y, tx, ty)
+    monkeypatch.setattr(vector_search, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 256)
+    monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 2**15)
+    monkeypatch.setattr(retrieval, "POINTS_CHECKED_AT_A_TIME", 256)
+    with LargestAllocation() as largest:
+        found = knn_correctness(x, y, tx, ty)
+    assert np.array_equal(found, expected)
+    assert largest.nbytes < x.nbytes / 3
 
 
 def test_knn_with_one_neighbor_finds_each_item_itself() -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import csv
 import errno
+import functools
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
+import struct
 import uuid
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -27,8 +31,20 @@ from numpy.lib.format import open_memmap
 
 CHECKSUM_SUFFIX = ".sha256"  # suffix of the checksum file, added to the name of the file
 
+MIN_MAPPED_BYTES = 2**26
+"""Number of bytes from which an uncompressed array of an `.npz` file is mapped to memory instead of read."""
+
+_ZIP_LOCAL_HEADER = struct.Struct("<26xHH")
+"""Header before a member of a zip archive, which ends with the lengths of the name and of the extra field after it."""
+
+_NPY_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""Readers of the header of an `.npy` file, by the version of the format."""
+
 _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
 """Pattern of a number with a sign, which is no formula."""
+
+
+log = logging.getLogger("contraport.data")
 
 
 def find_unused_path(path: Path) -> Path:
@@ -119,16 +135,61 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
 
 
-def read_npz_arrays(path: str | Path) -> dict[str, np.ndarray]:
+def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
     """Read all arrays of an `.npz` file by name, without unpickling; the file is closed also if it is damaged.
 
     NumPy leaves a damaged archive open if it opens the file itself.
+
+    With `mapped`, uncompressed arrays of at least `MIN_MAPPED_BYTES` are mapped to memory, read-only. Their place in
+    the file may be no multiple of the size of a number: NumPy can use such arrays, torch cannot.
     """
     with Path(path).open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it has one array without a name; name it .npy")
-        return dict(archive)
+        arrays: dict[str, np.ndarray] = {}
+        if mapped:
+            with zipfile.ZipFile(path) as members:
+                for member in members.infolist():
+                    array = _map_npz_member_or_none(Path(path), members, member)
+                    if array is not None:
+                        arrays[member.filename.removesuffix(".npy")] = array
+        for name in archive.files:
+            arrays[name] = arrays.pop(name) if name in arrays else archive[name]  # in the order of the file
+        return arrays
+
+
+def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.memmap | None:
+    """Map a large, uncompressed array of an `.npz` file to memory; None for others, which have to be read.
+
+    Its checksum is verified block by block, as it is when the member is read.
+    """
+    if member.file_size < MIN_MAPPED_BYTES:
+        return None
+    if member.compress_type != zipfile.ZIP_STORED:
+        _log_compressed_arrays(str(path))
+        return None
+    with archive.open(member) as content:
+        version = np.lib.format.read_magic(content)
+        if version not in _NPY_HEADER_READERS:
+            return None
+        shape, is_fortran_ordered, dtype = _NPY_HEADER_READERS[version](content)
+        if is_fortran_ordered or dtype.kind not in "iuf" or len(shape) < 2:
+            return None
+        start = content.tell()
+        while content.read(2**20):
+            pass
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        lengths = _ZIP_LOCAL_HEADER.unpack(file.read(_ZIP_LOCAL_HEADER.size))
+    offset = member.header_offset + _ZIP_LOCAL_HEADER.size + sum(lengths) + start
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+@functools.cache  # once for each file: the splits of a file are read one after the other
+def _log_compressed_arrays(path: str) -> None:
+    """Log how large arrays would have to be written to be mapped to memory."""
+    log.info("%s is compressed, so it is read into memory. np.savez, or one .npy per view, makes it mappable", path)
 
 
 def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None) -> np.ndarray:

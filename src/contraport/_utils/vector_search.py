@@ -9,7 +9,7 @@ whose cells have no maximum size, is quadratic among equal rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,76 @@ MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
 
+MAX_COPIED_VALUES = 2**28
+"""Maximum number of values of a matrix that is copied to scale its rows (1 GiB); larger ones are scaled when read."""
 
-def top_products_and_indices(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
+
+class ComputedRows:
+    """Matrix ``(n, d)`` whose rows are computed when they are read, such as unit vectors of the rows of a file.
+
+    It is indexed like a tensor, and only the rows that are read are in memory.
+
+    Args:
+        read_rows: returns the rows at some positions, int64 ``(b,)``, as a tensor ``(b, d)``.
+        shape: ``(n, d)``.
+        device: device of the rows.
+
+    >>> doubled = ComputedRows(lambda rows: 2 * torch.eye(3)[rows], (3, 3))
+    >>> doubled[torch.tensor([1])], doubled.select(torch.tensor([2, 0]))[:1]
+    (tensor([[0., 2., 0.]]), tensor([[0., 0., 2.]]))
+    """
+
+    dtype = torch.float32
+
+    def __init__(
+        self, read_rows: Callable[[Tensor], Tensor], shape: tuple[int, int], device: torch.device | str = "cpu"
+    ) -> None:
+        self._read_rows = read_rows
+        self.shape = shape
+        self.device = torch.device(device)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """Return the rows at some positions, or all of a slice."""
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(len(self)), device=self.device)
+        return self._read_rows(rows)
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Return the rows at some positions; `dim` is 0."""
+        assert dim == 0
+        return self._read_rows(rows)
+
+    def select(self, rows: Tensor) -> ComputedRows:
+        """Return the matrix of the rows at some positions, which are not read yet."""
+        return ComputedRows(lambda positions: self._read_rows(rows[positions]), (len(rows), self.shape[1]), self.device)
+
+
+Rows = Tensor | ComputedRows
+"""Matrix ``(n, d)``, in memory or computed where rows are read."""
+
+
+def select_rows(values: Rows, rows: Tensor) -> Rows:
+    """Return the matrix of the rows at some positions; computed rows are not read yet."""
+    return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
+
+
+def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
+    """Return rows that are scaled one by one, at once or, of a large matrix, where they are read.
+
+    >>> scale_rows(torch.tensor([[3.0, 4.0]]), F.normalize)
+    tensor([[0.6000, 0.8000]])
+    """
+    if values.numel() <= MAX_COPIED_VALUES:
+        blocks = values.split(max(1, MAX_TILE_PRODUCTS // values.shape[1]))
+        # What is computed on the way to scaled rows takes as much memory as they do.
+        return torch.cat(list(map(scale, blocks)))
+    return ComputedRows(lambda rows: scale(values.index_select(0, rows)), (len(values), values.shape[1]), values.device)
+
+
+def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest inner products of queries ``(q, d)`` with keys ``(n, d)``, and the positions of these keys.
 
     The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
@@ -33,7 +101,7 @@ def top_products_and_indices(queries: Tensor, keys: Tensor, count: int) -> tuple
     >>> top_products_and_indices(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     (tensor([[2., 1.]]), tensor([[1, 2]]))
     """
-    largest = queries.new_full((len(queries), count), -torch.inf)
+    largest = torch.full((len(queries), count), -torch.inf, dtype=queries.dtype, device=queries.device)
     positions = torch.zeros_like(largest, dtype=torch.int64)
     height = max(1, MAX_TILE_PRODUCTS // min(len(keys), MAX_TILE_KEYS))
     for first in range(0, len(queries), height):
@@ -114,21 +182,23 @@ class CellSearch:
     [0, 2]
     """
 
-    def __init__(self, values: Tensor, rows: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, values: Rows, rows: Tensor, generator: torch.Generator) -> None:
         self._values = values
         self._cells = _split_into_cells(values, rows, generator)
         self._centers = F.normalize(torch.stack([values[cell].mean(dim=0) for cell in self._cells]), dim=1)
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=values.device)
 
-    def nearest_row_indices(self, queries: Tensor, count: int) -> Tensor:
+    def nearest_row_indices(self, queries: Rows, count: int) -> Tensor:
         """Return the `count` rows most similar to each query, int64 ``(q, count)``, the nearest first.
 
         Args:
             queries: unit vectors, ``(q, d)``.
             count: number of rows, at most `MIN_CANDIDATE_ROWS` and the number of rows searched.
         """
-        blocks = queries.split(max(1, MAX_TILE_PRODUCTS // len(self._cells)))
-        cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
+        blocks = torch.arange(len(queries), device=queries.device).split(
+            max(1, MAX_TILE_PRODUCTS // max(len(self._cells), queries.shape[1]))
+        )
+        cell_of_query = torch.cat([(queries[block] @ self._centers.T).argmax(dim=1) for block in blocks])
         nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
@@ -139,7 +209,7 @@ class CellSearch:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def top_products_and_indices(self, queries: Tensor, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
         """Return the largest products of queries with the rows of their nearest cells, and these rows, ``(q, count)``.
 
         Each query has its own nearest cells, which finds more of its neighbors among the same number of rows than the
@@ -150,14 +220,15 @@ class CellSearch:
             count: number of rows, at most `num_compared`.
             num_compared: minimum number of rows that a query is compared with, at most those searched.
         """
-        largest = queries.new_full((len(queries), count), -torch.inf)
+        largest = torch.full((len(queries), count), -torch.inf, dtype=queries.dtype, device=queries.device)
         least = largest[:, 0].clone()
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
-            is_compared = self._count_rows_before_cells(queries[part]) < num_compared
+            block = queries[part]
+            is_compared = self._count_rows_before_cells(block) < num_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
-                products = queries[compared] @ self._values.index_select(0, cell).T
+                products = block[members] @ self._values.index_select(0, cell).T
                 improved = products.amax(dim=1) > least[compared]
                 products, improved_queries = products[improved], compared[improved]
                 columns = _unordered_top_indices(products, min(count, len(cell)))
@@ -210,13 +281,13 @@ class CalibratedSearch(NamedTuple):
     recall: float
     num_measured: int
 
-    def top_products_and_indices(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: Rows, count: int) -> tuple[Tensor, Tensor]:
         """Return the largest products of queries with keys and their indices, ``(q, count)``; a few may be missed."""
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 
 def calibrate_search(
-    queries: Tensor, keys: Tensor, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
+    queries: Rows, keys: Rows, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
 ) -> CalibratedSearch | None:
     """Return a search by cells that finds the share `min_recall` of the `count` nearest keys of sampled queries.
 
@@ -249,7 +320,7 @@ def calibrate_search(
     return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
-def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
+def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Split rows into cells by k-means, recursively, until no cell has more than `MAX_CELL_ROWS` rows."""
     cells, parts = [], [rows]
     while parts:
@@ -268,7 +339,7 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
     return cells
 
 
-def _kmeans_labels(values: Tensor, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
+def _kmeans_labels(values: Rows, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample of 32 rows per cluster."""
     drawn = torch.randperm(len(rows), generator=generator)[: 32 * clusters].to(rows.device)
     sample = values[rows[drawn]]

@@ -90,7 +90,8 @@ def write_clean_data(
     else:
         path = folder / f"{FILE_STEM_BY_EXPORT[export]}.npz"
         if suffix == ".npz":
-            arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
+            arrays = array_files.read_npz("data", str(data), mapped=True)
+            audited, view = rows, dataset.view_names[second]
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
             arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[second]

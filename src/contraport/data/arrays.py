@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from contraport._utils.text_bytes import check_nonempty_texts, string_list_or_none
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
-from contraport.data.stores import ArrayStore, PackedTextStore, Store, combine_views
+from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
 ArrayLikeOrTensor: TypeAlias = ArrayLike | Tensor
@@ -54,6 +55,7 @@ def from_arrays(
         present: which items have which views, Booleans ``(n, views)``; default: with several views, an item lacks
             those whose whole row is NaN or whose text is empty. The values of a missing view are ignored.
         copy: whether the views are copied; otherwise later changes of float32 and uint8 arrays reach the dataset.
+            Arrays that are mapped to memory for reading are never copied.
 
     Raises:
         UsageError: a wrong shape or type, values that are not finite, empty texts, or unequal numbers of rows.
@@ -76,7 +78,11 @@ def from_arrays(
         present = _presence_mask_or_none(list(arrays.values()), present)
         arrays = arrays if present is None else _fill_missing_views(arrays, present)
     allow_empty = present is not None
-    stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in arrays.items()]
+    absent: Iterable[np.ndarray | None] = [None] * len(arrays) if present is None else ~present.T
+    stores = [
+        _build_view_store(place, view, absent=missing, allow_empty=allow_empty, copy=copy)
+        for (place, view), missing in zip(arrays.items(), absent, strict=True)
+    ]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_to_tensor("labels", labels)
@@ -110,13 +116,25 @@ def _is_text_array(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
-def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool) -> Store:
-    """Build the store of one view: texts packed, numbers as a tensor."""
+def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, allow_empty: bool, copy: bool) -> Store:
+    """Build the store of one view: texts packed, numbers as a tensor, or as rows of an array mapped to memory."""
+    if isinstance(view, np.memmap) and _is_mapped(view):
+        _check_view(argument, view)
+        store = MappedRowStore(view, partial(_to_view_tensor, copy=False), absent)
+        if view.dtype.kind == "f":
+            _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_blocks()))
+        return store
     if not _is_text_array(view):
-        return ArrayStore((as_view_tensor(argument, view, copy=copy),))
+        convert = as_view_tensor if isinstance(view, list) else _array_to_view_tensor
+        return ArrayStore((convert(argument, view, copy=copy),))
     if not allow_empty:
         check_nonempty_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
+
+
+def _is_mapped(array: Any) -> bool:
+    """Return whether an array is mapped to memory for reading, with its rows one after the other."""
+    return isinstance(array, np.memmap) and array.mode == "r" and array.flags.c_contiguous
 
 
 def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
@@ -135,10 +153,14 @@ def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) 
 
 
 def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[str, Any]:
-    """Return copies of the views, with zeros or empty texts in the rows that are missing."""
-    filled = {place: view.copy() for place, view in views.items()}
+    """Return copies of the views, with zeros or empty texts in the rows that are missing.
+
+    Mapped arrays are not copied: their missing rows are filled when they are read.
+    """
+    filled = {place: view if _is_mapped(view) else view.copy() for place, view in views.items()}
     for array, existing in zip(filled.values(), present.T, strict=True):
-        array[~existing] = "" if _is_text_array(array) else 0
+        if not _is_mapped(array):
+            array[~existing] = "" if _is_text_array(array) else 0
     return filled
 
 
@@ -148,8 +170,16 @@ def _missing_row_mask(array: np.ndarray) -> np.ndarray:
         return np.array([not text.strip() for text in array], dtype=np.bool_)
     if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
         return np.zeros(len(array), dtype=np.bool_)
-    missing: np.ndarray = np.isnan(array.reshape(len(array), -1)).all(axis=1)
-    return missing
+    return np.concatenate([
+        np.isnan(array[rows].reshape(len(array[rows]), -1)).all(axis=1) for rows in _iterate_row_slices(array)
+    ])  # fmt: skip
+
+
+def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
+    """Yield slices of the rows of an array, so that a mask of the numbers of one of them takes little memory."""
+    rows = max(1, MAPPED_BLOCK_BYTES * len(array) // array.nbytes)
+    for first in range(0, len(array), rows):
+        yield slice(first, first + rows)
 
 
 def copy_subset(dataset: Dataset, positions: Positions, split: str) -> Dataset:
@@ -188,24 +218,45 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
     if isinstance(values, list):
         check_equal_shapes(argument, values)
         values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
-    array = _as_non_object_array(argument, values)
+    return _array_to_view_tensor(argument, _as_non_object_array(argument, values), copy=copy)
+
+
+def _array_to_view_tensor(argument: str, array: np.ndarray, *, copy: bool) -> Tensor:
+    """Check an array of numbers and convert it to the tensor of a view."""
+    _check_view(argument, array)
+    tensor = _to_view_tensor(array, copy=copy)
+    if tensor.dtype != torch.uint8:
+        floats = tensor.numpy()
+        _check_finite(argument, ((array[rows], floats[rows]) for rows in _iterate_row_slices(array)))
+    return tensor
+
+
+def _check_view(argument: str, array: np.ndarray) -> None:
+    """Raise `UsageError` unless an array has the shape and the type of a view; see `from_arrays`."""
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0
     check(good, f"{argument}: must be a non-empty array with one row per item, got shape {array.shape}.", "shape")
     if array.ndim == 2:
-        return torch.from_numpy(_as_finite_float32(argument, array, copy=copy))
-    good = array.ndim <= 4 and (
-        is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2))
-    )
-    shapes = "vectors (n, d), float series (n, C, T), images (n, H, W, C) or (n, C, H, W), or 8 or 16 bit (n, H, W)"
-    check(good, f"{argument}: must be {shapes}; got {kind}.", "shape")
-    if array.ndim == 3 and not is_float:
+        check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
+    else:
+        good = array.ndim <= 4 and (
+            is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2))
+        )
+        shapes = "vectors (n, d), float series (n, C, T), images (n, H, W, C) or (n, C, H, W), or 8 or 16 bit (n, H, W)"
+        check(good, f"{argument}: must be {shapes}; got {kind}.", "shape")
+
+
+def _to_view_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
+    """Convert rows of images, time series or vectors to the tensor of a view: uint8 for images of uint8, or float32."""
+    is_image = array.ndim > 2
+    if array.ndim == 3 and array.dtype.kind != "f":
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] < array.shape[1]:
         array = np.moveaxis(array, 3, 1)
-    if array.dtype == np.uint8:
+    if is_image and array.dtype == np.uint8:
         return torch.from_numpy(_as_contiguous(array, np.uint8, copy=copy))
-    return torch.from_numpy(_as_finite_float32(argument, array, copy=copy))
+    with np.errstate(over="ignore"):  # overflow is reported by `_check_finite`
+        return torch.from_numpy(_as_contiguous(array, np.float32, copy=copy))
 
 
 def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
@@ -244,18 +295,26 @@ def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
     return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
-def _as_finite_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.ndarray:
+def _as_finite_float32(argument: str, array: np.ndarray) -> np.ndarray:
     """Convert an array of real numbers to finite float32; raise `UsageError` for NaN, infinity or overflow."""
     check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     with np.errstate(over="ignore"):  # overflow is reported below
-        floats = _as_contiguous(array, np.float32, copy=copy)
-    finite = np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)
-    overflow = np.isfinite(array).all()
-    found = "numbers beyond single precision" if overflow else "NaN or infinity"
-    where = f"{found} in {np.sum(~finite)} of {len(floats)} rows, first in row {np.argmin(finite)}"
-    message = f"{argument}: must be finite, got {where}; leave these rows out, or fill them in."
-    check(bool(finite.all()), message, "overflow" if overflow else "not_finite")
+        floats = _as_contiguous(array, np.float32, copy=True)
+    _check_finite(argument, [(array, floats)])
     return floats
+
+
+def _check_finite(argument: str, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raise `UsageError` for NaN, infinity or overflow in blocks of rows, as given and as float32."""
+    masks, is_given_finite = [], True
+    for array, floats in blocks:
+        masks.append(np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))
+        is_given_finite &= bool(masks[-1].all() or np.isfinite(array).all())
+    finite = np.concatenate(masks)
+    found = "numbers beyond single precision" if is_given_finite else "NaN or infinity"
+    where = f"{found} in {np.sum(~finite)} of {len(finite)} rows, first in row {np.argmin(finite)}"
+    message = f"{argument}: must be finite, got {where}; leave these rows out, or fill them in."
+    check(bool(finite.all()), message, "overflow" if is_given_finite else "not_finite")
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:
@@ -312,7 +371,7 @@ def as_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
         check(masked == 0, f"{message}; leave their rows out, or fill them in.", "masked")
     try:
         if not isinstance(values, Tensor):
-            return np.asarray(values)
+            return values if isinstance(values, np.memmap) else np.asarray(values)
         values = values.detach().cpu()
         array: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.duplicate_groups import assign_content_ids
-from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
+from contraport.data.stores import Shape, Store, SubsetStore
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
 
@@ -314,7 +314,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             if len(views) == 1:  # a pair is named by both of its entities
                 keys = [entity_keys[0][number] for number in self.entity_ids[:, columns[0]].tolist()]
         return self._replace(
-            store=ViewSubsetStore(self.store, tuple(views)),
+            store=self.store.select_views(tuple(views)),
             view_names=[self.view_names[view] for view in views],
             present=None if self.present is None else self.present[:, columns],
             stored_digests=None if self.stored_digests is None else self.stored_digests[:, columns],

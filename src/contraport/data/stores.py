@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,9 @@ from contraport.data.duplicate_groups import digest_byte_strings, digest_encoded
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
+
+MAPPED_BLOCK_BYTES = 2**24
+"""Number of bytes of a memory-mapped array that are read at a time."""
 
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
@@ -49,6 +52,10 @@ class Store(ABC):
     def subset(self, positions: Positions) -> Store:
         """Return a store of the items at some positions."""
         return SubsetStore(self, torch.from_numpy(positions))
+
+    def select_views(self, views: tuple[int, ...]) -> Store:
+        """Return a store of some views, chosen by index."""
+        return self if views == tuple(range(len(self.shapes))) else ViewSubsetStore(self, views)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -81,6 +88,51 @@ class ArrayStore(Store):
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return tuple([view[positions] for view in self.views])
+
+
+@dataclass(frozen=True)
+class MappedRowStore(Store):
+    """Store of one view in a memory-mapped array, whose rows are converted when they are fetched.
+
+    Attributes:
+        array: the array, ``(n, ...)`` in C order, of any type of numbers and at any place in its file.
+        convert: converts rows of the array to the tensor of a view.
+        absent: mask of the items that lack the view, whose rows are replaced by zeros, ``(n,)``; None: no item.
+    """
+
+    array: np.ndarray
+    convert: Callable[[np.ndarray], Tensor]
+    absent: np.ndarray | None = None
+    is_in_memory = True
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (item_shape(self.convert(self.array[:1])),)
+
+    @cached_property
+    def digests(self) -> Tensor:
+        return torch.cat([digest_rows(view) for _, view in self.iterate_blocks()])[:, None]
+
+    def iterate_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Yield the rows of the array, block by block, as stored and converted."""
+        for block in torch.arange(len(self)).split(max(1, MAPPED_BLOCK_BYTES * len(self) // self.array.nbytes)):
+            rows = self._take_rows(block)
+            yield rows, self.convert(rows)
+
+    def _take_rows(self, positions: Tensor) -> np.ndarray:
+        """Copy the rows at some positions, with zeros for absent ones."""
+        # As bytes, since numbers may begin at any byte of the file: NumPy would first copy the whole array.
+        as_bytes = self.array.reshape(len(self), -1).view(np.uint8)
+        rows = as_bytes.take(positions.numpy(), axis=0).view(self.array.dtype)
+        if self.absent is not None:
+            rows[self.absent[positions.numpy()]] = 0
+        return rows.reshape(-1, *self.array.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return (self.convert(self._take_rows(positions)),)
 
 
 @dataclass(frozen=True)
@@ -207,6 +259,9 @@ class SubsetStore(StoreWrapper):
         digests = self.store.digests
         return None if digests is None else digests[self.positions]
 
+    def select_views(self, views: tuple[int, ...]) -> Store:
+        return SubsetStore(self.store.select_views(views), self.positions)
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -252,6 +307,16 @@ class MultiViewStore(Store):
     def digests(self) -> Tensor | None:
         columns = [digests for store in self.stores if (digests := store.digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
+
+    def subset(self, positions: Positions) -> MultiViewStore:
+        return MultiViewStore(tuple(store.subset(positions) for store in self.stores))
+
+    def select_views(self, views: tuple[int, ...]) -> Store:
+        owners = [(store, view) for store in self.stores for view in range(len(store.shapes))]
+        chosen = [owners[view] for view in views]
+        return combine_views(
+            [store if len(store.shapes) == 1 else store.select_views((view,)) for store, view in chosen]
+        )
 
     def __len__(self) -> int:
         return len(self.stores[0])

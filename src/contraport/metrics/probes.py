@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import calibrate_search, top_products_and_indices
+from contraport._utils.vector_search import Rows, calibrate_search, scale_rows, top_products_and_indices
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.influence import influence_values
@@ -293,7 +293,7 @@ def knn_correctness(
     check_enough_neighbors(neighbors, len(train_x))
     check_all_values("train_y", train_y, train_y >= 0, "classes from 0")
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
-    queries, keys = scale_to_unit_length(test_x), scale_to_unit_length(train_x)
+    queries, keys = scale_rows(test_x, scale_to_unit_length), scale_rows(train_x, scale_to_unit_length)
     is_large = len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1
     found = _find_approximate_cosines_and_neighbors(queries, keys, neighbors) if is_large else None
     hits = []
@@ -311,7 +311,7 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def _find_approximate_cosines_and_neighbors(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+def _find_approximate_cosines_and_neighbors(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor] | None:
     """Find neighbors of each query by cells; return cosines and positions, ``(q, count)`` each, or None if it is slow.
 
     At least `MIN_KNN_RECALL` of the exact neighbors are found. A fixed number of compared keys biases the vote by an

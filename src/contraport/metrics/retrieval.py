@@ -26,6 +26,8 @@ from contraport.metrics.intervals import ItemValues
 MAX_COSINES_IN_MEMORY = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
 
+POINTS_CHECKED_AT_A_TIME = 2**13  # number of points of which it is checked at a time whether they are finite
+
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
@@ -49,9 +51,10 @@ def check_points(argument: str, points: Tensor, least: int = 1) -> None:
     if not is_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
         expected = f"a tensor (n, d) with n >= {least}"
         raise UsageError(f"{argument}: must be {expected}, got {describe_value(points)}.", kind="shape")
-    finite = points.float().isfinite()
-    if not bool(finite.all()):
-        check_all_values(argument, points, finite, "finite numbers")
+    # Block by block: torch finds the finite points by a copy of all of them.
+    for block in points.split(POINTS_CHECKED_AT_A_TIME):
+        if not bool(block.float().isfinite().all()):
+            check_all_values(argument, points, points.float().isfinite(), "finite numbers")
 
 
 def check_labels(argument: str, labels: Tensor, items: int) -> None:

@@ -1,4 +1,5 @@
 import io
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -6,7 +7,9 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.data import load
+from contraport._utils import files
+from contraport.data import arrays, load, stores
+from contraport.data.split_digests import fingerprint_dataset
 
 
 def save(folder, **arrays):
@@ -192,16 +195,19 @@ def test_an_npy_file_is_mapped_to_memory_and_not_changed(tmp_path, kind, monkeyp
     train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")
     for part, array in zip((train, test), mapped, strict=True):
         assert isinstance(array, np.memmap)
-        assert np.may_share_memory(part.store.store.views[0].numpy(), array)
+        assert np.may_share_memory(part.store.store.array, array)
     rows = torch.cat([part.store.fetch_views(torch.arange(len(part)))[0] for part in (train, test)])
     assert sorted(map(tuple, rows.flatten(1).tolist())) == sorted(map(tuple, values.reshape(20, -1).tolist()))
-    train.store.store.views[0].zero_()
+    train.store.fetch_views(torch.arange(3))[0].zero_()
     assert np.array_equal(load_array(tmp_path / "data.npy"), values)
 
 
-def test_an_npy_file_of_doubles_is_converted_one_split_at_a_time(tmp_path):
+def test_an_npy_file_of_doubles_is_converted_when_its_rows_are_fetched(tmp_path):
     np.save(tmp_path / "data.npy", np.arange(60.0).reshape(20, 3))
-    assert len(load(tmp_path / "data.npy").store.views[0]) == 16
+    dataset = load(tmp_path / "data.npy", test_fraction=0)
+    assert dataset.store.store.array.dtype == np.float64
+    fetched = dataset.store.fetch_views(torch.tensor([4, 1]))[0]
+    assert (fetched.dtype, fetched.tolist()) == (torch.float32, [[12, 13, 14], [3, 4, 5]])
 
 
 def test_a_later_change_of_arrays_does_not_reach_the_data(tmp_path):
@@ -209,3 +215,72 @@ def test_a_later_change_of_arrays_does_not_reach_the_data(tmp_path):
     dataset = load(views, test_fraction=0)
     views[0][:] = 7
     assert dataset[0].views[0].sum() == 0
+
+
+def test_a_mapped_npz_has_the_items_of_one_that_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "MAPPED_BLOCK_BYTES", 300)
+    random = np.random.default_rng(0)
+    views = {
+        "half": random.normal(size=(40, 9)).astype(np.float16),
+        "single": random.normal(size=(40, 9)).astype(np.float32),
+        "double": random.normal(size=(40, 4, 3)),
+        "swapped": random.normal(size=(40, 9)).astype(">f8"),
+        "pixels": random.integers(0, 256, (40, 6, 6, 3), dtype=np.uint8),
+        "scan": random.integers(0, 2**16, (40, 6, 6), dtype=np.uint16),
+    }
+    views["single"][[3, 8]] = views["double"][[8, 9]] = np.nan  # missing views
+    views["half"][5] = views["half"][4]  # an item whose content repeats
+    path = save(tmp_path, **views, labels=random.integers(0, 2, 40))
+    for split in ("train", "test"):
+        monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 2**30)
+        read = load(path, split)
+        monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 1)
+        mapped = load(path, split)
+        assert not hasattr(mapped.store.stores[0], "views")
+        assert fingerprint_dataset(mapped) == fingerprint_dataset(read)
+        assert torch.equal(mapped.store.digests, read.store.digests)
+        positions = torch.arange(len(read)).flip(0)
+        for one, other in zip(mapped.store.fetch_views(positions), read.store.fetch_views(positions), strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+        assert mapped.select_views([2, 0]).shapes == ((4, 3), (9,))
+        chosen = mapped.select_views([5, 1]).store.fetch_views(positions)
+        assert all(map(torch.equal, chosen, read.select_views([5, 1]).store.fetch_views(positions)))
+
+
+@pytest.mark.parametrize(("value", "code"), [(np.nan, "data.not_finite"), (1e300, "data.overflow")])
+def test_a_mapped_array_has_to_be_finite(tmp_path, monkeypatch, value, code):
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 1)
+    monkeypatch.setattr(stores, "MAPPED_BLOCK_BYTES", 100)
+    values = np.ones((40, 9))
+    values[31, 2] = values[35, 2] = value
+    with raises_usage_error(code, "data.npz", "2 of 40", "row 31"):
+        load(save(tmp_path, x=values))
+
+
+def test_loading_a_mapped_npz_allocates_little_of_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 2**16)
+    for module in (stores, arrays):
+        monkeypatch.setattr(module, "MAPPED_BLOCK_BYTES", 2**16)
+    views = np.random.default_rng(0).normal(size=(2, 1_000, 1_000))  # 8 MB each
+    path = save(tmp_path, view0=views[0], view1=views[1])
+    tracemalloc.start()
+    try:
+        dataset = load(path)
+        dataset.select_views([1]).store.fetch_views(torch.arange(10))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < views.nbytes / 4
+
+
+def test_an_array_that_the_caller_mapped_is_not_copied(tmp_path):
+    np.save(tmp_path / "first.npy", np.arange(60.0).reshape(20, 3))
+    np.save(tmp_path / "second.npy", np.arange(40.0).reshape(20, 2))
+    views = tuple(np.load(tmp_path / name, mmap_mode="r") for name in ("first.npy", "second.npy"))
+    dataset = load(views, test_fraction=0.5)
+    assert all(store.store.array is view for store, view in zip(dataset.store.stores, views, strict=True))
+    changeable = np.load(tmp_path / "first.npy", mmap_mode="c")
+    copied = load(changeable, test_fraction=0)
+    changeable[:] = -1
+    assert (copied[0].views[0] >= 0).all()

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.vector_search import Rows
 from contraport.seeding import torch_generator
 
 NUM_FOLDS = 5
@@ -23,6 +24,9 @@ RIDGE = 0.05
 MAX_DIRECTIONS = 512
 """Maximum width of features that maps are fitted to; wider ones are projected to this many directions of largest
 variance. The time to fit grows with the cube of the width, and more directions than pairs mostly hold noise."""
+
+MAX_VALUES_AT_A_TIME = 2**24
+"""Maximum number of values of a block of rows that are read at a time."""
 
 
 class CanonicalMaps(NamedTuple):
@@ -41,7 +45,7 @@ class CanonicalMaps(NamedTuple):
     correlations: tuple[Tensor, ...]
 
 
-def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
+def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMaps:
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
@@ -58,23 +62,22 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     items = torch.arange(len(features[0]), device=pool.device)
     folds = items % NUM_FOLDS
     folds[pool] = items[: len(pool)] % NUM_FOLDS  # every fold has equally many of the pairs that maps are fitted to
-    centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
     widths = [values.shape[1] for values in features]
-    # Directions need all rows at a time. Of narrow rows only those of a fold are copied: all may fill the memory.
-    projected = [
-        _project_to_top_directions(values[pool] - center) if width > MAX_DIRECTIONS else None
-        for values, center, width in zip(features, centers, widths, strict=True)
-    ]
-    bases = [None if one is None else one[1] for one in projected]
+    # Block by block: all rows of the features may fill the memory, and need not be in it.
+    blocks = pool.split(max(1, MAX_VALUES_AT_A_TIME // max(widths)))
+    centers = (_mean_of_rows(features[0], blocks), _mean_of_rows(features[1], blocks))
+    bases = [find_wide_directions(values, pool, center) for values, center in zip(features, centers, strict=True)]
     parts = []
     for fold in range(NUM_FOLDS):
-        members = folds[pool] == fold
-        x, y = (
-            values[pool[members]] - center if one is None else one[0][members]
-            for values, center, one in zip(features, centers, projected, strict=True)
-        )
-        parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
-        del x, y
+        sums: list[Any] = [0, 0, 0, 0]
+        for block in blocks:
+            members = block[folds[block] == fold]
+            x, y = (
+                _project_rows(values[members] - center, basis)
+                for values, center, basis in zip(features, centers, bases, strict=True)
+            )
+            sums = [total + more for total, more in zip(sums, (len(x), x.T @ x, y.T @ y, x.T @ y), strict=True)]
+        parts.append(sums)
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
     fitted = [
@@ -89,7 +92,18 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def find_projection_message(features: tuple[Tensor, Tensor]) -> str | None:
+def _mean_of_rows(values: Rows, blocks: Sequence[Tensor]) -> Tensor:
+    """Return the mean of the rows at the positions in blocks, ``(F,)``."""
+    total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in blocks), torch.tensor(0.0))
+    return (total / sum(map(len, blocks))).float()
+
+
+def _project_rows(rows: Tensor, basis: Tensor | None) -> Tensor:
+    """Project rows to the directions of a basis; without one, return them unchanged."""
+    return rows if basis is None else rows @ basis
+
+
+def find_projection_message(features: tuple[Rows, Rows]) -> str | None:
     """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_DIRECTIONS:
@@ -100,19 +114,30 @@ def find_projection_message(features: tuple[Tensor, Tensor]) -> str | None:
     )
 
 
-def _project_to_top_directions(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Project centered rows, ``(n, F)``, to the `MAX_DIRECTIONS` orthonormal directions of largest variance.
+def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
+    """Return orthonormal directions of largest variance, ``(F, MAX_DIRECTIONS)``, of the rows `pool`, ``(m,)``.
 
-    Returns the rows, ``(n, MAX_DIRECTIONS)``, and the directions, ``(F, MAX_DIRECTIONS)``. The directions are
-    approximate, by randomized subspace iteration, but contain all variance of a low rank.
+    None if the rows are not wider than `MAX_DIRECTIONS`. The directions are approximate, by randomized subspace
+    iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """
-    drawn = torch.randn(len(rows), MAX_DIRECTIONS, generator=torch_generator("audit.canonical_directions", *rows.shape))
-    basis = torch.linalg.qr(rows.T @ drawn.to(rows.device)).Q
-    for _ in range(2):
-        basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
-    return rows @ basis, basis
+    width = values.shape[1]
+    if width <= MAX_DIRECTIONS:
+        return None
+    generator = torch_generator("audit.canonical_directions", len(pool), width)
+    basis = None
+    for _ in range(3):
+        product = torch.zeros(width, MAX_DIRECTIONS, device=pool.device)
+        for block in pool.split(max(1, MAX_VALUES_AT_A_TIME // width)):
+            rows = values[block] - center
+            if basis is None:
+                drawn = torch.randn(len(rows), MAX_DIRECTIONS, generator=generator).to(rows.device)
+            else:
+                drawn = rows @ basis
+            product += rows.T @ drawn
+        basis = torch.linalg.qr(product).Q
+    return basis
 
 
 def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:

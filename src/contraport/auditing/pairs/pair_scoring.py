@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.vector_search import mean_top_products
+from contraport._utils.vector_search import Rows, mean_top_products
 from contraport.auditing.pairs.paired_features import (
     CANONICAL_POWERS,
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
+    average_gathered_rows,
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
@@ -127,7 +128,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
         (first, first_at), (second, second_at) = (members[in_fold].unique(return_inverse=True) for members in pairs)
         x, y = (
-            (values[items] - center) @ linear
+            torch.cat([(values[block] - center) @ linear for block in split_into_row_blocks(items, values.shape[1])])
             for values, center, linear, items in zip(paired.features, centers, fold_maps, (first, second), strict=True)
         )
         total = torch.zeros(len(first_at), device=scores.device)
@@ -151,18 +152,20 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     ) / 2
 
 
-def _compute_mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
+def _compute_mean_similarity(values: Rows, items: Tensor, others: Tensor) -> Tensor:
     """Return the mean similarity of each item, ``(p,)``, to its row of `others`, ``(p, k)``; both index `values`."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
-    return torch.cat([(values[i] * F.embedding_bag(k, values, mode="mean")).sum(dim=1) for i, k in blocks])
+    return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
 @_register_statistic("cosine similarity of the two embeddings", shared_space=True)
 def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cosine similarity of the two embeddings of each pair."""
-    x, y = _get_embeddings(paired)
-    return (x[pairs.first] * y[pairs.second]).sum(dim=1)
+    assert paired.embeddings is not None
+    x, y = paired.embeddings
+    blocks = zip(*(split_into_row_blocks(members, x.shape[1]) for members in pairs), strict=True)
+    return torch.cat([(x[first] * y[second]).sum(dim=1) for first, second in blocks])
 
 
 @_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
@@ -244,6 +247,6 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of both views, which `score_pairs` has checked to be there."""
+    """Return the embeddings of both views in memory, which `score_pairs` has checked to be there."""
     assert paired.embeddings is not None
-    return paired.embeddings
+    return paired.embeddings[0][:], paired.embeddings[1][:]

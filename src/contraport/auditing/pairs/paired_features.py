@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,9 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.vector_search import (
+    MAX_COPIED_VALUES,
     CellSearch,
+    ComputedRows,
+    Rows,
     gram_matrix,
     mean_top_products,
+    select_rows,
     top_indices,
     top_products_and_indices,
 )
@@ -67,7 +71,8 @@ class PairedFeatures:
     """Features of `n` items in two views, normalized to unit length, with neighbors and ranks within each view.
 
     Args:
-        features: ``(n, F)`` and ``(n, G)``, finite, each in its own space; no row of zeros.
+        features: ``(n, F)`` and ``(n, G)``, finite, each in its own space; no row of zeros. Rows that are computed when
+            they are read, such as those of a file, have unit length already.
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
         neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
         neighbors: number of neighbors.
@@ -82,8 +87,8 @@ class PairedFeatures:
     torch.Size([60, 17])
     """
 
-    features: tuple[Tensor, Tensor]
-    embeddings: tuple[Tensor, Tensor] | None = None
+    features: tuple[Rows, Rows]
+    embeddings: tuple[Rows, Rows] | None = None
     neighbor_pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
     are_normalized: bool = False
@@ -161,7 +166,7 @@ class PairedFeatures:
             return self._parent._similarity_matrices
         if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
             return None
-        return gram_matrix(self.features[0]), gram_matrix(self.features[1])
+        return gram_matrix(self.features[0][:]), gram_matrix(self.features[1][:])
 
     def _neighbor_indices_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
         """Return the `number` candidates, ``(m,)``, nearest to each item in a view, as int64 ``(n, number)``."""
@@ -203,7 +208,7 @@ class PairedFeatures:
         return found[0], found[1]
 
     @staticmethod
-    def nearest_item_indices(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
+    def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, number: int) -> Tensor:
         """Return the `number` of `items`, ``(m,)``, nearest to each query, int64 ``(q, number)``, in order of distance.
 
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
@@ -212,7 +217,7 @@ class PairedFeatures:
         if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
             return CellSearch(values, items, generator).nearest_row_indices(queries, number)
-        return items[top_products_and_indices(queries, values[items], number)[1]]
+        return items[top_products_and_indices(queries, select_rows(values, items), number)[1]]
 
     def neighbor_indices_of_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
@@ -267,11 +272,12 @@ class PairedFeatures:
         reference_of = torch.full((len(self),), -1, device=values.device)
         reference_of[references] = torch.arange(len(references), device=values.device)
         thresholds = []
-        sources = values if self._similarity_matrices is None else self._similarity_matrices[view]
-        for rows, places in zip(
-            *(split_into_row_blocks(x, len(references)) for x in (sources, reference_of)), strict=True
-        ):
-            similarity = rows @ compared.T if self._similarity_matrices is None else rows.index_select(1, references)
+        for items in split_into_row_blocks(self.observed_pair_indices.first, len(references)):
+            if self._similarity_matrices is None:
+                similarity = values[items] @ compared.T
+            else:
+                similarity = self._similarity_matrices[view][items[0] : items[-1] + 1].index_select(1, references)
+            places = reference_of[items]
             own = (places >= 0).nonzero().flatten()
             similarity[own, places[own]] = -torch.inf
             if values.device.type == "cpu":
@@ -309,7 +315,7 @@ class PairedFeatures:
     def hub_similarities_by_view(self) -> tuple[Tensor, Tensor]:
         """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
-        x, y = self.embeddings
+        x, y = self.embeddings[0][:], self.embeddings[1][:]
         return mean_top_products(x, y, self.neighbors), mean_top_products(y, x, self.neighbors)
 
 
@@ -317,6 +323,14 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split a tensor into blocks of rows, small enough that rows times `width` is at most a million numbers."""
     blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
+
+
+def average_gathered_rows(values: Rows, items: Tensor) -> Tensor:
+    """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
+    if isinstance(values, ComputedRows):
+        blocks = split_into_row_blocks(items, items.shape[1] * values.shape[1])
+        return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])
+    return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 
 
 MAX_SCORED_VECTOR_WIDTH = 1_024
@@ -335,13 +349,28 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 
 def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
-    """Load vector views as paired features; views of equal width are treated as one embedding space."""
-    # Block by block, as the vectors of the data and a second copy of them may fill the memory.
-    first, second = (torch.empty(len(dataset), *shape) for shape in dataset.shapes)
-    for rows in split_into_row_blocks(torch.arange(len(dataset)), max(first.shape[1], second.shape[1])):
-        for values, fetched in zip((first, second), dataset.store.fetch_views(rows), strict=True):
-            values[rows] = normalize(fetched.float())
-    embeddings = (first, second) if first.shape == second.shape else None
+    """Load vector views as paired features; views of equal width are treated as one embedding space.
+
+    Of many vectors no copy is made: rows are read from the data, and normalized, where they are needed.
+    """
+    stores = [dataset.store.select_views((view,)) for view in (0, 1)]
+
+    def read_unit_rows(view: int, rows: Tensor) -> Tensor:
+        return normalize(stores[view].fetch_views(rows)[0].float())
+
+    widths = [shape[0] for shape in dataset.shapes]
+    features: list[Rows] = []
+    for view, width in enumerate(widths):
+        computed = ComputedRows(partial(read_unit_rows, view), (len(dataset), width))
+        if len(dataset) * sum(widths) > MAX_COPIED_VALUES:
+            features.append(computed)
+            continue
+        values = torch.empty(computed.shape)
+        for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
+            values[rows] = computed[rows]
+        features.append(values)
+    first, second = features
+    embeddings = (first, second) if widths[0] == widths[1] else None
     return PairedFeatures((first, second), embeddings, are_normalized=True)
 
 

@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from contraport._utils.vector_search import select_rows
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
+    average_gathered_rows,
     split_into_row_blocks,
 )
 from contraport.data import Dataset
@@ -189,11 +190,13 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        F.embedding_bag(paired.neighbor_indices_of_members(PairIndices(block, block))[view], values, mode="mean")
+        average_gathered_rows(values, paired.neighbor_indices_of_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
-    return paired.nearest_item_indices(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
+    return paired.nearest_item_indices(
+        queries, select_rows(values, others), places, min(CANDIDATES_PER_ITEM, len(others))
+    )
 
 
 def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from contraport._utils.files import read_npy_array, read_npz_arrays
-from contraport.data.arrays import as_array, copy_subset, from_arrays
+from contraport.data.arrays import as_array, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats import data_format
 from contraport.data.splits import count_test_items, max_held_out_group_size, select_split_positions
-from contraport.data.stores import ArrayStore, Store
+from contraport.data.stores import SubsetStore
 from contraport.errors import UsageError, check, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
@@ -31,17 +31,19 @@ _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers
 def load_npz(path: str, split: str, test_fraction: float | None = None) -> Dataset:
     """Load one split of an `.npz` file.
 
+    Large arrays are mapped to memory if the file is not compressed.
+
     Keys: ``x``, or for several views ``view0``, ``view1``, ... or two or more other names, which become their names;
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
     are the test split.
     """
-    return dataset_from_arrays(read_npz("data", path), path, split, test_fraction, owns_arrays=True)
+    return dataset_from_arrays(read_npz("data", path, mapped=True), path, split, test_fraction, owns_arrays=True)
 
 
 @data_format("an array", suffixes=[".npy"])
 def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npy` file, which holds one view without labels; float32 and uint8 are memory-mapped."""
-    array = read_npy("data", path, mmap_mode="c")  # torch requires writable memory
+    """Load one split of an `.npy` file, which holds one view without labels, mapped to memory."""
+    array = read_npy("data", path, mmap_mode="r")
     return dataset_from_arrays({"x": array}, path, split, test_fraction, owns_arrays=True)
 
 
@@ -80,23 +82,15 @@ def dataset_from_arrays(
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
-    if owns_arrays and (len(chosen) == len(whole) or _is_memory_mapped(whole.store, views)):
-        dataset = whole.subset(torch.from_numpy(chosen), split)
-    else:
-        dataset = copy_subset(whole, chosen, split)
+    positions = torch.from_numpy(chosen)
+    keeps_all = owns_arrays and len(chosen) == len(whole)
+    store = SubsetStore(whole.store, positions) if keeps_all else whole.store.subset(chosen)
+    dataset = whole.subset_with_store(positions, store, split=split)
     dataset.num_random_test_items = count_test_items(split, len(whole), chosen) if is_test is None else None
     return dataset
 
 
-def _is_memory_mapped(store: Store, views: Mapping[str, np.ndarray]) -> bool:
-    """Return whether a store has one view, a memory-mapped array that was not converted."""
-    array = next(iter(views.values()))
-    if len(views) > 1 or not isinstance(array, np.memmap) or not isinstance(store, ArrayStore):
-        return False
-    return np.may_share_memory(store.views[0].numpy(), array)
-
-
-def read_npy(argument: str, path: str, mmap_mode: Literal["c"] | None = None) -> np.ndarray:
+def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     """Read the array in an `.npy` file, or map it to memory; never unpickles.
 
     Raises:
@@ -108,14 +102,14 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["c"] | None = None) ->
         return read_npy_array(path, mmap_mode)
 
 
-def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
-    """Read the arrays in an `.npz` file by key; never unpickles.
+def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.ndarray]:
+    """Read the arrays in an `.npz` file by key; never unpickles. `mapped` is that of `read_npz_arrays`.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.
     """
     with translate_read_errors(f"{argument}: {path}", "an .npz of plain arrays"):
-        return read_npz_arrays(path)
+        return read_npz_arrays(path, mapped=mapped)
 
 
 def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
