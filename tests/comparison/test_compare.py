@@ -52,7 +52,7 @@ from contraport.comparison.tuning import (
     build_search_space,
     build_trial_cells,
     find_best_trial,
-    fixed_settings_by_row,
+    untuned_settings_by_row,
 )
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
@@ -419,11 +419,11 @@ def test_fixed_settings_are_not_searched() -> None:
     assert build_search_space(rows[2], {}) == {}
     assert build_search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
     assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
-    assert fixed_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert fixed_settings_by_row(rows[1:2], {}) == {}
+    assert untuned_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert untuned_settings_by_row(rows[1:2], {}) == {}
     assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}
     assert set(build_search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert fixed_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert untuned_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:

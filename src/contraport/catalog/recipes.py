@@ -150,9 +150,6 @@ RECIPES: dict[str, Recipe] = {
 }
 """All recipes, by name."""
 
-_DEPENDENT_OPTIONS = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
-"""Options of a recipe that only apply with its own value of another option: the latter, then these."""
-
 
 def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the settings of the option `recipe` into keyword arguments of `contraport.train`.
@@ -169,7 +166,8 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
     settings = get_recipe_settings(options.get("recipe"))
-    for owner, owned in _DEPENDENT_OPTIONS.items():
+    dependent = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
+    for owner, owned in dependent.items():
         if options.get(owner, settings.get(owner)) != settings.get(owner):
             settings = {name: value for name, value in settings.items() if name not in owned}
     resolved = {**settings, **options}

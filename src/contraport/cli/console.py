@@ -40,11 +40,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     print(title)
     width = make_console().width
     plain, wrapped = _build_table(rows, wrap=False), _build_table(rows, wrap=True)
-    table = wrapped if _measure_table(wrapped).minimum <= width < _measure_table(plain).minimum else plain
-    if table is plain and width < _measure_table(plain).maximum:
+    table = wrapped if _measure_table_width(wrapped).minimum <= width < _measure_table_width(plain).minimum else plain
+    if table is plain and width < _measure_table_width(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _measure_table(table).minimum)).print(table)
+    make_console(width=max(width, _measure_table_width(table).minimum)).print(table)
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
@@ -60,8 +60,8 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
     return table
 
 
-def _measure_table(table: Table) -> Measurement:
-    """Measure the width of a table in characters: minimum, with wrapped headings, and maximum, without wrapping."""
+def _measure_table_width(table: Table) -> Measurement:
+    """Measure the minimum (with wrapped headings) and the maximum width of a table, in characters."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 

@@ -26,9 +26,6 @@ from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
-SELF_TEST_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
-"""Objectives that the self-tests compute; together they use every kind of kernel, constraint and divergence."""
-
 MAX_RELATIVE_ERROR = 1e-3
 """Maximum error against double precision that passes: of a loss, and of a gradient relative to its largest entry."""
 
@@ -166,7 +163,8 @@ def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
 
 def _check_losses_of_backend(device: str, backend_name: str) -> None:
     """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
-    for objective in SELF_TEST_OBJECTIVES:
+    # Together they use every kind of kernel, constraint and divergence.
+    for objective in ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise"):
         value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, backend_name)
         exact, expected = _compute_loss_and_gradient(objective, torch.float64, "cpu", "dense")
         computed, reference = float(value), float(exact)

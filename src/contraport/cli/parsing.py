@@ -91,12 +91,10 @@ def _load_yaml(text: str) -> Any:
         raise yaml.YAMLError(str(error)) from error
 
 
-# Numbers of YAML 1.2, by tag.
-_NUMBER_PATTERNS = {
+for _kind, _pattern in {  # numbers of YAML 1.2, by tag
     "int": r"[-+]?(0|[1-9][0-9]*)",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-}
-for _kind, _pattern in _NUMBER_PATTERNS.items():
+}.items():
     _YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
 set_loader(_YAML_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
 

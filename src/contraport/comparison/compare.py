@@ -47,7 +47,7 @@ from contraport.comparison.tuning import (
     build_trial_cells,
     describe_trial_settings,
     find_best_trial,
-    fixed_settings_by_row,
+    untuned_settings_by_row,
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, report_write_errors
@@ -138,10 +138,6 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     return comparison
 
 
-_OUTPUT_FILE_NAMES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
-"""Names of the files in the output folder, next to the folder `cells/` of the trainings."""
-
-
 def _check_output_folder(out: Path) -> None:
     """Raise `UsageError` unless a folder is new, empty or the output folder of a comparison.
 
@@ -149,7 +145,8 @@ def _check_output_folder(out: Path) -> None:
     """
     saved = read_json_or_none(out / "results.json")
     is_own = isinstance(saved, dict) and "cells" in saved
-    is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILE_NAMES)
+    outputs = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
+    is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in outputs)
     if not is_own and not is_begun:
         check_new_or_empty_folder("out", out)
 
@@ -515,7 +512,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in fixed_settings_by_row(grid.rows, grid.common_options).items()
+            for name, fixed in untuned_settings_by_row(grid.rows, grid.common_options).items()
         ]
     return notes
 

@@ -193,10 +193,6 @@ class Comparison:
         }
 
 
-_MAX_LISTED_COMPARISONS = 4
-"""Maximum number of comparisons that the explanation of a verdict lists by name; more are only counted."""
-
-
 def explain_verdict(verdict: ClaimVerdict) -> str:
     """Return one or two sentences with the differences that a verdict is based on."""
     if not verdict.gains:
@@ -218,8 +214,8 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def _describe_significant_count(names: Sequence[str], direction: str, largest_name: str) -> str:
-    """Return text such as "2 significantly better (a; b)"; the names are left out if many, or if only the largest."""
-    is_listed = 0 < len(names) <= _MAX_LISTED_COMPARISONS and list(names) != [largest_name]
+    """Return text such as "2 significantly better (a; b)", without the names if there are more than four."""
+    is_listed = 0 < len(names) <= 4 and list(names) != [largest_name]
     listed = f" ({'; '.join(names)})" if is_listed else ""
     return f"{len(names)} significantly {direction}{listed}"
 

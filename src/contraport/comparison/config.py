@@ -137,8 +137,6 @@ class CompareOptions(EvaluationOptions, DataPreparationSettings, GridOptions):
 DATA_OPTIONS = get_declared_options(DataPreparationSettings)
 """Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training."""
 
-_RARE_OPTIONS = ("validation", "progress")  # shown by `--help_all` only
-
 COMPARE_COMMAND_SPEC = Command(
     CompareOptions,
     "contraport.comparison:compare",
@@ -163,7 +161,9 @@ COMPARE_COMMAND_SPEC = Command(
     group=TRAIN_AND_EVALUATE_GROUP,
     # Options of data preparation are those of `train`.
     short_help_options=tuple(
-        one.name for one in (*fields(GridOptions), *fields(EvaluationOptions)) if one.name not in _RARE_OPTIONS
+        one.name
+        for one in (*fields(GridOptions), *fields(EvaluationOptions))
+        if one.name not in ("validation", "progress")
     ),
     docs_page="evaluating comparing",
 )

@@ -36,9 +36,6 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
 )
 """Options of a training that determine its untrained encoder; images are scaled to `image_size` before it."""
 
-_CHARS_NOT_IN_FOLDER_NAMES = re.compile(r"[^\w.=+-]+")
-"""Characters that become ``-`` in the name of a run folder."""
-
 
 class Row(NamedTuple):
     """Row of the comparison table: a named objective with its settings, given as options of `contraport.train`."""
@@ -111,7 +108,7 @@ class Cell(NamedTuple):
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
         words = (Path(self.column.data).name, self.column.setting_name, self.row.name, kind)
-        return "--".join(_CHARS_NOT_IN_FOLDER_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
+        return "--".join(re.sub(r"[^\w.=+-]+", "-", word).strip("-.") for word in words)[:120] + f"-{digest}"
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,6 @@ from contraport.metrics.intervals import (
 _MAX_PRIOR_DOF = 1e4
 """Maximum degrees of freedom of a variance prior, reached if all variance estimates agree."""
 
-_MIN_RATIO_TO_MEDIAN_VARIANCE = 1e-2
-"""Minimum ratio of a variance to the median variance; smaller variances, from few test items, are raised to it."""
-
 MAX_PREDICTED_SEEDS = 1_000
 """Number of seeds beyond which `predict_num_seeds_to_decide` gives up."""
 
@@ -73,7 +70,7 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     if len(several) < 3 or not np.median(variances) > 0:
         return None
     dof = np.array([one.dof for one in several])
-    variances = np.maximum(variances, _MIN_RATIO_TO_MEDIAN_VARIANCE * np.median(variances))
+    variances = np.maximum(variances, 1e-2 * np.median(variances))  # few test items give variances near zero
     logs = np.log(variances) - digamma(dof / 2) + np.log(dof / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, dof / 2).mean())
     own = _MAX_PRIOR_DOF

@@ -82,8 +82,8 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return the names of the settings that each row fixes although another row searches them, by row name."""
+def untuned_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+    """Return by row name the settings that the row fixes and another row searches."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {

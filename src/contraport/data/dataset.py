@@ -19,9 +19,7 @@ from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
 
 MAX_ITEMS_FOR_STATISTICS = 10_000
-"""Maximum number of items from which the statistics of a view are computed."""
-MAX_DECODED_ITEMS_FOR_STATISTICS = 1_000
-"""The same if each item is decoded from a file."""
+"""Maximum number of items in memory from which the statistics of a view are computed."""
 _PER_ITEM_FIELDS = (
     "labels",
     "domains",
@@ -401,7 +399,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def _iterate_sampled_views(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
-        limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else MAX_DECODED_ITEMS_FOR_STATISTICS)
+        limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else 1_000)  # decoding files is slow
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk = max(1, min(500, 4_000_000 // math.prod(self.shapes[view])))  # items; values of the view
