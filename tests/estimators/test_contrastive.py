@@ -235,8 +235,22 @@ def test_partial_fit_from_the_start():
     for batch in np.split(VECTORS, 4):
         encoder.partial_fit(batch)
     assert encoder.n_iter_ == 4
-    with raises_usage_error("negatives.partial_fit"):
-        quick(recipe="cmc-nce").partial_fit(VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("fit", "code"),
+    [
+        (lambda: quick(recipe="cmc-nce").partial_fit, "negatives.partial_fit"),
+        (lambda: quick(lr=-1.0).fit, "lr.invalid"),
+        (lambda: TSNE(encoder="mlp", perplexity=3, max_iter=0).fit, "max_iter.invalid"),
+    ],
+)
+def test_a_refused_fit_leaves_the_estimator_unfitted(fit, code):
+    method = fit()
+    with raises_usage_error(code):
+        method(VECTORS)
+    with pytest.raises(NotFittedError):
+        method.__self__.transform(VECTORS)
 
 
 def test_pickle_holds_no_items():

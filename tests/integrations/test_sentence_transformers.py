@@ -81,6 +81,27 @@ def test_matches_the_symmetric_ranking_loss(peer, model):
     assert_same_step(stepped(model, ours, TEXTS[:2]), stepped(model, theirs, TEXTS[:2]))
 
 
+class Projection(torch.nn.Linear):
+    """A stand-in for a SentenceTransformer; the text of the input is no row of it."""
+
+    def forward(self, features):
+        assert features["prompt"] == "a prompt"
+        return {"sentence_embedding": super().forward(features["words"])}
+
+
+def test_chunks_of_other_models_give_the_gradient_of_the_whole_batch():
+    model = Projection(4, 3, dtype=torch.double)
+    inputs = [{"words": words, "prompt": "a prompt"} for words in torch.randn(2, 7, 4, dtype=torch.double)]
+    steps = []
+    for chunk in (None, 3, 7):
+        model.zero_grad()
+        loss = SentenceTransformerLoss(model, mini_batch_size=chunk)(inputs)
+        loss.backward()
+        steps.append((loss.detach(), model.weight.grad.clone()))
+    for step in steps[1:]:
+        torch.testing.assert_close(step, steps[0])
+
+
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_chunks_give_the_gradient_of_the_whole_batch(peer, model, chunk):
     model.eval()

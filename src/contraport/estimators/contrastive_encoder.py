@@ -63,7 +63,7 @@ class _TransformMixin:
             NotFittedError: `fit` has not been called.
             ValueError: X differs from the fitted data in shape or views.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "training_module_")
         views = None
         if _is_dict_of_views(X) and len(X) < len(self._names):
             views = [number for number, name in enumerate(self._names) if name in X]
@@ -208,7 +208,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        self._set_up_training_module(dataset)
+        self._set_up_training_module(dataset, self._resolve_settings())
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
@@ -232,10 +232,11 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check(not self.audit, "audit: needs several epochs of the same pairs; use fit.", "partial_fit")
         first = not hasattr(self, "training_module_")
         dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
-        if first:
-            self._set_up_training_module(dataset)
-        has_bank = self._negatives == "bank"
+        settings = self._resolve_settings() if first else None
+        has_bank = (self._negatives if settings is None else settings.negatives) == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
+        if settings is not None:
+            self._set_up_training_module(dataset, settings)
         self._train(dataset, num_epochs=1, lr_scheduler="constant")
         return self
 
@@ -248,7 +249,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "training_module_")
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
         return self._name_features_by_view(self._model.representation_views)
@@ -279,7 +280,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
         Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "training_module_")
         check(self.training_module_.objective is not None, "predict: predictive learning has no score.", "no_score")
         dataset, model = self._build_dataset(X, reset=False), self._model
 
@@ -362,8 +363,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
         return {name: X[name] for name in self._names if name in X}
 
-    def _set_up_training_module(self, dataset: Dataset) -> None:
-        """Build the training module and the optimizer, before the first epoch."""
+    def _resolve_settings(self) -> Settings:
+        """Return the settings of a training with these parameters, with a seed drawn for `random_state` None."""
         values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
         options = {
             name: value for name, value in values.items() if value is not None or parameters[name].default is not None
@@ -372,7 +373,10 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         if options.pop("opt") != "deprecated":
             warn_renamed("opt", "optimizer")
             options["optimizer"] = self.opt
-        settings = Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
+        return Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
+
+    def _set_up_training_module(self, dataset: Dataset, settings: Settings) -> None:
+        """Build the training module and the optimizer, before the first epoch."""
         objective = build_objective(settings)
         check_component_settings(settings, objective)
         objective = copy.deepcopy(objective)

@@ -165,7 +165,7 @@ class InverseOT(BaseEstimator):
             NotFittedError: `fit` has not been called.
             UsageError: the features have the wrong shape, or are not finite.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "cost_")
         x = self._validate_rows_as_tensor(features_rows, reset=False)
         y = as_finite_float64("features_columns", features_columns)
         with torch.no_grad():

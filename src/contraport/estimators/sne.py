@@ -147,7 +147,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             NotFittedError: `fit` has not been called.
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "embedding_")
         return self._encode_in_blocks(self._validate_as_tensor(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
