@@ -15,7 +15,7 @@ from contraport._utils.html_repr import format_html_mapping
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.matching_problem import broadcast_failure
+from contraport.objectives.matching_problem import send_error_to_processes
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.targets import Target
 from contraport.objectives.transport import WeightsFromPlan
@@ -225,7 +225,7 @@ class Loss(nn.Module, ABC):
         try:
             if temperature is not None and not self.accepts_temperature:
                 error = UsageError("temperature: not accepted, as this objective has a fixed one.", kind="conflict")
-                broadcast_failure(views, error)
+                send_error_to_processes(views, error)
                 raise error
             total: Tensor | None = None
             for value in self.compute_terms_by_name(*views, **options, reduction=reduction).values():

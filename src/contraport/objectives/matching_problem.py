@@ -351,7 +351,7 @@ def _gather_sizes_and_check_options(
     return item_counts, negative_counts, max(lengths)
 
 
-def broadcast_failure(views: Sequence[object], error: Exception) -> None:
+def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
     """Send this process's error to the other processes, which wait in a collective, so that they raise it too."""
     processes = current_processes()
     if processes.size > 1:

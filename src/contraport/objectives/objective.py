@@ -19,9 +19,9 @@ from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPatte
 from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.matching_problem import (
     MatchingProblem,
-    broadcast_failure,
     build_local_problem,
     convert_target,
+    send_error_to_processes,
 )
 from contraport.objectives.multi_view_layouts import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.plan import BlockResult
@@ -263,7 +263,7 @@ class Objective(Loss):
             problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
-            broadcast_failure(views, error)
+            send_error_to_processes(views, error)
             raise
         return problem.gather_across_processes(self.kernel)
 
