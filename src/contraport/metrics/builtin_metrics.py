@@ -69,11 +69,6 @@ register_accuracy_metric = partial(
 register_few_label_metric = partial(
     register_share_metric, group="few-labels", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES), default=False
 )
-register_retrieval_metric = partial(
-    register_share_metric,
-    group="retrieval",
-    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
-)
 register_link_metric = partial(register_metric, group="links", requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS))
 register_geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
 register_clustering_metric = partial(
@@ -300,7 +295,12 @@ def new_row_recall(context: EvalContext, number: int) -> float:
     return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
 
 
-@register_retrieval_metric("Recall@{}", numbers=(1, 5, 10))
+@register_share_metric(
+    "Recall@{}",
+    group="retrieval",
+    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
+    numbers=(1, 5, 10),
+)
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(
