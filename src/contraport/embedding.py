@@ -19,7 +19,7 @@ from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
-from contraport.errors import UsageError, check
+from contraport.errors import check, check_integer
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 MAX_RAW_INPUT_VALUES = 4_096  # maximum number of values of an image as raw input; larger images are downscaled
@@ -108,8 +108,7 @@ class LoaderConfig(NamedTuple):
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the outputs of a function for each batch, with the batch; `prepare` makes its inputs from the views."""
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
+        check_integer("batch_size", self.batch_size)
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS
         batches = build_loader(dataset, batch_size, num_workers=self.num_workers)

@@ -289,6 +289,7 @@ def test_reports_unreachable_hub(monkeypatch):
         ({"std": [[0.0]]}, "std.invalid", "positive"),
         ({"std": [[float("nan")]]}, "std.shape", "finite"),
         ({"projection": -1}, "projection.invalid", -1),
+        ({"projection": True}, "projection.invalid", True),
         ({"projection_layers": 0}, "projection_layers.invalid", 0),
         ({"projection_layers": 10**12}, "projection_layers.invalid", 10**12),
         ({"projection_layers": "2"}, "projection_layers.invalid", "'2'"),

@@ -52,7 +52,7 @@ def _text_query_arguments(options: Options) -> Sequence[str]:
     run = as_run_folder(options["run"])
     if options.get("view") is None or run.settings().predict is not None:
         return []
-    from contraport.encoders.tower import resolve_view_index  # needs torch, which `embed` has imported
+    from contraport.encoders.model import resolve_view_index  # needs torch, which `embed` has imported
 
     config = run.model_config()
     names, shapes = config["view_names"], config["shapes"]

@@ -9,8 +9,8 @@ from contraport.encoders.factory import (
     serialize_encoder,
 )
 from contraport.encoders.initial_weights import InitialWeights, load_pretrained_weights, read_initial_weights
-from contraport.encoders.model import FeatureExtractor, Model
-from contraport.encoders.tower import Tower, kind_from_shape, resolve_view_index
+from contraport.encoders.model import FeatureExtractor, Model, kind_from_shape, resolve_view_index
+from contraport.encoders.tower import Tower
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [

@@ -21,8 +21,7 @@ from contraport._utils.lazy_imports import LazyModule
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import lite0
 from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
-from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
-from contraport.encoders.tower import optional_values_per_view
+from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, optional_values_per_view, read_config
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
 from contraport.errors import (
     UsageError,

@@ -1,4 +1,4 @@
-"""Model of all views: one encoder and projector per view, or a shared one; saved as JSON and safetensors."""
+"""Model of all views, with one encoder and projector per view or shared ones; lookup of views by name or kind."""
 
 from __future__ import annotations
 
@@ -32,11 +32,18 @@ from contraport.encoders.tower import (
     CONCATENATED_REPRESENTATION,
     PROJECTION_REPRESENTATION,
     Tower,
-    optional_values_per_view,
-    resolve_view_index,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.errors import UsageError, check, one_line_reason, translate_read_errors
+from contraport.errors import (
+    UsageError,
+    check,
+    check_boolean,
+    check_integer,
+    is_integer,
+    one_line_reason,
+    translate_read_errors,
+    unknown_name_error,
+)
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CONFIG_FILE = "config.json"
@@ -124,10 +131,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         super().__init__()
         self.shapes = _resolve_shapes(shapes)
         self.view_names = _resolve_view_names(view_names, len(self.shapes))
-        good = isinstance(projection, int) and projection >= 0
-        check(good, f"projection: must be an integer >= 0, got {projection!r}.")
+        check_integer("projection", projection, 0)
         check(projection_layers in (1, 2, 3), f"projection_layers: must be 1, 2 or 3, got {projection_layers!r}.")
-        check(isinstance(shared, bool), f"shared: must be true or false, got {shared!r}.")
+        check_boolean("shared", shared)
         good = not shared or len(set(self.shapes)) == 1
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
@@ -156,7 +162,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.config: dict[str, Any] = {
             "encoder": serialize_encoder(encoders),
             "shapes": [list(shape) for shape in self.shapes],
-            "projection": projection,
+            "projection": int(projection),
             "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
             "std": [self.tower(number).std.flatten().tolist() for number in range(len(inputs))],
             "representation": representation,
@@ -192,12 +198,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _truncate_in_place(self, dims: int) -> None:
         """Set `dims`; raise `UsageError` unless all representations have at least as many coordinates."""
         most, part = min(self.representation_size_per_view), self.representation_part
-        good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
+        good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
         message = "dims: cannot be combined with a representation of features and projection."
         check(part != BOTH_REPRESENTATION, message, "both")
-        self.dims, self.num_features = dims, dims * len(self.representation_views)
-        self._hub_mixin_config = self.config = self.config | {"dims": dims}
+        self.dims = int(dims)
+        self.num_features = self.dims * len(self.representation_views)
+        self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
         """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image"."""
@@ -419,6 +426,62 @@ def _resolve_view_names(names: Sequence[str] | None, views: int) -> tuple[str, .
     good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
     check(good, f"view_names: must be {views} different names, got {list(names)}.")
     return tuple(names)
+
+
+def kind_from_shape(shape: Shape) -> str:
+    """Return the kind of items of a shape: text, vector, series or image.
+
+    >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
+    ('image', 'series', 'vector')
+    """
+    return ("text", "vector", "series", "image")[len(shape)]
+
+
+def resolve_view_index(
+    argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
+) -> int:
+    """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image".
+
+    `others` are further valid values, for messages.
+
+    Raises:
+        UsageError: no view matches, or several are of the kind.
+
+    >>> names, shapes = ("photo", "audio"), ((3, 32, 32), (1, 8000))
+    >>> [resolve_view_index("view", value, names, shapes) for value in ("audio", "1", "image")]
+    [1, 1, 0]
+    """
+    text, kinds = str(value), [kind_from_shape(shape) for shape in shapes]
+    numbers = [str(number) for number in range(len(names))]
+    for candidates in (list(names), numbers):
+        if text in candidates:
+            return candidates.index(text)
+    matches = [name for name, kind in zip(names, kinds, strict=True) if kind == text]
+    message = f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}."
+    check(len(matches) < 2, message, "ambiguous")
+    if not matches:
+        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]), "view")
+    return kinds.index(text)
+
+
+def optional_values_per_view(
+    argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
+) -> list[Any]:
+    """Convert a mapping from views to values into a list with one value per view, None for views without a value.
+
+    Raises:
+        UsageError: a key matches no view, or two keys match the same view.
+
+    >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
+    ['resnet18', None]
+    """
+    result: list[Any] = [None] * len(names)
+    for key, value in values.items():
+        number = resolve_view_index(argument, key, names, shapes)
+        message = f"{argument}: names the view {names[number]!r} twice, in {list(values)}."
+        check(result[number] is None, message, "duplicate")
+        result[number] = value
+    return result
 
 
 def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:

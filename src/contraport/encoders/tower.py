@@ -1,9 +1,9 @@
-"""Tower of one view: standardization, encoder and projector. Lookup of views by name, index or kind."""
+"""Tower of one view: standardization, encoder and projector."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,65 +12,8 @@ from torch import Tensor, nn
 from contraport._utils.text_bytes import is_text_batch
 from contraport.encoders.builtin_networks import Projector
 from contraport.encoders.factory import Shape, build_encoder
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
-
-
-def kind_from_shape(shape: Shape) -> str:
-    """Return the kind of items of a shape: text, vector, series or image.
-
-    >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
-    ('image', 'series', 'vector')
-    """
-    return ("text", "vector", "series", "image")[len(shape)]
-
-
-def resolve_view_index(
-    argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
-) -> int:
-    """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image".
-
-    `others` are further valid values, for messages.
-
-    Raises:
-        UsageError: no view matches, or several are of the kind.
-
-    >>> names, shapes = ("photo", "audio"), ((3, 32, 32), (1, 8000))
-    >>> [resolve_view_index("view", value, names, shapes) for value in ("audio", "1", "image")]
-    [1, 1, 0]
-    """
-    text, kinds = str(value), [kind_from_shape(shape) for shape in shapes]
-    numbers = [str(number) for number in range(len(names))]
-    for candidates in (list(names), numbers):
-        if text in candidates:
-            return candidates.index(text)
-    matches = [name for name, kind in zip(names, kinds, strict=True) if kind == text]
-    message = f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}."
-    check(len(matches) < 2, message, "ambiguous")
-    if not matches:
-        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]), "view")
-    return kinds.index(text)
-
-
-def optional_values_per_view(
-    argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
-) -> list[Any]:
-    """Convert a mapping from views to values into a list with one value per view, None for views without a value.
-
-    Raises:
-        UsageError: a key matches no view, or two keys match the same view.
-
-    >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
-    ['resnet18', None]
-    """
-    result: list[Any] = [None] * len(names)
-    for key, value in values.items():
-        number = resolve_view_index(argument, key, names, shapes)
-        message = f"{argument}: names the view {names[number]!r} twice, in {list(values)}."
-        check(result[number] is None, message, "duplicate")
-        result[number] = value
-    return result
-
 
 CONCATENATED_REPRESENTATION = "concatenate"  # option `representation`: the features of the views, concatenated
 PROJECTION_REPRESENTATION = "projection"  # the output of the projector

@@ -23,7 +23,7 @@ from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import WeightedNgramCounts
 from contraport.encoders.lite0 import are_lite0_weights_installed
-from contraport.encoders.tower import optional_values_per_view
+from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval import retrieval_ranks
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator

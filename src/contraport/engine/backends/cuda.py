@@ -262,7 +262,7 @@ class _WeightVariants(NamedTuple):
             self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows), self.can_share
         )
 
-    def iter_launch_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
+    def iter_tensors_and_constants(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
@@ -345,7 +345,7 @@ def _row_gradients_and_sums_fused(
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
-    for tensors, form in weights.iter_launch_args():
+    for tensors, form in weights.iter_tensors_and_constants():
         _launch_kernel(
             "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
         )
@@ -371,7 +371,7 @@ def _input_gradients_by_workspace(
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks.BLOCK_N)
         part = inputs.take_rows(rows)
-        for tensors, form in weights.take_rows(rows).iter_launch_args():
+        for tensors, form in weights.take_rows(rows).iter_tensors_and_constants():
             _launch_kernel("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)

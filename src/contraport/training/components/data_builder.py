@@ -29,7 +29,7 @@ from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
-from contraport.encoders.tower import optional_values_per_view, resolve_view_index
+from contraport.encoders.model import optional_values_per_view, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder

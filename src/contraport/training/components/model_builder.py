@@ -18,8 +18,7 @@ from contraport.encoders import InitialWeights, Model, load_pretrained_weights, 
 from contraport.encoders.factory import list_custom_code_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import inject_lora
-from contraport.encoders.model import CONFIG_FILE, Encoders
-from contraport.encoders.tower import optional_values_per_view
+from contraport.encoders.model import CONFIG_FILE, Encoders, optional_values_per_view
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import RunFolder
 from contraport.seeding import seed_torch_generators
