@@ -48,8 +48,8 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
     return AlignmentUniformity(terms["TargetCost"], terms["LogMeanKernel"])
 
 
-class _CircleEncoding(NamedTuple):
-    """Embeddings on the unit circle by a trained encoder: of the items without noise, and of two noisy views."""
+class _CircleTrainingResult(NamedTuple):
+    """Embeddings on the unit circle after training, without noise and of two noisy views, and metrics of the views."""
 
     clean_embeddings: Tensor
     view_embeddings: tuple[Tensor, Tensor]
@@ -58,7 +58,7 @@ class _CircleEncoding(NamedTuple):
 
 
 @torch.random.fork_rng(devices=[])
-def _train_and_encode_on_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> _CircleEncoding:
+def _train_on_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> _CircleTrainingResult:
     """Train an encoder that maps items (n, d) to the unit circle, from two noisy views of each item."""
     check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
@@ -78,7 +78,7 @@ def _train_and_encode_on_circle(loss: Loss, x: Tensor, *, noise: float, iteratio
         optimizer.step()
     with torch.no_grad():
         final = views()
-        return _CircleEncoding(normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
+        return _CircleTrainingResult(normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
 
 
 def _plot_unit_circle(ax: Axes) -> None:
@@ -237,7 +237,7 @@ def train_on_five_gaussians(
     data = sample_gaussian_mixture() if data is None else data
     check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
     loss = nt_xent() if objective is None else objective
-    trained = _train_and_encode_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+    trained = _train_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
@@ -343,12 +343,12 @@ def sweep_uniformity_penalty(
     by_factor = {}
     for factor in factors:
         loss = iot(temperature, uniformity=factor)
-        trained = _train_and_encode_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+        trained = _train_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
         by_factor[factor] = _compute_penalty_result(trained, iot_uniform(temperature))
     return PenaltySweep(data, by_factor)
 
 
-def _compute_penalty_result(trained: _CircleEncoding, loss: Loss) -> PenaltyResult:
+def _compute_penalty_result(trained: _CircleTrainingResult, loss: Loss) -> PenaltyResult:
     """Compute the plan of a trained encoder's views under the loss, and its statistics."""
     views = trained.view_embeddings
     plan, target = loss.plan(*views), loss.target_plan(*views)

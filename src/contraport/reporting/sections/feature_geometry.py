@@ -72,7 +72,7 @@ def _build_cosines_template_data(assets: PageAssets, run: ReportedRun, lowest_co
 def draw_cosine_heatmap(
     cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
 ) -> Figure:
-    """Draw a heatmap of cosines, with colors from `lowest_cosine` to 1 and lines between the classes."""
+    """Draw a heatmap of cosines of items sorted by class, with colors from `lowest_cosine` to 1."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
     trace = build_heatmap_trace(shares * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
