@@ -4,13 +4,23 @@ import ast
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 import contraport
-from contraport.seeding import derive_128_bit_seed, derive_torch_seed, numpy_generator, torch_generator
+from contraport import theory
+from contraport.embedding import fixed_seed
+from contraport.estimators import TSNE
+from contraport.seeding import (
+    derive_128_bit_seed,
+    derive_torch_seed,
+    numpy_generator,
+    seed_torch_generators,
+    torch_generator,
+)
 
 SOURCE = Path(contraport.__file__).parent
 STREAMS = {"derive_128_bit_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
@@ -103,3 +113,18 @@ def test_numpy_integers_are_keys():
 
 def test_the_split_of_earlier_versions_stays():
     assert numpy_generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()
+
+
+def test_work_on_the_cpu_leaves_the_generators_of_gpus_alone(monkeypatch):
+    """Only the state of the generators of devices that take part is restored afterwards."""
+    seed_gpus = Mock()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_gpus)
+    theory.compare_collapse(torch.randn(20, 6), features=4, iterations=0)
+    theory.train_on_five_gaussians(iterations=0)
+    TSNE(perplexity=5, max_iter=2, random_state=0).fit(np.random.default_rng(0).normal(size=(30, 3)))
+    with fixed_seed(0, torch.device("cpu")):
+        torch.rand(3)
+    assert not seed_gpus.called
+    seed_torch_generators(0)
+    assert seed_gpus.called

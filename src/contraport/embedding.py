@@ -211,7 +211,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random generators within a `with` block; restore their state on exit."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        seed_torch_generators(derive_torch_seed("embedding", seed))
+        seed_torch_generators(derive_torch_seed("embedding", seed), device.type)
         yield
 
 

@@ -69,8 +69,10 @@ def draw_seed(random_state: Any) -> int:
         raise UsageError(f"random_state: {error}.") from error
 
 
-def seed_torch_generators(seed: int) -> None:
-    """Seed the global torch random generators of all devices in use.
+def seed_torch_generators(seed: int, device_type: str | None = None) -> None:
+    """Seed the global torch random generators of the CPU and of the devices of a type, such as "cuda".
+
+    None is all devices in use. A caller that restores only the state of the CPU passes "cpu".
 
     `torch.manual_seed` also prepares devices that are not in use and records the caller for each, which takes as long
     as a small training step.
@@ -81,7 +83,7 @@ def seed_torch_generators(seed: int) -> None:
     True
     """
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if device_type in (None, "cuda") and torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
-    if torch.backends.mps.is_available():
+    if device_type in (None, "mps") and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)

@@ -219,7 +219,7 @@ class _CorruptedStore(StoreWrapper):
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
                 # Seeded by row, so that the noise does not depend on the batch.
-                seed_torch_generators(derive_torch_seed("data.corruption", row))
+                seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")
                 item = (view[place : place + 1] for view in views)
                 items.append(
                     [self._apply_corruptions(view, std) for view, std in zip(item, self.non_image_stds, strict=True)]

@@ -116,9 +116,9 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         )
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
         data = data.float()
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
             seed = draw_seed(self.random_state)
-            seed_torch_generators(derive_torch_seed("estimators.neighbor", seed))
+            seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
             if self.encoder is None:
                 embedding = self._build_initial_embedding(data.flatten(1)).requires_grad_()
                 descent = _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(data)))

@@ -136,7 +136,7 @@ class _ResidualEncoder(nn.Module):
 @torch.random.fork_rng(devices=[])
 def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
     """Train an encoder on masked views and return the representation of the unmasked items, (n, F)."""
-    seed_torch_generators(derive_torch_seed("theory.collapse", seed))
+    seed_torch_generators(derive_torch_seed("theory.collapse", seed), "cpu")
     encoder = _ResidualEncoder(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
     for _ in range(iterations):

@@ -63,7 +63,7 @@ def _train_on_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, se
     check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
     check_integer("iterations", iterations, 0)
-    seed_torch_generators(derive_torch_seed("theory.circle", seed))
+    seed_torch_generators(derive_torch_seed("theory.circle", seed), "cpu")
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
     def views() -> tuple[Tensor, Tensor]:
