@@ -60,7 +60,7 @@ def gapped(*, equal: bool = False) -> Dataset:
 
 
 def weighted(dataset: Dataset) -> Dataset:
-    return dataset.with_weights(torch.arange(len(dataset)) % 4 + 0.5)
+    return dataset.replace_fields(weights=torch.arange(len(dataset)) % 4 + 0.5)
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:

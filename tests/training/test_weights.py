@@ -172,7 +172,7 @@ def test_arrays_bring_their_weights() -> None:
     dataset = from_arrays(np.ones((3, 2)), weights=[1, 0, 2.5])
     assert dataset.weights is not None
     assert dataset.weights.tolist() == [1, 0, 2.5]
-    assert dataset.with_weights(None).weights is None
+    assert dataset.replace_fields(weights=None).weights is None
     with raises_usage_error("weights.*", "(2,)"):
         from_arrays(np.ones((3, 2)), weights=[1, 2])
 

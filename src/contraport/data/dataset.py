@@ -237,7 +237,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return a batch of one item."""
         return self.__getitems__([range(len(self))[position]])
 
-    def _replace(self, **changes: Any) -> Dataset:
+    def replace_fields(self, **changes: Any) -> Dataset:
         """Return a copy with other values of some fields."""
         return Dataset(**self._get_field_values() | changes)
 
@@ -262,19 +262,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         same_views = len(store.shapes) == len(self.shapes)
         names = view_names or (self.view_names if same_views else None)
         digests = self.stored_digests if same_views and keep_digests else None
-        return self._replace(store=store, view_names=names, stored_digests=digests)
-
-    def without_labels(self) -> Dataset:
-        """Return the dataset without its class labels."""
-        return self._replace(labels=None, class_names=None)
-
-    def with_weights(self, weights: Tensor | None) -> Dataset:
-        """Return the dataset with other sample weights; None removes them."""
-        return self._replace(weights=weights)
-
-    def with_domains(self, domains: Tensor, names: tuple[str, ...]) -> Dataset:
-        """Return the dataset with other domain labels and names."""
-        return self._replace(domains=domains, domain_names=names)
+        return self.replace_fields(store=store, view_names=names, stored_digests=digests)
 
     def align_codes_with(self, other: Dataset) -> Dataset:
         """Return the dataset with its class and domain codes renumbered to the codes of `other`, matched by name.
@@ -290,7 +278,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         labels, class_names = _renumber_codes_and_names(self.labels, self.class_names, other.class_names)
         domains, domain_names = _renumber_codes_and_names(self.domains, self.domain_names, other.domain_names)
-        return self._replace(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
+        return self.replace_fields(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Self | Dataset:
         """Return the dataset with only some of its views, chosen by index.
@@ -311,7 +299,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             entity_keys = tuple(self.entity_keys[view] for view in views)
             if len(views) == 1:  # a pair is named by both of its entities
                 keys = [entity_keys[0][number] for number in self.entity_ids[:, columns[0]].tolist()]
-        return self._replace(
+        return self.replace_fields(
             store=self.store.select_views(tuple(views)),
             view_names=[self.view_names[view] for view in views],
             present=None if self.present is None else self.present[:, columns],
@@ -333,7 +321,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
             for name, values in per_item.items()
         }
-        return self._replace(store=store, split=split, **chosen)
+        return self.replace_fields(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Return the dataset without repeated items: the first of the items with equal content in all views is kept."""

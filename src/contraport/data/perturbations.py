@@ -328,7 +328,7 @@ def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     store = _DomainShiftStore(dataset.store, domains, rotates)
-    whole = _perturb_now_or_at_fetch(dataset, store).with_domains(domains, names)
+    whole = _perturb_now_or_at_fetch(dataset, store).replace_fields(domains=domains, domain_names=names)
     if shift.held_out is None:
         return whole
     is_left_out = domains == names.index(shift.held_out)

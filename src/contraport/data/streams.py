@@ -106,7 +106,7 @@ class Stream(Dataset):
         while chosen := list(itertools.islice(rest, batch_size)):
             yield self._collate(chosen)
 
-    def _replace(self, **changes: Any) -> NoReturn:
+    def replace_fields(self, **changes: Any) -> NoReturn:
         """Raise `UsageError`: the items of a stream cannot be changed."""
         message = f"data: {self.name} is a stream; pass image_size and labels to from_stream instead of changing it."
         raise UsageError(message, kind="stream")

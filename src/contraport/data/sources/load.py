@@ -102,7 +102,7 @@ def load(
     else:
         dataset = from_object(data, split, **options)
     if ignore_labels and dataset.labels is not None:
-        dataset = dataset.without_labels()
+        dataset = dataset.replace_fields(labels=None, class_names=None)
     return dataset if image_size is None else _resize_images(dataset, image_size)
 
 

@@ -118,7 +118,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_stream_settings(settings, dataset)
     if settings.sample_weight_source == "file" and dataset.split == "train":
-        dataset = dataset.with_weights(_read_item_weights(str(weights), dataset))
+        dataset = dataset.replace_fields(weights=_read_item_weights(str(weights), dataset))
     if settings.validation is not None:
         positions = _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
         dataset = dataset.subset(positions, split)
@@ -139,7 +139,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":
-        dataset = dataset.with_weights(class_balanced_item_weights(dataset))
+        dataset = dataset.replace_fields(weights=class_balanced_item_weights(dataset))
     return dataset
 
 
