@@ -372,6 +372,11 @@ def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
     return validate
 
 
+def check_fraction(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a number between 0 and 1, both excluded."""
+    check(is_number(value) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
+
+
 def one_of(*names: str) -> OptionCheck:
     """Return a check that a value is one of the names."""
 

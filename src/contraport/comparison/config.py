@@ -15,9 +15,9 @@ from contraport.options import (
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
+    check_fraction,
     get_declared_options,
     int_in_range,
-    matches_type,
     option,
 )
 from contraport.runs.config import progress_option, training_device_option
@@ -34,11 +34,6 @@ def parse_duration(budget: str) -> float:
     check(match is not None, f"budget: must be a duration such as 90s, 30m or 2h, got {budget!r}.")
     assert match is not None
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _check_fraction(name: str, value: Any) -> None:
-    """Raise `UsageError` unless an option is a number between 0 and 1, both excluded."""
-    check(matches_type(value, float) and 0 < value < 1, f"{name}: must be between 0 and 1, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,7 @@ class EvaluationOptions(BaseOptions):
     validation: float = option(
         0.25,
         "Share of the training items that `tune` holds out for validation; the final trainings use all items.",
-        check=_check_fraction,
+        check=check_fraction,
     )
     budget: str | None = option(
         None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport.catalog.option_parsers import MINING_SAMPLINGS
-from contraport.errors import check, check_finite
+from contraport.errors import check, check_finite, is_number
 from contraport.options import (
     PAIRS_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
@@ -16,7 +16,6 @@ from contraport.options import (
     BaseOptions,
     Command,
     int_in_range,
-    matches_type,
     one_of,
     option,
     option_metadata,
@@ -108,7 +107,7 @@ class NeighborSearchOptions(NearestItemsOptions):
 
 def _check_cosine(name: str, value: Any) -> None:
     """Raise `UsageError` unless an option is a number from -1 to 1."""
-    check(matches_type(value, float) and -1 <= value <= 1, f"{name}: must be a cosine, from -1 to 1, got {value!r}.")
+    check(is_number(value) and -1 <= value <= 1, f"{name}: must be a cosine, from -1 to 1, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

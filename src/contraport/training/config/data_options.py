@@ -17,6 +17,7 @@ from contraport.catalog.option_parsers import (
 from contraport.errors import check
 from contraport.options import (
     BaseOptions,
+    check_fraction,
     has_object_placeholder,
     int_in_range,
     matches_type,
@@ -33,11 +34,6 @@ def serialize_data_option(data: Any) -> Any:
         return to_config_value(data)
     name = getattr(data, "name", None)
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
-
-
-def _check_fraction(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a number between 0 and 1, both excluded."""
-    check(matches_type(value, float) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
@@ -98,7 +94,7 @@ class ValidationSettings(BaseOptions):
         None,
         "Share of each class of the training items to hold out as a validation split, between 0 and 1. The validation "
         "split replaces the test split, so that test items are not used to choose settings; default: none.",
-        check=_check_fraction,
+        check=check_fraction,
         group="reading the data",
     )
 
