@@ -13,6 +13,7 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
+from contraport.reporting.sections.pair_audit import NUM_LOWEST_PAIRS
 from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, setting_texts_by_name
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -215,7 +216,7 @@ def _describe_mismatch_rate(run: ReportedRun) -> str:
     if not is_rate_reliable(scores, mismatched, low / 100):
         share = "The views share too little to estimate how many of"
     what = f"{share} the {len(scores):,} pairs of {run.name} are mismatched"
-    return f"{what}; the audit below lists the 10 with the lowest scores."
+    return f"{what}; the audit below lists the {min(NUM_LOWEST_PAIRS, len(scores))} with the lowest scores."
 
 
 def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
