@@ -1,15 +1,26 @@
 """Tables of the console: whole words at the width of the narrowest terminals that are used."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from contraport.cli.console import print_clusters, print_duplicate_groups, print_neighbors, print_table
+from contraport.cli.console import (
+    print_clusters,
+    print_comparison,
+    print_duplicate_groups,
+    print_neighbors,
+    print_table,
+)
+from contraport.comparison.comparison_tables import Comparison
+from contraport.comparison.result_statistics import TableEntry
 from contraport.evaluation.result_tables import (
     metric_difference_rows,
     metric_rows_by_baseline,
     metric_rows_by_encoder,
 )
 from contraport.metrics import METRICS
+from contraport.metrics.intervals import Difference, Interval
 from contraport.similarity_search.cluster import Cluster, Clusters
 from contraport.similarity_search.duplicates import DuplicateGroup, DuplicatesResult
 from contraport.similarity_search.neighbors import NearestItems, Neighbor
@@ -120,3 +131,17 @@ def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     for text in ("[b]name", *NAMES):
         assert f"{text} " in shown
+
+
+def test_comparison_prints_the_differences_from_the_baseline(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    interval, apart = Interval(0.8, 0.9), Difference(-0.004, -0.015, 0.006)
+    rows = {"base": None, "other": apart, "failed": None}
+    entries = [TableEntry(row, "on", "knn", 2, 0.85, interval, of, 1.0, None) for row, of in rows.items()]
+    print_comparison(Comparison("", tmp_path, "base", list(rows), ["on"], entries))
+    _, printed = capsys.readouterr().out.split("difference from base")
+    table = [line.split() for line in printed.splitlines()]
+    assert ["other", "−0.4", "points", "(−1.5", "to", "+0.6)"] in table
+    assert ["failed", "-"] in table
+    assert not any(words[:1] == ["base"] for words in table)

@@ -163,6 +163,16 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
+def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
+    measured, differences = {"recall@1"}, {"raw": {"recall@1": WORSE}}
+    texts, others = (
+        find_verdict_text(measured, differences, test_items=50, are_texts=are_texts) or ""
+        for are_texts in (True, False)
+    )
+    assert "--encoder weighted-ngrams" in texts
+    assert "--encoder weighted-ngrams" not in others
+
+
 def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
     measured, differences = {"knn"}, {"given": {"knn": WORSE}}
     trained, frozen = (

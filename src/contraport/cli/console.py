@@ -180,6 +180,20 @@ def print_comparison(comparison: Comparison) -> None:
             for row in comparison.rows
         ]
         print_table(f"{metric.title}, mean over seeds ± half of the 95% interval", rows)
+    for metric in comparison.metrics[:1]:
+        rows = [
+            {first: row}
+            | {
+                heading: "-"
+                if (entry := comparison.find_entry(row, column, metric.key)) is None or entry.difference is None
+                else metric.format_difference(entry.difference, signed=True)
+                for heading, column in zip(headings, comparison.columns, strict=True)
+            }
+            for row in comparison.rows
+            if row != comparison.baseline
+        ]
+        if rows:
+            print_table(f"{metric.title}, difference from {comparison.baseline} on the same seeds and items", rows)
     for sentence in (*comparison.summary_sentences, *comparison.notes):
         print(sentence)
     for verdict in comparison.claim_verdicts:

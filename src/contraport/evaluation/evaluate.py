@@ -16,9 +16,11 @@ import torch
 from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
+from contraport.encoders.builtin_networks import WeightedNgramCounts
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import (
     EVALUATE_COMMAND_SPEC,
@@ -240,6 +242,8 @@ def _build_evaluation(
                 differences,
                 test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
+                are_texts=all(map(is_text_shape, loaded.model.shapes))
+                and not isinstance(loaded.model.encoders[0], WeightedNgramCounts),
             ),
             "notes": notes,
             "not_measured": skipped,

@@ -131,7 +131,7 @@ def build_zero_width_notes(results: EncoderResults) -> list[str]:
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
     >>> print(*build_zero_width_notes(results))
-    kNN: all 24 test items have the same value, so resampling them gives no interval. Up to 12% of new items may differ.
+    kNN: all 24 test items have the same value, so the interval has no width. Up to 12% of new items may differ.
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
@@ -145,7 +145,7 @@ def build_zero_width_notes(results: EncoderResults) -> list[str]:
     unseen = 1 - (1 - CONFIDENCE_LEVEL) ** (1 / items)
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
-        f"{titles}: all {items:,} test items have the same value, so resampling them gives no interval. "
+        f"{titles}: all {items:,} test items have the same value, so the interval has no width. "
         f"Up to {100 * unseen:.2g}% of new items may differ."
     ]
 
@@ -166,7 +166,12 @@ def build_alignment_uniformity_notes(
 
 
 def find_verdict_text(
-    metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int, is_encoder_frozen: bool = False
+    metric_keys: Iterable[str],
+    differences: DifferencesByBaseline,
+    *,
+    test_items: int,
+    is_encoder_frozen: bool = False,
+    are_texts: bool = False,
 ) -> str | None:
     """Return a sentence: whether to use the trained features or those of a baseline, and why.
 
@@ -177,6 +182,7 @@ def find_verdict_text(
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
+        are_texts: whether all views are texts, with an encoder that does not start at the counts of words.
     """
     advice = {
         # Of a frozen encoder the learning rate has no effect.
@@ -184,7 +190,9 @@ def find_verdict_text(
         if is_encoder_frozen
         else "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
         "untrained": "More epochs, another --augment or another --temperature may help.",
-        "raw": "More epochs or a larger encoder may help.",
+        "raw": "More epochs or --encoder weighted-ngrams, which starts at the raw counts, may help."
+        if are_texts
+        else "More epochs or a larger encoder may help.",
     }
     verdict = _find_encoder_verdict(metric_keys, differences, advice)
     if verdict is None or test_items >= 50:  # one test item is then at most 2 points
