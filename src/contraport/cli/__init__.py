@@ -72,26 +72,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        status = _print_error_and_return_status(error, 2, error.code, error.argument, as_json=as_json)
+        _print_error(error, error.code, error.argument, as_json=as_json)
         if error.suggested_options:
             flags = format_flags(error.suggested_options)
             print(f"try: {shlex.join(['contraport', *arguments])} {flags}", file=sys.stderr)
-        return status
+        return 2
     except SelfTestError as error:
-        return _print_error_and_return_status(error, 1, "self_test", as_json=False)  # the result has been printed
+        _print_error(error, "self_test", as_json=False)  # the result has been printed
+        return 1
     except OSError as error:
-        return _print_error_and_return_status(error, 2, "os_error", as_json=as_json)
+        _print_error(error, "os_error", as_json=as_json)
+        return 2
     except FloatingPointError as error:
-        return _print_error_and_return_status(error, 1, "not_finite", as_json=as_json)
+        _print_error(error, "not_finite", as_json=as_json)
+        return 1
     except KeyboardInterrupt as error:
-        return _print_error_and_return_status(error, 130, "interrupted", as_json=as_json)
+        _print_error(error, "interrupted", as_json=as_json)
+        return 130
     except (MemoryError, RuntimeError) as error:
         message = message_if_out_of_memory(error)
         if message is None:
             raise
         hinted = MemoryError(message)
         hinted.add_note("More: contraport docs troubleshooting out-of-memory")
-        return _print_error_and_return_status(hinted, 1, "out_of_memory", as_json=as_json)
+        _print_error(hinted, "out_of_memory", as_json=as_json)
+        return 1
     return 0
 
 
@@ -120,14 +125,11 @@ def _format_commands() -> str:
     return "\n".join(lines)
 
 
-def _print_error_and_return_status(
-    error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool
-) -> int:
-    """Print an error with its notes on one line (with `as_json` also as JSON), and return `status`."""
+def _print_error(error: BaseException, code: str, argument: str | None = None, *, as_json: bool) -> None:
+    """Print an error with its notes on one line; with `as_json` also as JSON, with its code and argument."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))
     if notes and message[-1:] not in ".:;?!":  # messages of other libraries may end without a period
         message += "."
     print(f"contraport: {' '.join([message, *notes]).strip() or 'stopped.'}", file=sys.stderr)
-    return status
