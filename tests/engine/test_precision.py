@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import contraport
-from contraport.engine import Geometry, Gibbs, backend, explain_backend, precision
-from contraport.engine.backends import tiled
+from contraport.engine import Geometry, Gibbs, backend, choose_backend_name, explain_backend, operations, precision
+from contraport.engine.backends import resolve_passes_config, tiled
 
 
 def gradient(loss, z, dtype, name, way):
@@ -74,3 +74,27 @@ def test_explains_the_precision(monkeypatch):
     x = torch.randn(1024, 4)
     with precision("bfloat16"):
         assert explain_backend(Geometry(Gibbs()(x, x))).endswith("Embeddings are multiplied in bfloat16.")
+
+
+def test_products_in_bfloat16_are_repeated_where_one_pass_would_store_many_tiles(monkeypatch):
+    monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: True)
+    x, y, z = *torch.randn(2, 4096, 4), torch.randn(4000, 4)
+    few, many, symmetric = (Geometry(Gibbs()(*pair)) for pair in ((x, y[:2048]), (x, y), (z, z)))
+    assert choose_backend_name(many) == "stored"
+    with precision("bfloat16"):
+        assert choose_backend_name(few) == choose_backend_name(symmetric) == "stored"
+        assert choose_backend_name(many) == choose_backend_name(many, 2, passes=1) == "streamed"
+        assert choose_backend_name(many, 2) == choose_backend_name(many, passes=20) == "stored"
+
+
+@pytest.mark.parametrize(("loss", "passes"), [(contraport.info_nce(), 1), (contraport.gca_ince(iterations=3), 6)])
+def test_counts_the_passes_of_half_steps(monkeypatch, loss, passes):
+    counts = []
+
+    def record(geometry, half_steps=1, passes=None):
+        counts.append(passes)
+        return resolve_passes_config(geometry, half_steps, passes)
+
+    monkeypatch.setattr(operations, "resolve_passes_config", record)
+    loss(*torch.randn(2, 8, 4))
+    assert counts == [passes]

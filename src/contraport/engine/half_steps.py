@@ -16,7 +16,7 @@ pairs. It is the gradient of the unrolled steps, not an approximation at their l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -255,6 +255,21 @@ class _HalfStepsByScaling(torch.autograd.Function):
             return None, d_s, *d_marginals
 
 
+def group_steps_by_pass(steps: Sequence[HalfStepSpec], num_initial: int = 0) -> list[list[int]]:
+    """Return batches of one or two step indices; the two steps of a batch share a pass over the pairs.
+
+    Two consecutive steps share a pass if they are on different axes and the second does not read the first.
+    """
+    batches, k = [], 0
+    while k < len(steps):
+        pair = steps[k : k + 2]
+        shared = len(pair) == 2 and pair[0].axis != pair[1].axis
+        shared = shared and pair[1].source_potential_index != num_initial + k
+        batches.append([k, k + 1] if shared else [k])
+        k += 1 + shared
+    return batches
+
+
 @dataclass(frozen=True, eq=False)
 class HalfStepsOperation(OperationWithDenseForm):
     """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
@@ -302,22 +317,9 @@ class HalfStepsOperation(OperationWithDenseForm):
         # The outputs are the potentials of all steps, then the log-sums of all steps.
         return 2 * len(self.steps), len(self.steps)
 
-    def _iter_steps_by_pass(self) -> Iterator[list[int]]:
-        """Yield batches of one or two step indices; the two steps of a batch share a pass over the pairs.
-
-        Two consecutive steps share a pass if they are on different axes and the second does not read the first.
-        """
-        k = 0
-        while k < len(self.steps):
-            pair = self.steps[k : k + 2]
-            shared = len(pair) == 2 and pair[0].axis != pair[1].axis
-            shared = shared and pair[1].source_potential_index != len(self.initial) + k
-            yield [k, k + 1] if shared else [k]
-            k += 1 + shared
-
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
-        for batch in self._iter_steps_by_pass():
+        for batch in group_steps_by_pass(self.steps, len(self.initial)):
             read = {self.steps[k].axis: self._input_potential_or_zeros(potentials, self.steps[k]) for k in batch}
             sums = passes.row_column_log_sums(read.get("rows"), read.get("columns"))
             for k in batch:
@@ -354,7 +356,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
         terms: list[WeightTerm] = []
-        for batch in reversed(list(self._iter_steps_by_pass())):
+        for batch in reversed(group_steps_by_pass(steps, num_initial)):
             sources: list[tuple[int, WeightTerm]] = []
             for k in batch:
                 step, cotangent = steps[k], cotangents[num_initial + k]

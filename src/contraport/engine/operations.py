@@ -19,7 +19,14 @@ from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStepsOperation, HalfStepSpec, Relaxation
+from contraport.engine.half_steps import (
+    OTHER_AXIS,
+    Axis,
+    HalfStepsOperation,
+    HalfStepSpec,
+    Relaxation,
+    group_steps_by_pass,
+)
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.errors import UsageError, unknown_name_error
 
@@ -59,7 +66,8 @@ def run_half_steps(
     tensor([0.1920, 0.1920, 0.1920])
     """
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = resolve_passes_config(geometry, len(steps)), relaxation or Relaxation()
+        passes = len(group_steps_by_pass(steps, len(initial)))
+        config, relaxation = resolve_passes_config(geometry, len(steps), passes), relaxation or Relaxation()
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
@@ -171,7 +179,7 @@ def run_sinkhorn_to_convergence(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = resolve_passes_config(geometry), relaxation or Relaxation()
+        config, relaxation = resolve_passes_config(geometry, passes=2 * iterations), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
         # The compiler reads no number from a tensor.

@@ -69,6 +69,12 @@ It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the
 kernels beat fewer operations there.
 """
 
+MAX_STORED_BYTES_OF_ONE_PASS = 32 << 20
+"""Largest size of stored tiles for products in bfloat16 in an operation of one pass before its gradient.
+
+glibc gets larger blocks anew from the system, page by page in each call, which takes longer than such products.
+"""
+
 MAX_DENSE_PAIR_STEPS_BY_DEVICE = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Largest number of pairs times half-steps for ``"dense"``, by device: autograd stores all pairs of each half-step."""
 
@@ -169,12 +175,17 @@ def current_exchange() -> ExchangeName:
     return _exchange.get()
 
 
-def choose_backend_name(geometry: Geometry, half_steps: int = 1) -> BackendName:
+def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> BackendName:
     """Return the name of the backend for a geometry: the one set by `backend`, else chosen by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
     ``"dense"``, the only backend made of plain operations.
+
+    Args:
+        geometry: the pairs.
+        half_steps: number of half-steps.
+        passes: number of passes over the pairs before the gradient; None is one for each half-step.
     """
     if isinstance(geometry.log_kernel, RingLogKernel):
         return _choose_ring_backend_name(geometry.log_kernel, geometry)
@@ -190,7 +201,10 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return "dense"
     if like.is_cuda and HAS_TRITON and unsupported_reason(geometry) is None:
         return "cuda"
-    return "stored" if n * m * like.element_size() <= MAX_STORED_BYTES else "streamed"
+    size, limit = n * m * like.element_size(), MAX_STORED_BYTES
+    if (passes or half_steps) == 1 and uses_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
+        limit = MAX_STORED_BYTES_OF_ONE_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
+    return "stored" if size <= limit else "streamed"
 
 
 def _choose_ring_backend_name(ring: RingLogKernel, geometry: Geometry) -> BackendName:
@@ -245,9 +259,9 @@ def communication_dtype(like: Tensor) -> torch.dtype:
     return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype
 
 
-def resolve_passes_config(geometry: Geometry, half_steps: int = 1) -> PassesConfig:
+def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
     """Return the backend, processes and precision for an operation with this number of half-steps and its gradient."""
-    name, ring = choose_backend_name(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
+    name, ring = choose_backend_name(geometry, half_steps, passes), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph
         like = geometry.log_kernel.inputs[0]
