@@ -198,12 +198,16 @@ class PairedFeatures:
         in_pool[self.neighbor_pool] = True
         found = []
         for values, nearest in zip(self.features, self._parent.unrestricted_neighbor_indices, strict=True):
-            outside = ~in_pool[nearest]
-            order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
-            chosen = nearest.gather(1, order)
-            short = (outside.shape[1] - outside.sum(dim=1) < number).nonzero().flatten()
+            blocks, counts = [], []
+            for block in split_into_row_blocks(nearest, nearest.shape[1]):
+                inside = in_pool[block]
+                order = inside.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :number]
+                blocks.append(block.gather(1, order))
+                counts.append(inside.sum(dim=1))
+            chosen, short = torch.cat(blocks), (torch.cat(counts) < number).nonzero().flatten()
             if len(short) > 0:
-                chosen[short] = self.nearest_item_indices(values[short], values, self.neighbor_pool, number)
+                queries = select_rows(values, short)
+                chosen[short] = self.nearest_item_indices(queries, values, self.neighbor_pool, number)
             found.append(chosen)
         return found[0], found[1]
 
