@@ -7,6 +7,7 @@ from contraport.engine.autograd import (
     is_in_torch_func,
     map_row_blocks,
     normalize,
+    normalize_with_two_divisors,
 )
 from contraport.engine.backends import (
     BACKENDS,
@@ -59,8 +60,9 @@ __all__ = [
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
     "cached", "check_not_in_torch_func", "choose_backend_name", "communication_dtype", "constant_vector",
     "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend",
-    "is_in_torch_func", "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter",
-    "row_transport_costs", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
+    "is_in_torch_func", "log_sums", "map_row_blocks", "normalize", "normalize_with_two_divisors", "precision",
+    "read_scalar_parameter", "row_transport_costs", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence",
+    "traceable_log",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(

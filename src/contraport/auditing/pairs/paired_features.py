@@ -26,9 +26,10 @@ from contraport._utils.vector_search import (
 )
 from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonical_maps
 from contraport.data import Dataset, Views
+from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, extract_features
 from contraport.encoders import Model
-from contraport.engine import normalize
+from contraport.engine import normalize, normalize_with_two_divisors
 from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -357,25 +358,28 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
     Of many vectors no copy is made: rows are read from the data, and normalized, where they are needed.
     """
-    stores = [dataset.store.select_views((view,)) for view in (0, 1)]
-
-    def read_unit_rows(view: int, rows: Tensor) -> Tensor:
-        return normalize(stores[view].fetch_views(rows)[0].float())
-
-    widths = [shape[0] for shape in dataset.shapes]
     features: list[Rows] = []
+    widths = [shape[0] for shape in dataset.shapes]
+    is_copied = len(dataset) * sum(widths) <= MAX_COPIED_VALUES
     for view, width in enumerate(widths):
-        computed = ComputedRows(partial(read_unit_rows, view), (len(dataset), width))
-        if len(dataset) * sum(widths) > MAX_COPIED_VALUES:
-            features.append(computed)
-            continue
-        values = torch.empty(computed.shape)
+        store, divisors = dataset.store.select_views((view,)), torch.empty(2, len(dataset), 1)
+        values = torch.empty(len(dataset), width) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
-            values[rows] = computed[rows]
-        features.append(values)
+            fetched = store.fetch_views(rows)[0].float()
+            units, divisors[0, rows], divisors[1, rows] = normalize_with_two_divisors(fetched, fetched, 1.0)
+            if values is not None:
+                values[rows] = units
+        computed = ComputedRows(partial(_read_unit_rows, store, divisors), (len(dataset), width))
+        features.append(computed if values is None else values)
     first, second = features
     embeddings = (first, second) if widths[0] == widths[1] else None
     return PairedFeatures((first, second), embeddings, are_normalized=True)
+
+
+def _read_unit_rows(store: Store, divisors: Tensor, rows: Tensor) -> Tensor:
+    """Read vectors from the store of a view, and divide them by the two numbers that give them unit length."""
+    unscaled = store.fetch_views(rows)[0].float()
+    return (unscaled / divisors[0].index_select(0, rows)).div_(divisors[1].index_select(0, rows))
 
 
 def encode_pairs(
