@@ -175,7 +175,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 
 
 def list_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
-    """List the existing files that `read_features` would read in place of new shards, or besides them.
+    """List the existing files that `read_features` would read in place of, or in addition to, new shards.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """

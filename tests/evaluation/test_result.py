@@ -125,7 +125,7 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
 def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
-    as_run_folder(run).write_metrics(
+    as_run_folder(run).replace_metrics(
         {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items()
     )
     loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))

@@ -25,7 +25,7 @@ from contraport.runs import RunFolder
 def make_run(tmp_path, name="one", metrics=True, **samples):
     run = RunFolder.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
     if metrics:
-        run.write_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
+        run.replace_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
     if samples:
         write_npz(run.samples_path, samples)
     return run

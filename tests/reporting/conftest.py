@@ -41,7 +41,7 @@ def make_run(tmp_path: Path) -> Maker:
         run = RunFolder.create(tmp_path / "runs" / name, settings | config)
         if metrics:
             loss = np.exp(-np.arange(20) / 5) + 0.1 * seed
-            run.write_metrics(
+            run.replace_metrics(
                 {"step": step, "epoch": step // 4, "seconds": 0.5 * step, "loss": loss[step], "lr": 1e-3 * (20 - step),
                  "temperature": 0.5, "images_per_second": 1000.0, "data_wait": 0.02}
                 for step in range(20)

@@ -295,7 +295,7 @@ def test_rejects_corrupt_run(make_run, tmp_path) -> None:
 
 def test_online_metric_is_a_curve(make_run, tmp_path) -> None:
     run = make_run()
-    run.write_metrics(
+    run.replace_metrics(
         row | ({"knn": 0.5 + row["step"] / 100} if row["step"] % 4 == 3 else {}) for row in run.metrics_rows()
     )
     assert "kNN over the training steps; last values: nt-xent: 0.69." in words(

@@ -203,7 +203,7 @@ def test_other_channel_counts_become_gray(channels: int) -> None:
 def test_long_curves_are_subsampled_and_diverged_ones_drawn(make_run) -> None:
     made = make_run()
     rows = [{"step": step, "loss": math.nan if step == 2_001 else 1.0} for step in range(2_500)]
-    made.write_metrics(rows)
+    made.replace_metrics(rows)
     figure = draw_training_curve(load_runs([made]), "loss")
     assert len(figure["data"][0]["x"]) <= MAX_POINTS_PER_LINE
     assert None in json.loads(plotly_figures.to_script_json(figure))["data"][0]["y"]
@@ -226,7 +226,7 @@ def test_curves_have_positions_on_each_axis(make_run) -> None:
 def test_curves_show_only_logged_columns(make_run) -> None:
     made = make_run()
     known = ("step", "loss")
-    made.write_metrics(
+    made.replace_metrics(
         {key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics_rows()
     )
     assets = assets_of(made, make_run("none", metrics=False))
@@ -392,7 +392,7 @@ def test_lists_the_most_frequent_confusions(make_run) -> None:
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
     made, other = make_run(), make_run("unbalanced")
     for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
-        run.write_metrics(
+        run.replace_metrics(
             row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics_rows(), masses, strict=True)
         )
     drawn = [

@@ -86,7 +86,7 @@ def test_rejects_a_pipe_without_opening_it(run: RunFolder, name: str) -> None:
 
 
 def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.write_metrics([{"step": 1}])
+    run.replace_metrics([{"step": 1}])
     passing = run.checkpoints / ".last-0.ckpt"
     passing.parent.mkdir(exist_ok=True)
     passing.write_bytes(b"")
@@ -101,7 +101,7 @@ def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest
 
 
 def test_ignores_dangling_links(run: RunFolder) -> None:
-    run.write_metrics([{"step": 1}])
+    run.replace_metrics([{"step": 1}])
     (run.path / "loop").symlink_to(run.path / "loop")
     assert run.metrics_rows() == [{"step": 1}]
 

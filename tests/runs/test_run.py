@@ -42,7 +42,7 @@ def test_metrics_come_back_in_order(run: RunFolder) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})
     assert run.metrics_rows() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
-    run.write_metrics(run.metrics_rows()[:1])
+    run.replace_metrics(run.metrics_rows()[:1])
     assert run.metrics_rows() == [{"step": 0, "loss": 1.5}]
 
 

@@ -94,7 +94,7 @@ def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
 
 
 def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest inner products of queries ``(q, d)`` with keys ``(n, d)``, and the positions of these keys.
+    """Return each query's largest inner products with keys, ``(n, d)``, and the indices of these keys.
 
     The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
 
@@ -210,7 +210,7 @@ class CellSearch:
         return nearest
 
     def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
-        """Return the largest products of queries with the rows of their nearest cells, and these rows, ``(q, count)``.
+        """Return each query's largest products with rows of its nearest cells, and their row indices, ``(q, count)``.
 
         Each query has its own nearest cells, which finds more of its neighbors among the same number of rows than the
         common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix products.
@@ -282,7 +282,7 @@ class CalibratedSearch(NamedTuple):
     num_measured: int
 
     def top_products_and_indices(self, queries: Rows, count: int) -> tuple[Tensor, Tensor]:
-        """Return the largest products of queries with keys and their indices, ``(q, count)``; a few may be missed."""
+        """Return each query's largest products with keys, and the key indices, ``(q, count)``; a few may be missed."""
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 

@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import num_workers_option, progress_option, seed_option, training_device_option
+from contraport.runs.shared_options import num_workers_option, progress_option, seed_option, training_device_option
 from contraport.training.config.data_options import serialize_data_option
 from contraport.training.config.network_options import Encoder, encoder_option
 

@@ -50,10 +50,10 @@ class CorruptionSpec(NamedTuple):
     severity: int
 
 
-class DomainShiftSpec(NamedTuple):
-    """Parsed option `domains`: the kind of domain shift (rotation or style), and the held-out domain, if any."""
+class DomainsSpec(NamedTuple):
+    """Parsed option `domains`: the kind of domains (rotate or style), and the held-out domain, if any."""
 
-    name: str
+    kind: str
     held_out: str | None = None
 
 
@@ -229,20 +229,20 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
     return tuple(corruptions)
 
 
-def parse_domains(text: object) -> DomainShiftSpec:
+def parse_domains(text: object) -> DomainsSpec:
     """Parse the option `domains`: ``rotate`` or ``style``; ``style:edges`` holds out the domain ``edges``.
 
     Raises:
         UsageError: unknown kind or domain.
 
     >>> parse_domains("style:edges")
-    DomainShiftSpec(name='style', held_out='edges')
+    DomainsSpec(kind='style', held_out='edges')
     """
-    name, _, held_out = str(text).partition(":")
-    check_name("domains", name, DOMAINS_BY_SHIFT)
-    if held_out and held_out not in DOMAINS_BY_SHIFT[name]:
-        raise unknown_name_error(f"domains: {name}", held_out, DOMAINS_BY_SHIFT[name])
-    return DomainShiftSpec(name, held_out or None)
+    kind, _, held_out = str(text).partition(":")
+    check_name("domains", kind, DOMAINS_BY_SHIFT)
+    if held_out and held_out not in DOMAINS_BY_SHIFT[kind]:
+        raise unknown_name_error(f"domains: {kind}", held_out, DOMAINS_BY_SHIFT[kind])
+    return DomainsSpec(kind, held_out or None)
 
 
 def _float_or_nan(value: object) -> float:

@@ -16,7 +16,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import progress_option, seed_option
+from contraport.runs.shared_options import progress_option, seed_option
 
 LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 """Values of `what` in `contraport list what`."""

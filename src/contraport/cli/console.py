@@ -143,7 +143,7 @@ def print_clusters(clusters: Clusters) -> None:
 
 
 def print_map(result: Map) -> None:
-    """Print the quality of a map and the folder of its files."""
+    """Print the quality of a two-dimensional map of items, and the folder to which it was written."""
     print(f"{result}.")
     print(_describe_folder(result.folder))
 

@@ -323,7 +323,7 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     sign = -1 if metric.better_direction == "lower" else 1
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
-    groups = _group_rows(metric, entries)
+    groups = _group_rows_by_significance(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
     value, tied = _format_entry(metric, best), [one.row_name for one in entries if one.mean == best.mean]
     is_undecided = len(groups.level) > 0 and not groups.better and best.row_name in (comparison.baseline, *groups.level)
@@ -427,7 +427,7 @@ def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metri
     return names
 
 
-class _RowGroups(NamedTuple):
+class _RowsBySignificance(NamedTuple):
     """Names of the rows significantly better or worse than the baseline, or level with it.
 
     For a metric without a better direction, those above the baseline are in `better`.
@@ -438,14 +438,14 @@ class _RowGroups(NamedTuple):
     level: list[str]
 
 
-def _group_rows(metric: Metric, entries: Sequence[TableEntry]) -> _RowGroups:
+def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -> _RowsBySignificance:
     """Group the rows by the significance of their difference from the baseline."""
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
     level = [name for name in differences if name not in above and name not in below]
     better, worse = (below, above) if metric.better_direction == "lower" else (above, below)
-    return _RowGroups(better, worse, level)
+    return _RowsBySignificance(better, worse, level)
 
 
 def _describe_level_rows(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
@@ -462,7 +462,7 @@ def _list_difference_clauses(
     With `omit_level`, the clause about level rows is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
-    better, worse, level = _group_rows(metric, entries)
+    better, worse, level = _group_rows_by_significance(metric, entries)
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if better:

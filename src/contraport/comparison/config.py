@@ -20,7 +20,7 @@ from contraport.options import (
     int_in_range,
     option,
 )
-from contraport.runs.config import progress_option, training_device_option
+from contraport.runs.shared_options import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
 

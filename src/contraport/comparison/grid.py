@@ -159,7 +159,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference(self) -> dict[str, dict[str, Any]]:
-        """Encoder options of each reference row that differ from those of the baseline, by row name.
+        """By name of reference row: the encoder options in which it differs from the baseline.
 
         The untrained encoder and the raw inputs of a reference row are evaluated too. References are the baseline and
         the first row of each other encoder or representation: metrics of another representation do not show what

@@ -238,7 +238,7 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with those that `train` does not have moved into the dictionary `objective_settings`.
+    """Return a copy of options, with those unknown to `train` moved into the dictionary `objective_settings`.
 
     Raises:
         UsageError: the objective does not have such a setting either.

@@ -305,7 +305,10 @@ def _as_finite_float32(argument: str, array: np.ndarray) -> np.ndarray:
 
 
 def _check_finite(argument: str, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raise `UsageError` for NaN, infinity or overflow in blocks of rows, as given and as float32."""
+    """Raise `UsageError` if blocks of rows hold NaN or infinity, or overflow float32.
+
+    Each block is given as the original array and as float32.
+    """
     masks, is_given_finite = [], True
     for array, floats in blocks:
         masks.append(np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))

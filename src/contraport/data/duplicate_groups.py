@@ -85,26 +85,28 @@ def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor
 
 
 class ContentGroups(NamedTuple):
-    """Items grouped by shared content.
+    """Items grouped by content that they share in a view.
 
     Attributes:
         group_ids: index of the group of each item, int64 ``(n,)``.
-        view_indices: indices of the views whose content defines the groups.
+        used_view_indices: indices of the views whose content defines the groups; the others are ignored.
     """
 
     group_ids: Codes
-    view_indices: tuple[int, ...]
+    used_view_indices: tuple[int, ...]
 
 
-def group_by_content(ids: Tensor, max_group_size: float) -> ContentGroups:
+def group_by_shared_content(ids: Tensor, max_group_size: float) -> ContentGroups:
     """Group items that share the content of a view, directly or through other items.
 
     A view whose repeats would join more than `max_group_size` items, such as captions that name only a class, does not
     group items. Views with small groups come first, and the first always groups.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_content(ids, max_group_size=3).group_ids.tolist(), group_by_content(ids, max_group_size=2)
-    ([0, 0, 0, 1], ContentGroups(group_ids=array([0, 0, 1, 2]), view_indices=(0,)))
+    >>> group_by_shared_content(ids, max_group_size=3)
+    ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
+    >>> group_by_shared_content(ids, max_group_size=2)
+    ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_content
+from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_shared_content
 from contraport.data.image_decoding import ImageStore, choose_image_size, find_undecodable_names_by_position
 from contraport.data.splits import (
     Codes,
@@ -101,7 +101,7 @@ class ItemMetadata:
         groups = None
         if digests is not None:
             ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
+            groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
         chosen = self._select_split_positions(split, groups)
         encoded = [
             (view, self._select_positions_with_view(view_index, chosen))

@@ -21,7 +21,7 @@ from contraport.catalog.option_parsers import (
     CORRUPTION_SEVERITIES,
     DOMAINS_BY_SHIFT,
     CorruptionSpec,
-    DomainShiftSpec,
+    DomainsSpec,
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
@@ -310,7 +310,7 @@ _CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 """Corruption of float images ``(b, C, H, W)`` by kind, given its strength."""
 
 
-def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
+def apply_domain_shifts(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
@@ -321,10 +321,10 @@ def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     check(dataset.domains is None, f"domains: {dataset.name!r} has domains of its own.", "conflict")
     message = f"images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
     check(all(len(shape) == 3 for shape in dataset.shapes), f"domains: requires {message}", "not_images")
-    rotates = shift.name == "rotate"
+    rotates = shift.kind == "rotate"
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
-    names = DOMAINS_BY_SHIFT[shift.name]
+    names = DOMAINS_BY_SHIFT[shift.kind]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     store = _DomainShiftStore(dataset.store, domains, rotates)

@@ -224,7 +224,7 @@ class SmallTCN(nn.Module):
         super().__init__()
         _check_item_shape("small-tcn", shape, 2, "time series")
         self.entry = nn.Conv1d(shape[0], self.num_features, 1)
-        self.blocks = nn.Sequential(*(_ResidualBlock(self.num_features, dilation) for dilation in (1, 2, 4, 8)))
+        self.blocks = nn.Sequential(*(_DilatedResidualBlock(self.num_features, dilation) for dilation in (1, 2, 4, 8)))
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -236,8 +236,8 @@ class SmallTCN(nn.Module):
         return steps.transpose(1, 2)
 
 
-class _ResidualBlock(nn.Module):
-    """Residual block of dilated convolutions."""
+class _DilatedResidualBlock(nn.Module):
+    """Residual block of two dilated convolutions."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
@@ -301,9 +301,9 @@ class WordAndNgramHasher(nn.Module):
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
-    def forward(self, texts: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def forward(self, text_bytes: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the hashes of the words and their mask, and the hashes of the n-grams and their mask."""
-        codes = F.pad(texts, (1, 1)).long()
+        codes = F.pad(text_bytes, (1, 1)).long()
         present = codes > 0
         uppercase = (codes >= 65) & (codes <= 90)
         codes = torch.where(uppercase, codes + 32, codes)
@@ -337,14 +337,14 @@ class WordAndNgramHasher(nn.Module):
         return torch.remainder(hashes * offsets, NUM_HASH_BUCKETS), mask
 
 
-def vectorize_texts(texts: Tensor, size: int) -> Tensor:
+def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
     """Convert texts to counts of hashed words and n-grams, ``(b, size)``, of length 1 (the hashing trick).
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
     torch.Size([3, 4096])
     """
-    pairs = zip(*WordAndNgramHasher().to(texts.device)(texts), strict=True)
+    pairs = zip(*WordAndNgramHasher().to(text_bytes.device)(text_bytes), strict=True)
     hashes, mask = (torch.cat(parts, dim=1) for parts in pairs)
     return _sum_by_bucket_and_normalize(hashes, mask.float(), size)
 
@@ -356,22 +356,22 @@ def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> T
     return F.normalize(sums)
 
 
-def split_into_padded_words(texts: Tensor) -> Tensor:
+def split_into_padded_words(text_bytes: Tensor) -> Tensor:
     """Split texts at white space: UTF-8 bytes ``(b, bytes)`` to the bytes of each word, ``(b, words, longest)``.
 
     >>> from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
     >>> [tensor_to_texts(words) for words in split_into_padded_words(texts_to_tensor(["a red bag", "bag"]))]
     [['a', 'red', 'bag'], ['bag', '', '']]
     """
-    inside = texts > ord(" ")
+    inside = text_bytes > ord(" ")
     starts = inside & ~F.pad(inside[:, :-1], (1, 0))
     rows, columns = inside.nonzero().unbind(1)
     word = (starts.cumsum(1) - 1)[rows, columns]
-    positions = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+    positions = torch.arange(text_bytes.shape[1], device=text_bytes.device).expand_as(text_bytes)
     offset = columns - torch.where(starts, positions, 0).cummax(1).values[rows, columns]
     count, longest = (int(values.max()) + 1 if len(values) else 1 for values in (word, offset))
-    split = texts.new_zeros(len(texts), count, longest)
-    split[rows, word, offset] = texts[rows, columns]
+    split = text_bytes.new_zeros(len(text_bytes), count, longest)
+    split[rows, word, offset] = text_bytes[rows, columns]
     return split
 
 
@@ -408,10 +408,10 @@ class SmallText(nn.Module):
             nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
 
-    def forward(self, texts: Tensor) -> Tensor:
+    def forward(self, text_bytes: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
         sums = []
-        for hashes, mask in self.hasher(texts):
+        for hashes, mask in self.hasher(text_bytes):
             # Divided by the root of their number, not the number: the norm then depends little on the text's length.
             weights = F.dropout(mask.to(self.table.weight.dtype), WORD_DROPOUT_PROBABILITY, self.training)
             weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
@@ -420,9 +420,9 @@ class SmallText(nn.Module):
         residual: Tensor = self.layers(bags)
         return bags + residual
 
-    def forward_features(self, texts: Tensor) -> Tensor:
+    def forward_features(self, text_bytes: Tensor) -> Tensor:
         """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
-        return apply_to_nonzero_vectors(self, split_into_padded_words(texts))
+        return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
 class WeightedNgramCounts(nn.Module):
@@ -449,9 +449,9 @@ class WeightedNgramCounts(nn.Module):
         self.log_weights = nn.Embedding(NUM_HASH_BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
 
-    def forward(self, texts: Tensor) -> Tensor:
+    def forward(self, text_bytes: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``, of length 1."""
-        hashes, mask = (torch.cat(parts, dim=1) for parts in zip(*self.hasher(texts), strict=True))
+        hashes, mask = (torch.cat(parts, dim=1) for parts in zip(*self.hasher(text_bytes), strict=True))
         dtype = self.log_weights.weight.dtype
         # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.
         log_weights = self.log_weights(hashes).squeeze(2).to(torch.promote_types(dtype, torch.float32))
@@ -459,9 +459,9 @@ class WeightedNgramCounts(nn.Module):
         values = present * torch.exp(LOG_WEIGHT_SCALE * log_weights)
         return _sum_by_bucket_and_normalize(hashes, values, self.num_features).to(dtype)
 
-    def forward_features(self, texts: Tensor) -> Tensor:
+    def forward_features(self, text_bytes: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
-        return apply_to_nonzero_vectors(self, split_into_padded_words(texts))
+        return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
 class ShortNgrams(WeightedNgramCounts):

@@ -365,7 +365,7 @@ class FeatureExtractor(nn.Module):
 
 
 def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
-    """Encode each view by its tower, and concatenate the first `dims` coordinates of the representations."""
+    """Encode each view with its tower; concatenate the first `dims` coordinates of each representation."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     parts = [tower.to_representation(each, output) for tower, each in features]
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)

@@ -71,13 +71,13 @@ class TransformersTextEncoder(nn.Module):
         self.length = min(length or min(tokenizer.model_max_length, 512), _get_max_positions(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
-    def forward(self, texts: Tensor) -> Tensor:
+    def forward(self, text_bytes: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``.
 
         The network computes groups of texts of similar length, as padding to the longest text takes as long as text.
         """
         device = next(self.parameters()).device
-        tokens, mask = self.tokenize_with_mask(tensor_to_texts(texts))
+        tokens, mask = self.tokenize_with_mask(tensor_to_texts(text_bytes))
         lengths = mask.sum(1)
         # The kernels of accelerators are only fast on many tokens.
         max_tokens = MAX_TOKENS_PER_PASS_BY_DEVICE.get(device.type, 16_384)
@@ -99,10 +99,10 @@ class TransformersTextEncoder(nn.Module):
         weights = mask.to(states.dtype)[:, :, None]
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
-    def forward_features(self, texts: Tensor) -> Tensor:
+    def forward_features(self, text_bytes: Tensor) -> Tensor:
         """Return the state of each token, ``(b, tokens, num_features)``; zeros for padding."""
         device = next(self.parameters()).device
-        tokens, mask = (part.to(device) for part in self.tokenize_with_mask(tensor_to_texts(texts)))
+        tokens, mask = (part.to(device) for part in self.tokenize_with_mask(tensor_to_texts(text_bytes)))
         states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
         return states * mask.to(states.dtype)[:, :, None]
 

@@ -18,7 +18,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import VIEW_HELP, Run, TrustOptions, device_option, progress_option, seed_option
+from contraport.runs.shared_options import VIEW_HELP, Run, TrustOptions, device_option, progress_option, seed_option
 
 
 @dataclass(frozen=True, kw_only=True)

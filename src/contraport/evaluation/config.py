@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import DIMS_HELP, VIEW_HELP, DataEmbeddingOptions, Run, TrustOptions
+from contraport.runs.shared_options import DIMS_HELP, VIEW_HELP, DataEmbeddingOptions, Run, TrustOptions
 
 if TYPE_CHECKING:
     from contraport.encoders import Model

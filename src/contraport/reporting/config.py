@@ -14,7 +14,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import Run
+from contraport.runs.shared_options import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
 class _CachedConfig:
     """Cached content of `config.yaml`; `settings` are validated at first use."""
 
-    file_fingerprint: tuple[int, int, int] | None
+    file_version: tuple[int, int, int] | None
     values: dict[str, Any]
     settings: Settings | None = None
 
@@ -153,8 +153,8 @@ class Run:
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
         file = self.path / "config.yaml"
-        version = _find_file_fingerprint(file)
-        if self._cached_config is None or version is None or self._cached_config.file_fingerprint != version:
+        version = _find_file_version(file)
+        if self._cached_config is None or version is None or self._cached_config.file_version != version:
             check_run_folder(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {file} is corrupt: must be a mapping.", "corrupt")
@@ -217,7 +217,7 @@ class Run:
 
     def _get_cached_model(self) -> Model:
         """Return the trained model from a cache; it is loaded again only if its file changed."""
-        version = _find_file_fingerprint(self.path / "model" / "model.safetensors")
+        version = _find_file_version(self.path / "model" / "model.safetensors")
         if self._cached_model is None or version is None or self._cached_model[0] != version:
             self._cached_model = version, self.model(trust_remote_code=self._trust_remote_code)
         return self._cached_model[1]
@@ -460,7 +460,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _find_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
+def _find_file_version(path: Path) -> tuple[int, int, int] | None:
     """Return inode, modification time and size of a file, which change with its content; None if it does not exist.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.

@@ -250,7 +250,7 @@ class RunFolder(Run):
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def replace_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace all rows of `metrics.jsonl`."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 

@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import Run, TrustOptions, device_option, progress_option, seed_option
+from contraport.runs.shared_options import Run, TrustOptions, device_option, progress_option, seed_option
 
 
 @dataclass(frozen=True, kw_only=True)

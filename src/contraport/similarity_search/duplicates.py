@@ -304,7 +304,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_find_spanning_links(linked.cpu().numpy(), first, second))
+                links.append(_find_spanning_forest(linked.cpu().numpy(), first, second))
         if len(links) > 1:
             labels = _label_components(links, items)
     return labels
@@ -326,8 +326,8 @@ def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _Near
     return _label_components(links, num_items)
 
 
-def _find_spanning_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a spanning forest of the links of a tile: the positions of both ends of each of its links.
+def _find_spanning_forest(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the links of a spanning forest of a tile: the positions where they start, and those where they end.
 
     `linked` is the mask of the linked pairs, whose rows are the items from `first` and columns those from `second`. A
     tile of equal items has millions of links, which memory could not hold for all tiles.

@@ -100,7 +100,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDi
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
     """Delete the rows of `metrics.jsonl` of steps after a position of the training."""
     if run.metrics_path.exists():
-        run.write_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
+        run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 
 
 @contextmanager

@@ -119,10 +119,10 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
-    references = paired.references_in_canonical_spaces
+    references = paired.canonical_reference_samples
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
     # items the share is constant.
-    nearest = math.ceil(paired.neighbors * len(paired.reference_indices) / min(len(paired), 4_096))
+    nearest = math.ceil(paired.neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
@@ -247,6 +247,6 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of both views in memory, which `score_pairs` has checked to be there."""
+    """Return the embeddings of both views in memory; `score_pairs` has checked that the data have embeddings."""
     assert paired.embeddings is not None
     return paired.embeddings[0][:], paired.embeddings[1][:]

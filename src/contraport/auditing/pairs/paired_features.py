@@ -40,7 +40,7 @@ MIN_PAIRS = 50
 """Minimum number of pairs of an audit; fewer give too few scores to tell wrong pairs from right ones."""
 
 MAX_REFERENCE_ITEMS = 1_024
-"""Maximum number of items against which ranks and hubs are measured: all of them would take O(n^2) time."""
+"""Maximum number of random items against which ranks and hubs are measured: all items would take O(n^2) time."""
 
 MAX_EXACT_NEIGHBOR_ITEMS = 20_000
 """Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
@@ -126,7 +126,7 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        maps = ("cross_fitted_canonical_maps", "references_in_canonical_spaces")
+        maps = ("cross_fitted_canonical_maps", "canonical_reference_samples")
         for name in ("neighbor_indices_by_view", *maps, "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
@@ -150,7 +150,7 @@ class PairedFeatures:
         return {}
 
     @cached_property
-    def reference_indices(self) -> Tensor:
+    def reference_sample_indices(self) -> Tensor:
         """Sorted indices of a random sample of items, ``(r,)``, against which ranks and hub corrections are computed.
 
         Items outside the pool count too: a wrong pair consists of two right members.
@@ -269,7 +269,7 @@ class PairedFeatures:
 
     def _compute_ranks_and_thresholds(self, view: int) -> tuple[Tensor, Tensor]:
         """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
-        values, references = self.features[view], self.reference_indices
+        values, references = self.features[view], self.reference_sample_indices
         compared, number = values[references], len(references) - 1  # the item itself does not count
         # At most 64 ranks, geometrically spaced: only the log of a rank is used.
         ranks = torch.logspace(0, math.log10(number), 64).round().clamp(max=number).unique()
@@ -299,13 +299,13 @@ class PairedFeatures:
         return fit_canonical_maps(self.features, self.neighbor_candidates)
 
     @cached_property
-    def references_in_canonical_spaces(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Reference items in canonical space, ``(r, k)``: by fold, by pair of `CANONICAL_POWERS`, and by view."""
+    def canonical_reference_samples(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+        """Reference sample in canonical space, ``(r, k)``: by fold, by pair of `CANONICAL_POWERS`, and by view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
             first, second = (
-                (values[self.reference_indices] - center) @ linear
+                (values[self.reference_sample_indices] - center) @ linear
                 for values, center, linear in zip(self.features, centers, fold_maps, strict=True)
             )
             folds.append(

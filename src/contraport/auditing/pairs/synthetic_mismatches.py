@@ -19,7 +19,7 @@ from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
     build_correct_pair_test,
     draw_wrong_partners,
-    group_by_content,
+    group_by_shared_content,
     swap_correct_pairs,
 )
 from contraport.data.formats.tables import check_several_views
@@ -140,7 +140,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, 
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
     largest = max_held_out_group_size(len(dataset), None)
-    set_of = np.arange(len(dataset)) if ids is None else group_by_content(ids, largest).group_ids
+    set_of = np.arange(len(dataset)) if ids is None else group_by_shared_content(ids, largest).group_ids
     sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")
     sets = torch.from_numpy(members).split(sizes.tolist())
     order = random.permutation(len(sets))

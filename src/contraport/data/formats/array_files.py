@@ -13,7 +13,7 @@ import torch
 from contraport._utils.files import read_npy_array, read_npz_arrays
 from contraport.data.arrays import as_array, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import group_by_content
+from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
 from contraport.data.splits import count_test_items, max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
@@ -78,7 +78,8 @@ def dataset_from_arrays(
     if len(parts) == 2:
         is_test = np.arange(len(whole)) >= len(next(iter(parts[0].values())))
     elif whole.content_ids is not None:
-        groups = group_by_content(whole.content_ids, max_held_out_group_size(len(whole), test_fraction)).group_ids
+        largest = max_held_out_group_size(len(whole), test_fraction)
+        groups = group_by_shared_content(whole.content_ids, largest).group_ids
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )

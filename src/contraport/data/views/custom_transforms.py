@@ -94,7 +94,7 @@ class CustomTransform:
 
     @contextmanager
     def _translate_callable_errors(self, what: str, values: Tensor) -> Iterator[None]:
-        """Context manager: raise an error of the callable as a `UsageError` that describes `values`, the input."""
+        """Context manager: re-raise errors of the callable as `UsageError`, with a description of its input."""
         try:
             yield
         except Exception as error:  # user code may raise anything

@@ -39,9 +39,9 @@ class TextTransform(nn.Module):
         super().__init__()
         self.strength = strength
 
-    def forward(self, texts: Tensor, draws: RandomDraws) -> Tensor:
+    def forward(self, text_bytes: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each text."""
-        words = word_index_per_byte(texts)
+        words = word_index_per_byte(text_bytes)
         count = words.amax(1, keepdim=True) + 1
         fraction, place = draws.uniform(self.strength.min_span_fraction, 1, 1), draws.uniform(0, 1, 1)
         length = (fraction * count).ceil().long().clamp(min=1)
@@ -50,19 +50,19 @@ class TextTransform(nn.Module):
         spared = start + (spared * length).long().clamp(max=length - 1)
         inside = (words >= start) & (words < start + length)
         deleted = (_hash_uniform(seeds, words) < self.strength.deletion_probability) & (words != spared)
-        return _pack_chosen_bytes(texts, inside & ~deleted & (texts > 0))
+        return _pack_chosen_bytes(text_bytes, inside & ~deleted & (text_bytes > 0))
 
 
-def word_index_per_byte(texts: Tensor) -> Tensor:
+def word_index_per_byte(text_bytes: Tensor) -> Tensor:
     """Return the index of the word that contains each byte, ``(b, bytes)``; white space belongs to the word before.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> word_index_per_byte(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
-    inside = texts > ord(" ")
+    inside = text_bytes > ord(" ")
     before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], dim=1)
-    starts = inside & ~before | ((texts >= _FIRST_CJK_BYTE) & (texts <= _LAST_CJK_BYTE))
+    starts = inside & ~before | ((text_bytes >= _FIRST_CJK_BYTE) & (text_bytes <= _LAST_CJK_BYTE))
     return (starts.cumsum(1) - 1).clamp(min=0)
 
 
@@ -77,9 +77,10 @@ def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
     return (mixed ^ (mixed >> 16)).double() / 2**31
 
 
-def _pack_chosen_bytes(texts: Tensor, chosen: Tensor) -> Tensor:
+def _pack_chosen_bytes(text_bytes: Tensor, chosen: Tensor) -> Tensor:
     """Move the chosen bytes of each text to the front, and drop trailing white space."""
     order = (~chosen).byte().argsort(dim=1, stable=True)
-    moved = torch.where(chosen, texts, 0).gather(1, order)
-    last = torch.where(moved > ord(" "), torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)
-    return torch.where(torch.arange(texts.shape[1], device=texts.device) <= last, moved, 0)
+    moved = torch.where(chosen, text_bytes, 0).gather(1, order)
+    positions = torch.arange(text_bytes.shape[1], device=text_bytes.device)
+    last = torch.where(moved > ord(" "), positions, -1).amax(1, keepdim=True)
+    return torch.where(positions <= last, moved, 0)

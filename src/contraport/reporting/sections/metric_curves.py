@@ -26,7 +26,7 @@ from contraport.reporting.sections.results_and_settings import (
     list_evaluated_metrics,
 )
 
-COLUMN_NOTES = {
+CURVE_NOTES_BY_COLUMN = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
     "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
     "lr": "A setting, not a result.",
@@ -62,7 +62,7 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
             for run in assets.runs
             if (positions := _compute_positions_by_axis(run, evenly_spaced_rows_with_key(run.metrics_rows, key)))
         ]
-        note = COLUMN_NOTES.get(key, "Measured on training items during training, not on test items.")
+        note = CURVE_NOTES_BY_COLUMN.get(key, "Measured on training items during training, not on test items.")
         curves.append((title, plot, note))
     # Titles of the axes by key of the positions in the script data.
     axes = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}

@@ -97,7 +97,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
     if scale is None:
         return None
     with_plans = [run for run in assets.runs if snapshots[run.position]]
-    plans = [_build_plan_template_data(assets, run, snapshots[run.position], scale) for run in with_plans]
+    plans = [_add_plans_to_page(assets, run, snapshots[run.position], scale) for run in with_plans]
     over_epochs = None
     if several := [(run, snapshots[run.position]) for run in assets.runs if len(snapshots[run.position]) > 1]:
         over_epochs = _add_mass_on_target_plot(assets, several)
@@ -123,10 +123,10 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _build_plan_template_data(
+def _add_plans_to_page(
     assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Draw the last plan of a run, and add the data of all its plans to the page; return the template data."""
+    """Add plots and script data of the plans of a run to the page; return the values for its template."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items

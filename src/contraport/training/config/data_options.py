@@ -25,7 +25,7 @@ from contraport.options import (
     option_metadata,
     to_config_value,
 )
-from contraport.runs.config import num_workers_option
+from contraport.runs.shared_options import num_workers_option
 
 
 def serialize_data_option(data: Any) -> Any:

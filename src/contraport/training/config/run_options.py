@@ -9,7 +9,7 @@ from pathlib import Path
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
-from contraport.runs.config import progress_option, seed_option, training_device_option
+from contraport.runs.shared_options import progress_option, seed_option, training_device_option
 from contraport.schedules import RAMP_FUNCTIONS
 
 
