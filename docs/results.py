@@ -237,7 +237,7 @@ def scale(results: list[dict[str, Any]]) -> str:
         "three larger ones. A fifth of the pairs of an audit are wrong; up to "
         f"{MAX_EXACT_NEIGHBOR_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
         f"{largest['rows']:,} pairs of {largest['width']} numbers took {largest['wall']:.0f} s beside other work. CPU "
-        f"seconds of its parts: {parts}; the rest is reading."
+        f"seconds of its parts: {parts}; the rest is reading. {mapped_share(audits)}"
     )
     quadratic = paragraph(
         "`duplicates` without an index compares all pairs of rows. kNN in `evaluate` compares the test items, here a "
@@ -261,6 +261,15 @@ def scale(results: list[dict[str, Any]]) -> str:
     listed = [row for row in results if row["rows"] >= ALWAYS_SHOWN_ROWS or larger[row["case"], row["width"]] < 3]
     sections = said, quadratic, table(head, map(cells, listed)), shown, image, input_formats(formats)
     return "\n\n".join(("## Commands by number of rows", *sections))
+
+
+def mapped_share(audits: list[dict[str, Any]]) -> str:
+    """Describe which memory of the largest audit of wide vectors is its own, and which is the mapped file."""
+    largest = max((row for row in audits if row["width"] == 512), key=lambda row: row["rows"])
+    return (
+        f"That of {largest['rows']:,} pairs of 512 numbers has {largest['own']:.1f} GB of its own; the rest of its "
+        "peak is libraries and mapped pages of the file, which the system takes back when memory is short."
+    )
 
 
 def largest_wide_audit(results: list[dict[str, Any]]) -> str:
