@@ -130,7 +130,8 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
     [
         ("engine", "explain", "explain_backend"),
         ("engine", "scale", "run_half_steps"),
-        ("engine", "transport_cost", "row_transport_costs"),
+        ("engine", "transport_cost", "fixed_plan_row_costs"),
+        ("engine", "row_transport_costs", "fixed_plan_row_costs"),
         ("engine", "exchange_dtype", "communication_dtype"),
         ("engine", "gather_dtype", "communication_dtype"),
         ("engine", "log_of_size", "traceable_log"),

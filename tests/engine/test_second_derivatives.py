@@ -14,7 +14,7 @@ from contraport.engine import (
     HalfStepSpec,
     Relaxation,
     backend,
-    row_transport_costs,
+    fixed_plan_row_costs,
     run_half_steps,
     run_sinkhorn_to_convergence,
 )
@@ -148,7 +148,7 @@ def test_transport_cost(name):
         with backend(chosen):
             return hessian_vector(
                 lambda x: (
-                    row_transport_costs(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)
+                    fixed_plan_row_costs(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)
                 ).sum(),
                 x,
                 v,

@@ -10,7 +10,7 @@ from contraport.engine import (
     backend,
     choose_backend_name,
     explain_backend,
-    log_sums,
+    row_log_sums,
 )
 
 
@@ -52,7 +52,7 @@ def test_log_sums_exclude_masked_pairs(monkeypatch, name, temperature):
     x, y = numbers(9, 3, seed=5).requires_grad_(), numbers(13, 3, seed=6)
     kernel = Gibbs("cosine", temperature)
     with backend(name):
-        sums = log_sums(Geometry(kernel(x, y), (mask(),)), "rows", torch.zeros(13, dtype=torch.float64))
+        sums = row_log_sums(Geometry(kernel(x, y), (mask(),)), torch.zeros(13, dtype=torch.float64))
     expected = kernel(x, y).dense().masked_fill(excluded(), -torch.inf).logsumexp(1)
     torch.testing.assert_close(sums, expected)
     slopes = [torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in (sums, expected)]

@@ -22,9 +22,9 @@ from contraport.engine import (
     Relaxation,
     StudentT,
     backend,
-    log_sums,
+    fixed_plan_row_costs,
     precision,
-    row_transport_costs,
+    row_log_sums,
     run_half_steps,
 )
 from contraport.engine.backends import resolve_passes_config
@@ -63,7 +63,7 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
     with backend(name), precision(operands):
         potentials = run_half_steps(geometry, chain, (log_a, log_b), Relaxation(x.new_full((len(chain),), damping)))
-        sums = row_transport_costs(geometry, potentials[0].detach(), torch.zeros_like(log_b))
+        sums = fixed_plan_row_costs(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
     value = sums @ weights[0] + sum(p @ w for p, w in zip(potentials, weights, strict=True))
@@ -172,7 +172,7 @@ def test_a_row_without_pairs_has_no_effect():
     with backend("cuda"):
         geometry = Geometry(Gibbs()(x, x.detach()), masks)
         f, g = run_half_steps(geometry, CHAINS["sinkhorn 2"][:2], (uniform, uniform))
-        sums = log_sums(geometry, "rows", torch.zeros(3))
+        sums = row_log_sums(geometry, torch.zeros(3))
     (f.sum() + g.sum()).backward()
     assert f[0] == uniform[0]
     assert sums[0] == -torch.inf

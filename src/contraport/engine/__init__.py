@@ -48,7 +48,13 @@ from contraport.engine.links import (
     SquareOfKernelLink,
 )
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
-from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, run_sinkhorn_to_convergence
+from contraport.engine.operations import (
+    column_log_sums,
+    fixed_plan_row_costs,
+    row_log_sums,
+    run_half_steps,
+    run_sinkhorn_to_convergence,
+)
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
@@ -58,15 +64,16 @@ __all__ = [
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "choose_backend_name", "communication_dtype", "constant_vector",
-    "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend",
-    "is_in_torch_func", "log_sums", "map_row_blocks", "normalize", "normalize_with_two_divisors", "precision",
-    "read_scalar_parameter", "row_transport_costs", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence",
-    "traceable_log",
+    "cached", "check_not_in_torch_func", "choose_backend_name", "column_log_sums", "communication_dtype",
+    "constant_vector", "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange",
+    "explain_backend", "fixed_plan_row_costs", "is_in_torch_func", "map_row_blocks", "normalize",
+    "normalize_with_two_divisors", "precision", "read_scalar_parameter", "row_log_sums", "run_half_steps",
+    "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
-    __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
+    __name__, explain="explain_backend", scale="run_half_steps",
+    transport_cost="fixed_plan_row_costs", row_transport_costs="fixed_plan_row_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="SquareOfKernelLink",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",

@@ -20,7 +20,6 @@ from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, ap
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import (
-    OTHER_AXIS,
     Axis,
     HalfStepsOperation,
     HalfStepSpec,
@@ -28,7 +27,7 @@ from contraport.engine.half_steps import (
     group_steps_by_pass,
 )
 from contraport.engine.pair_passes import PairPasses, WeightTerm
-from contraport.errors import UsageError, unknown_name_error
+from contraport.errors import UsageError
 
 
 def run_half_steps(
@@ -74,21 +73,33 @@ def run_half_steps(
         return operation.compute_outputs()
 
 
-def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
-    """Return the log-sum-exp of the kernel, plus a potential, over each row, (N,), or each column, (M,).
+def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
+    """Return the log-sum-exp of each row, log sum_j exp(log K_ij + q_j), (N,).
 
-    A row (column) without any weight gives minus infinity, without gradient.
+    A row without any weight gives minus infinity, without gradient.
 
     Args:
-        geometry: the pairs.
-        axis: the axis that is not summed over.
-        potential: q, (M,), or for ``"columns"`` p, (N,); None is zero.
+        geometry: the pairs, (N, M).
+        potential: q, (M,); None is zero.
 
     Raises:
-        UsageError: the axis is unknown, or the potential has another shape.
+        UsageError: the potential has another shape.
     """
-    if axis not in OTHER_AXIS:
-        raise unknown_name_error("axis", axis, OTHER_AXIS)
+    return _log_sums(geometry, "rows", potential)
+
+
+def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
+    """Return the log-sum-exp of each column, log sum_i exp(log K_ij + p_i), (M,); see `row_log_sums`.
+
+    Args:
+        geometry: the pairs, (N, M).
+        potential: p, (N,); None is zero.
+    """
+    return _log_sums(geometry, "columns", potential)
+
+
+def _log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None) -> Tensor:
+    """Return the log-sum-exp of each row or of each column, by one half-step."""
     if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
         size, got = geometry.shape[axis == "rows"], tuple(potential.shape)
         raise UsageError(f"potential: must have shape ({size},), got {got}.", kind="shape")
@@ -100,8 +111,11 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
 
 
 @dataclass(frozen=True, eq=False)
-class RowTransportCostsOperation(OperationWithDenseForm):
-    """Operation that returns the transport cost of each row with the plan held fixed; see `row_transport_costs`."""
+class PlanSimilarityRowSumsOperation(OperationWithDenseForm):
+    """Operation that returns sum_j P_ij T_ij of each row, (N,), with P held fixed and T the log-kernel without a link.
+
+    Costs are these sums with another sign and unit; see `fixed_plan_row_costs`.
+    """
 
     f: Tensor
     g: Tensor
@@ -130,10 +144,10 @@ class RowTransportCostsOperation(OperationWithDenseForm):
         return passes.input_grads([WeightTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
 
 
-def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
-    """Return the transport cost of each row, sum_j P_ij C_ij, (N,), with the plan P held fixed.
+def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
+    """Return the transport cost of each row, sum_j P_ij C_ij, (N,), with gradients through the cost C alone.
 
-    P = exp(log K + f + g). The result is differentiable through the cost alone.
+    The plan P = exp(log K + f + g) is held fixed.
 
     Args:
         geometry: the pairs, (N, M).
@@ -141,7 +155,7 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = RowTransportCostsOperation(resolve_passes_config(geometry), geometry, f.detach(), g.detach())
+        operation = PlanSimilarityRowSumsOperation(resolve_passes_config(geometry), geometry, f.detach(), g.detach())
         return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
 
 

@@ -31,13 +31,13 @@ class WeightTerm(NamedTuple):
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
         column_exponents: Exponents B of the columns, (M,).
-        axis: Whose factor it is: ``"rows"`` for u, ``"columns"`` for v.
+        factor_axis: Axis of the factor: ``"rows"`` for u, ``"columns"`` for v.
         factor: Factor u of each row, (N,), or v of each column, (M,).
     """
 
     row_exponents: Tensor
     column_exponents: Tensor
-    axis: str
+    factor_axis: str
     factor: Tensor
 
 
@@ -155,7 +155,7 @@ class DensePairPasses(PairPasses):
         return by_row, by_column
 
     def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        return [self._dense_weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
+        return [self._dense_weight(term).sum(0 if term.factor_axis == "rows" else 1) for term in terms]
 
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
@@ -174,5 +174,5 @@ class DensePairPasses(PairPasses):
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:
         """Return the weights of a term as an (N, M) matrix: exp(S_ij + A_i + B_j) times its factor."""
-        factor = term.factor[:, None] if term.axis == "rows" else term.factor
+        factor = term.factor[:, None] if term.factor_axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

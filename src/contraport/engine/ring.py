@@ -320,21 +320,21 @@ class RingPairPasses(PairPasses):
 
     def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
-        sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
+        sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
                 own_sums = passes.weighted_sum_per_term(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
-                    total[parts[term.axis]] += part
+                    total[parts[term.factor_axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
                 for side, part in zip(both, passes.weighted_sum_per_term(both), strict=True):
-                    total[parts[side.axis]] += part
+                    total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
-        return [shards[term.axis].to_row_order(total) for term, total in zip(terms, sums, strict=True)]
+        return [shards[term.factor_axis].to_row_order(total) for term, total in zip(terms, sums, strict=True)]
 
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
@@ -415,7 +415,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 def _transpose_term(term: WeightTerm) -> WeightTerm:
     """Return a weight term with rows and columns exchanged."""
-    axis = "columns" if term.axis == "rows" else "rows"
+    axis = "columns" if term.factor_axis == "rows" else "rows"
     return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
 
 

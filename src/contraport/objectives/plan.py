@@ -19,9 +19,10 @@ from contraport.engine import (
     MatrixLogKernel,
     SquareOfKernelLink,
     autocast_disabled,
-    log_sums,
+    column_log_sums,
+    fixed_plan_row_costs,
     map_row_blocks,
-    row_transport_costs,
+    row_log_sums,
     traceable_log,
 )
 from contraport.errors import UsageError, check, describe_value, is_integer
@@ -136,7 +137,7 @@ class Plan:
             return self.log_target_row_marginal
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
-        return self.f + log_sums(self.geometry, "rows", self.g)
+        return self.f + row_log_sums(self.geometry, self.g)
 
     def log_column_mass(self) -> Tensor:
         """Return the log mass of each column, log sum_i P_ij, (M,); one pass over the pairs unless cached."""
@@ -144,13 +145,13 @@ class Plan:
             return self.log_target_column_marginal
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
-        return self.g + log_sums(self.geometry, "columns", self.f)
+        return self.g + column_log_sums(self.geometry, self.f)
 
     def kernel_log_row_sums(self) -> Tensor:
         """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
         if self.column_potential is None and self.cost_geometry is None:
             return self.log_row_mass() - self.f
-        return log_sums(self.kernel_geometry, "rows")
+        return row_log_sums(self.kernel_geometry)
 
     @torch.no_grad()
     def marginal_error(self) -> float:
@@ -177,7 +178,7 @@ class Plan:
             squared = self.geometry.with_link(None, scale=2.0)
         else:
             squared = self.geometry.with_link(SquareOfKernelLink(link))
-        return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
+        return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))
 
     @property
     def negative_cost_kernel(self) -> LogKernel:
@@ -201,7 +202,7 @@ class Plan:
 
             return _row_costs_by_blocks(dense_rows, kernel)
         if detach_plan:
-            return row_transport_costs(self.geometry, self.f, self.g)
+            return fixed_plan_row_costs(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
         shift: float | Tensor = 0.0
         if not kernel.cost_is_distance:
@@ -209,7 +210,7 @@ class Plan:
                 largest = map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape).amax()
                 shift = 2 * largest + (largest == 0)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
-        shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
+        shifted = torch.exp(self.f + row_log_sums(weighted, self.g))
         return kernel.cost_unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
     def take_rows(self, rows: slice) -> Plan:
@@ -311,8 +312,8 @@ class Plan:
         totals = float(a.exp().sum()), float(b.exp().sum())
         close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
         check(close, f"plan: marginals must have equal totals, got {totals[0]:.6g} and {totals[1]:.6g}.", "total")
-        f = self.f + (a - self.f - log_sums(self.geometry, "rows", self.g)).clamp(max=0)
-        g = self.g + (b - self.g - log_sums(self.geometry, "columns", f)).clamp(max=0)
+        f = self.f + (a - self.f - row_log_sums(self.geometry, self.g)).clamp(max=0)
+        g = self.g + (b - self.g - column_log_sums(self.geometry, f)).clamp(max=0)
         scaled = Plan(self.geometry, f, g, log_marginals=(a, b))
         # Differences of nearly equal masses: below 0 they are rounding errors.
         missing_rows = (a.exp() - scaled.log_row_mass().exp()).clamp_min(0)

@@ -95,7 +95,7 @@ class CudaPairPasses(PairPasses):
         sums = []
         for term in terms:
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
-            if term.axis == "rows":
+            if term.factor_axis == "rows":
                 inputs, a, b = inputs.T, b, a
             sums.append(self._gather_row_sums(inputs, b, a, term.factor))
         return sums
@@ -106,8 +106,8 @@ class CudaPairPasses(PairPasses):
         ones = tuple(torch.ones_like(v) for v in self.outer)
         a = torch.stack([t.row_exponents for t in terms]) + self.outer[0]
         b = torch.stack([t.column_exponents for t in terms]) + self.outer[1]
-        u = torch.stack([t.factor if t.axis == "rows" else ones[0] for t in terms])
-        v = torch.stack([t.factor if t.axis == "columns" else ones[1] for t in terms])
+        u = torch.stack([t.factor if t.factor_axis == "rows" else ones[0] for t in terms])
+        v = torch.stack([t.factor if t.factor_axis == "columns" else ones[1] for t in terms])
         if self.is_symmetric:  # the mirror image of W as further terms, so that the rows receive the whole gradient
             a, b, u, v = torch.cat([a, b]), torch.cat([b, a]), torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]

@@ -112,7 +112,7 @@ class StreamedPairPasses(PairPasses):
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
-            index = {term.axis: k for k, term in enumerate(terms)}
+            index = {term.factor_axis: k for k, term in enumerate(terms)}
             by_row, by_column = self._multiply_by_exp_kernel(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
@@ -124,14 +124,14 @@ class StreamedPairPasses(PairPasses):
                 assert total is not None
                 sums.append(total * factors[index[axis]])
             return sums
-        sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
+        sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for tile in self._iter_own_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
                 for rows, columns, kernel in _iter_tile_and_transpose(tile):
                     e = self._exponential_on_tile(
                         kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
                     )
-                    if term.axis == "rows":
+                    if term.factor_axis == "rows":
                         total[columns] += term.factor[rows] @ e
                     else:
                         total[rows] += e @ term.factor[columns]
@@ -450,7 +450,7 @@ def _build_term_group(
     """
     row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
     for k, term in enumerate(terms):
-        side = row_factors if term.axis == "rows" else column_factors
+        side = row_factors if term.factor_axis == "rows" else column_factors
         side[k] *= term.factor
     return _TermGroup(shared, row_factors, column_factors)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, cached, log_sums, traceable_log
+from contraport.engine import Geometry, cached, row_log_sums, traceable_log
 from contraport.errors import check, import_optional
 from contraport.objectives.auction import solve_assignment_and_potentials
 from contraport.objectives.layouts import Component, PairPattern
@@ -135,7 +135,7 @@ class Simplex(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        log_row_sums = log_sums(geometry, "rows", request.log_column_weights)
+        log_row_sums = row_log_sums(geometry, request.log_column_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
         f, log_row_mass = (-log_mass).expand_as(log_row_sums), log_row_sums - log_mass

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, LabelExclusion, log_sums, traceable_log
+from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_log
 from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_PLAN_REQUEST, Constraint, PlanRequest
 from contraport.objectives.item_averages import ItemAverages
@@ -108,7 +108,7 @@ class DataBalanced(ItemAverages, Constraint):
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)
         )
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
-        others = log_sums(of_others, "rows", g)
+        others = row_log_sums(of_others, g)
         counts = pattern.negative_pairs().row_counts(g)
         in_data = num_columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
         scale = in_data / counts.clamp_min(1)

@@ -14,7 +14,7 @@ from contraport.engine import (
     LogHinge,
     PolynomialTailLink,
     is_in_torch_func,
-    log_sums,
+    row_log_sums,
     run_host_loop,
 )
 from contraport.errors import check, check_name, format_value, is_finite_number
@@ -121,7 +121,7 @@ class TsallisProblem(HostLoop):
     def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
         """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
-        return log_sums(self.build_geometry(potential, exponent), "rows") + log_factor
+        return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
         """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
@@ -172,10 +172,10 @@ class TsallisProblem(HostLoop):
         """
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
-            return self._log_sums_per_potential(log_sums(self.logit_geometry, "rows")) + lift
+            return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.pairs_per_unit_mass)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(log_sums(self.logit_geometry.with_link(None, scale=sharpness), "rows"))
+        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, scale=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:

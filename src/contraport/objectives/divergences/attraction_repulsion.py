@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, LogOfFunction, log_sums
+from contraport.engine import Geometry, LogOfFunction, row_log_sums
 from contraport.errors import UsageError, check, check_integer, check_positive, check_type
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
@@ -289,7 +289,7 @@ class MeanSquaredCost(KernelDivergence):
         check_has_negatives(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
-        log_squares = log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)), "rows")
+        log_squares = row_log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)))
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, plan.negative_cost_kernel.cost_unit**2 * torch.exp(log_squares))
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Link, LogOfFunction, LogPower, log_sums
+from contraport.engine import Link, LogOfFunction, LogPower, row_log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -120,7 +120,7 @@ def _log_psi_row_sums(result: BlockResult, psi: Link | None, shift: float) -> Te
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
-    return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
+    return row_log_sums(geometry.with_link(psi, row_bias=positive + shift))
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.
@@ -213,12 +213,12 @@ class DebiasedContrastive(KernelDivergence):
         a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
         positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
-        weighted = log_sums(geometry.with_link(None, scale=1 + self.beta), "rows")
+        weighted = row_log_sums(geometry.with_link(None, scale=1 + self.beta))
         present = (a > 0) & (weighted != -torch.inf)
         weighted = torch.where(present, weighted, 0)
         total = log_number
         if self.beta:
-            total = torch.where(present, log_sums(geometry.with_link(None, scale=self.beta), "rows"), 0)
+            total = torch.where(present, row_log_sums(geometry.with_link(None, scale=self.beta)), 0)
         mean = weighted - total
         # In logarithms: mean - tau K+ is positive where the excess is, and is then e^mean (1 - e^-excess).
         excess = mean - positive - math.log(self.prior) if self.prior else torch.full_like(mean, torch.inf)

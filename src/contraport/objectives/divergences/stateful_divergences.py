@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import current_processes
-from contraport.engine import LogSoftplus, create_scalar_parameter, log_sums, read_scalar_parameter
+from contraport.engine import LogSoftplus, create_scalar_parameter, read_scalar_parameter, row_log_sums
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -162,5 +162,5 @@ def _logistic_loss_per_row(result: BlockResult, bias: Tensor) -> Tensor:
     check(good, "layout: must compare the positives for a logistic divergence.", "conflict")
     a = target.row_mass()
     row_bias = bias.to(a).expand_as(a)
-    softplus_sums = log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias), "rows").exp()
+    softplus_sums = row_log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias)).exp()
     return a * (softplus_sums - row_bias) - target.row_products_with_log_kernel(geometry.log_kernel)

@@ -18,8 +18,8 @@ from contraport.engine import (
     autocast_disabled,
     constant_vector,
     is_in_torch_func,
-    log_sums,
     map_row_blocks,
+    row_log_sums,
     traceable_log,
 )
 from contraport.errors import UsageError, check, check_integer, check_type, describe_value
@@ -201,7 +201,7 @@ class KernelTargetPlan(TargetPlan):
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
-            log_row_sums = log_sums(geometry, "rows", zeros)
+            log_row_sums = row_log_sums(geometry, zeros)
         # Rows without compared pairs have log sum -inf: their potential must not become +inf.
         nonempty = log_row_sums > -torch.inf
         f = torch.where(nonempty, -log_row_sums - traceable_log(n, like), -torch.inf)
