@@ -249,14 +249,13 @@ class PairedFeatures:
         if self._similarity_matrices is not None:
             similarity = self._similarity_matrices[view][items[:, None], candidates]
         else:
-            blocks = zip(
-                *(split_into_row_blocks(rows, candidates.shape[1] * values.shape[1]) for rows in (items, candidates)),
-                strict=True,
-            )
-            similarity = torch.cat([
-                torch.einsum("pf,pkf->pk", values[i], values.index_select(0, k.flatten()).unflatten(0, k.shape))
-                for i, k in blocks
-            ])  # fmt: skip
+            # Filled in place: small results that are kept between large temporary blocks would scatter the heap.
+            similarity = torch.empty(candidates.shape, device=values.device)
+            width = candidates.shape[1] * values.shape[1]
+            for rows in split_into_row_blocks(torch.arange(len(items), device=values.device), width):
+                k = candidates[rows]
+                near = values.index_select(0, k.flatten()).unflatten(0, k.shape)
+                similarity[rows] = torch.einsum("pf,pkf->pk", values[items[rows]], near)
         passed = torch.searchsorted(-thresholds[items], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
