@@ -1,7 +1,10 @@
 """Products of embeddings in bfloat16 on CPUs that support them."""
 
+import warnings
+
 import pytest
 import torch
+from tests.compiling import COMPILES_AS_ONE_GRAPH
 
 import contraport
 from contraport.engine import Geometry, Gibbs, backend, choose_backend_name, explain_backend, operations, precision
@@ -98,3 +101,12 @@ def test_counts_the_passes_of_half_steps(monkeypatch, loss, passes):
     monkeypatch.setattr(operations, "resolve_passes_config", record)
     loss(*torch.randn(2, 8, 4))
     assert counts == [passes]
+
+
+@pytest.mark.skipif(not COMPILES_AS_ONE_GRAPH, reason="this torch compiles no objective whole")
+def test_compiles_as_one_graph():
+    loss, z = contraport.nt_xent(), torch.randn(2, 300, 4)
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    with warnings.catch_warnings(), precision("bfloat16"):
+        warnings.simplefilter("ignore")  # given by other processors
+        torch.testing.assert_close(compiled(*z), loss(*z))

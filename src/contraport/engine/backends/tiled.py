@@ -42,6 +42,12 @@ MAX_EXPONENT_GAP = 16.0
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
 
+_HAS_FAST_CPU_BFLOAT16 = any(
+    getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+)
+"""Whether this processor has AVX512-BF16 or AMX; checked on import, as `torch.compile` cannot trace the check."""
+
+
 class Tile(NamedTuple):
     """Rectangle of pairs, with the values of the log-kernel on it.
 
@@ -370,10 +376,7 @@ def uses_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
 
 def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     """Return whether a device is a CPU that multiplies bfloat16 faster than float32, by AVX512-BF16 or AMX."""
-    if device.type != "cpu":
-        return False
-    checks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
-    return any(check() for check in checks if check is not None)
+    return device.type == "cpu" and _HAS_FAST_CPU_BFLOAT16
 
 
 def _storage_size_bound(geometry: Geometry, processes: Processes) -> int:
