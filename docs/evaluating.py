@@ -165,7 +165,7 @@ more seeds or rows if you like; several processes can work on one folder.
 from contraport.metrics import register_metric
 
 
-@register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
+@register_metric("Largest variance", group="geometry", better="neither", unit="squared", value_format="{{:.2f}}")
 def largest_variance(context):
     \"\"\"Largest variance of a feature.\"\"\"
     return float(context.test_features.var(dim=0).max())

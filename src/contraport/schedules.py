@@ -90,10 +90,10 @@ def is_learned_temperature(text: object) -> bool:
     return str(text).partition(":")[0] == "learn"
 
 
-def find_initial_temperature(text: str) -> float | None:
-    """Return the initial value of a learned temperature from ``learn:0.07``; None if there is only ``learn``.
+def parse_learned_temperature(text: str) -> float | None:
+    """Parse ``learn:0.07`` into the initial value of a learned temperature; ``learn`` alone gives None.
 
-    >>> find_initial_temperature("learn"), find_initial_temperature("learn:0.07")
+    >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
     (None, 0.07)
     """
     _, colon, start = str(text).partition(":")

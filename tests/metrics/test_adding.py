@@ -27,7 +27,7 @@ def mine():
         group="geometry",
         better="higher",
         unit="share of test items",
-        pattern="{:.0%}",
+        value_format="{:.0%}",
         requires=(REQUIRES_LABELS,),
         numbers=(1, 1000),
         default=False,
@@ -57,7 +57,7 @@ def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: P
 @pytest.mark.parametrize("wrong", [0, slice(None)])
 def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) -> None:
     @register_metric(
-        "Broken", group="geometry", better="higher", unit="share of test items", pattern="{:.0%}", default=False
+        "Broken", group="geometry", better="higher", unit="share of test items", value_format="{:.0%}", default=False
     )
     def broken(context):
         """NaN for some items."""
@@ -112,7 +112,7 @@ def test_registration_rejects_incomplete_entries() -> None:
     def undocumented(context):
         return 0.0
 
-    common = {"group": "geometry", "better": "higher", "unit": "", "pattern": "{}"}
+    common = {"group": "geometry", "better": "higher", "unit": "", "value_format": "{}"}
     with raises_usage_error("function.docstring", "Mine"):
         register_metric("Mine", **common)(undocumented)
     undocumented.__doc__ = "Nothing."
@@ -133,6 +133,8 @@ def test_deprecated_names_of_a_metric() -> None:
         assert find_metric("uniformity").better == "lower"
     with pytest.warns(FutureWarning, match="value_format"):
         assert find_metric("knn").pattern == "{:.1%}"
+    with pytest.warns(FutureWarning, match="value_format"):
+        register_metric("Mine", group="geometry", better="higher", unit="", pattern="{}")
 
 
 def test_registry_does_not_import_torch() -> None:

@@ -27,7 +27,7 @@ from contraport.errors import (
     rename_argument,
     unknown_name_error,
 )
-from contraport.schedules import find_initial_temperature, is_learned_temperature
+from contraport.schedules import is_learned_temperature, parse_learned_temperature
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +105,7 @@ def register_objective(
                     check_boolean(option, value)
             if isinstance(call.arguments.get("temperature"), str):
                 default = signature.parameters["temperature"].default
-                call.arguments["temperature"] = _parse_learned_temperature(call.arguments["temperature"], default)
+                call.arguments["temperature"] = _build_initial_temperature(call.arguments["temperature"], default)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
@@ -182,11 +182,11 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-def _parse_learned_temperature(text: str, default: float | None) -> float:
-    """Return the initial value of a learned temperature: 0.07 of ``"learn:0.07"``, or the default of ``"learn"``."""
+def _build_initial_temperature(text: str, default: float | None) -> float:
+    """Build the initial value of a learned temperature: 0.07 of ``"learn:0.07"``, or the default for ``"learn"``."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
-    start = find_initial_temperature(text)
+    start = parse_learned_temperature(text)
     start = default if start is None else start
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 

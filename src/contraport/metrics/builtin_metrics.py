@@ -62,7 +62,7 @@ REQUIRES_NO_LINK_DATA = Requirement(
 )
 
 # Decorators: `register_metric` with the settings that a group of metrics shares.
-register_share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
+register_share_metric = partial(register_metric, better="higher", unit="share of test items", value_format="{:.1%}")
 register_accuracy_metric = partial(
     register_share_metric, group="accuracy", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES)
 )
@@ -70,12 +70,12 @@ register_few_label_metric = partial(
     register_share_metric, group="few-labels", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES), default=False
 )
 register_link_metric = partial(register_metric, group="links", requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS))
-register_geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
+register_geometry_metric = partial(register_metric, group="geometry", value_format="{:.3f}")
 register_clustering_metric = partial(
     register_metric,
     group="clustering",
     better="higher",
-    pattern="{:.3f}",
+    value_format="{:.3f}",
     requires=(
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
@@ -111,7 +111,7 @@ def knn_result(context: EvalContext) -> MetricResult:
     group="calibration",
     better="lower",
     unit="distance of confidence from accuracy",
-    pattern="{:.3f}",
+    value_format="{:.3f}",
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
 def rms_calibration_result(context: EvalContext) -> MetricResult:
@@ -166,7 +166,7 @@ def fine_tuning_correctness(context: EvalContext) -> ItemValues:
     group="regression",
     better="higher",
     unit="share of the variance",
-    pattern="{:.3f}",
+    value_format="{:.3f}",
     requires=(
         Requirement(
             lambda context: (
@@ -235,7 +235,7 @@ def unseen_domain_correctness(context: EvalContext) -> ItemValues:
     "Link recall@{}",
     better="higher",
     unit="share of test pairs",
-    pattern="{:.1%}",
+    value_format="{:.1%}",
     numbers=(1, 10, 50),
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
@@ -245,14 +245,16 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
-@register_link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
+@register_link_metric(
+    "Link NDCG@{}", better="higher", unit="share of the ideal gain", value_format="{:.3f}", numbers=(10,)
+)
 def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
     return intervals.MetricResult(context.link_ranking.row_ndcg_at(number))
 
 
 @register_link_metric(
-    "Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,), headline=False
+    "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
 def link_coverage(context: EvalContext, number: int) -> float:
     """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
@@ -260,7 +262,7 @@ def link_coverage(context: EvalContext, number: int) -> float:
 
 
 @register_link_metric(
-    "Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,), headline=False
+    "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
     """Skewness of how often a column is among the k nearest of a row; columns with many true partners add to it."""
@@ -268,7 +270,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
 
 
 @register_link_metric(
-    "Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,)
+    "Link popularity@{}", better="neither", unit="relative to true partners", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
     """Mean popularity (number of training pairs) of the rows' k nearest columns, divided by that of true partners."""
@@ -280,7 +282,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     group="links",
     better="higher",
     unit="share of test pairs",
-    pattern="{:.1%}",
+    value_format="{:.1%}",
     requires=(
         REQUIRES_LINK_DATA,
         REQUIRES_COMPARABLE_VIEWS,
@@ -315,7 +317,7 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     group="retrieval",
     better="lower",
     unit="rank",
-    pattern="{:.1f}",
+    value_format="{:.1f}",
     requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
@@ -341,7 +343,7 @@ def zero_shot_correctness(context: EvalContext) -> ItemValues:
     group="retrieval",
     better="higher",
     unit="nats",
-    pattern="{:.3f}",
+    value_format="{:.3f}",
     requires=(
         REQUIRES_COMPARABLE_VIEWS,
         REQUIRES_STORED_AUGMENTATION,
@@ -395,7 +397,7 @@ def tolerance_influences(context: EvalContext) -> ItemValues:
     return influence.tolerance_influences(context.test_features, context.test_labels)
 
 
-@register_geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
+@register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
 def effective_rank_influences(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
     return influence.effective_rank_influences(context.test_features)
@@ -405,7 +407,7 @@ def effective_rank_influences(context: EvalContext) -> ItemValues:
     "Hubness",
     better="lower",
     unit="skewness",
-    pattern="{:.2f}",
+    value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_influences(context: EvalContext) -> ItemValues:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from contraport._utils.formatting import format_options, join_names, lower_first_letter
 from contraport.errors import check, unknown_name_error
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
@@ -165,13 +165,14 @@ METRICS: dict[str, Metric] = {}
 """All metrics in display order; a key has no number, such as ``recall`` for ``recall@5``."""
 
 
+@accept_deprecated_keywords(value_format="pattern")
 def register_metric(
     title: str,
     *,
     group: str,
     better: BetterDirection,
     unit: str,
-    pattern: str,
+    value_format: str,
     requires: Sequence[Requirement] = (),
     numbers: Sequence[int] = (),
     default: bool = True,
@@ -184,7 +185,7 @@ def register_metric(
     to others of its group, or at which of its numbers.
 
     >>> from contraport.metrics import METRICS, register_metric
-    >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
+    >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", value_format="{:.2f}")
     ... def largest_variance(context):
     ...     \"""Largest variance of a feature.\"""
     ...     return float(context.test_features.var(dim=0).max())
@@ -208,7 +209,7 @@ def register_metric(
             group=group,
             better_direction=better,
             unit=unit,
-            value_format=pattern,
+            value_format=value_format,
             requirements=tuple(requires),
             default_numbers=tuple(numbers),
             is_default=default,

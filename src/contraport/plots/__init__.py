@@ -8,8 +8,11 @@ pyplot. The page of `contraport.report` draws in the browser instead, with the s
 [3.9, 2.909...]
 """
 
+from contraport.options import keep_deprecated_module_names
 from contraport.plots.curves import curves
 from contraport.plots.feature_plots import embedding, neighbors, spectrum
-from contraport.plots.plan_plots import arrow_maps, couplings, plan
+from contraport.plots.plan_plots import arrow_maps_1d, couplings, plan
 
-__all__ = ["arrow_maps", "couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]
+__all__ = ["arrow_maps_1d", "couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]
+
+__getattr__ = keep_deprecated_module_names(__name__, arrow_maps="arrow_maps_1d")

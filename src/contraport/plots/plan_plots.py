@@ -177,7 +177,7 @@ def couplings(
     return figure
 
 
-def arrow_maps(
+def arrow_maps_1d(
     plans: Values | Mapping[str, Values],
     x: Values | None = None,
     y: Values | None = None,
@@ -200,7 +200,7 @@ def arrow_maps(
 
     Source: the barycentric map of a plan, Peyré and Cuturi (2019), Computational optimal transport, remark 4.11.
 
-    >>> figure = arrow_maps({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
+    >>> figure = arrow_maps_1d({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
     >>> [ax.get_xlabel() for ax in figure.axes]
     ['exact', 'spread']
     """

@@ -24,7 +24,7 @@ from contraport.metrics.retrieval import check_points, is_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
-from contraport.plots import arrow_maps, couplings
+from contraport.plots import arrow_maps_1d, couplings
 from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
 
@@ -90,7 +90,7 @@ class Couplings1D:
         """Draw the exact and the entropic couplings as arrows from each position x to its mean target position."""
         plans = {"exact": self.exact.plan}
         plans |= {f"temperature {value:g}": one.plan for value, one in sorted(self.by_temperature.items())}
-        return arrow_maps(plans, self.x, self.y, width=2.9 * len(plans))
+        return arrow_maps_1d(plans, self.x, self.y, width=2.9 * len(plans))
 
 
 def compute_couplings_1d(

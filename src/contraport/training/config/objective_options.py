@@ -12,8 +12,8 @@ from contraport.catalog.option_parsers import MINED_NEGATIVES_NAME, MinedNegativ
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
-    find_initial_temperature,
     is_learned_temperature,
+    parse_learned_temperature,
     parse_momentum_schedule,
     parse_temperature_schedule,
 )
@@ -25,7 +25,7 @@ PROTOTYPES_FROM_TEACHER = "teacher"
 def _check_temperature(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is a number, a schedule, or the start of a learned temperature."""
     if is_learned_temperature(value):
-        find_initial_temperature(value)
+        parse_learned_temperature(value)
     else:
         parse_temperature_schedule(value, steps=1)
 
