@@ -213,7 +213,7 @@ class FeatureFileBuffer:
         labels: Any | None,
         descriptions: Sequence[str] | None = None,
     ) -> None:
-        """Append the features ``(b, F)`` float32 of a batch with the values of its items; see `Features`."""
+        """Append the features of a batch, ``(b, F)`` float32, and columns with one value per item; see `Features`."""
         features.tofile(self._file)
         self._width = features.shape[1]
         self._rows.append(rows)
@@ -344,7 +344,7 @@ def _metadata_by_stored_name(features: Features) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _write_npz(path: Path, features: Features) -> None:
+def _write_npz_features(path: Path, features: Features) -> None:
     """Write features and item values as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
     arrays |= {stored: getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
@@ -353,7 +353,7 @@ def _write_npz(path: Path, features: Features) -> None:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
 
 
-def _read_npz(path: Path) -> Features:
+def _read_npz_features(path: Path) -> Features:
     """Read features from a `.npz` file; without the arrays `rows` and `splits` all arrays of items are ignored."""
     arrays = read_npz_arrays(path)
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
@@ -366,7 +366,7 @@ def _read_npz(path: Path) -> Features:
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
-def _write_npy(path: Path, features: Features) -> None:
+def _write_npy_features(path: Path, features: Features) -> None:
     """Write features as `.npy` and item values as a Parquet table beside it."""
     table_path = items_table_path(path)
     with (
@@ -378,7 +378,7 @@ def _write_npy(path: Path, features: Features) -> None:
         table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
-def _read_npy(path: Path) -> Features:
+def _read_npy_features(path: Path) -> Features:
     """Read a memory-mapped `.npy` file, and the table of items beside it if there is one."""
     array = read_npy_array(path, "r")
     if not items_table_path(path).exists():
@@ -390,7 +390,7 @@ def _read_npy(path: Path) -> Features:
     return _features_from_table(array, table)
 
 
-def _write_parquet(path: Path, features: Features) -> None:
+def _write_parquet_features(path: Path, features: Features) -> None:
     """Write features and item values as one Parquet file, in row groups of bounded size."""
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
@@ -401,8 +401,8 @@ def _write_parquet(path: Path, features: Features) -> None:
     _write_table(path, columns, _metadata_by_stored_name(features))
 
 
-def _read_parquet(path: Path) -> Features:
-    """Read a Parquet file, batch by batch, into one array of features."""
+def _read_parquet_features(path: Path) -> Features:
+    """Read the features of a Parquet file, batch by batch, into one array."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, pre_buffer=False) as file:
@@ -482,9 +482,9 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
 
 
 _READERS_AND_WRITERS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
-    ".npz": (_read_npz, _write_npz),
-    ".npy": (_read_npy, _write_npy),
-    ".parquet": (_read_parquet, _write_parquet),
+    ".npz": (_read_npz_features, _write_npz_features),
+    ".npy": (_read_npy_features, _write_npy_features),
+    ".parquet": (_read_parquet_features, _write_parquet_features),
 }
 """Reader and writer of each file suffix."""
 

@@ -111,7 +111,7 @@ def test_rows_of_many_vectors_are_read_where_they_are_needed(
 ) -> None:
     items, largest = 1_500, 0
     for module, name, value in (
-        (canonical_maps, "MAX_DIRECTIONS", 16),
+        (canonical_maps, "MAX_FITTED_WIDTH", 16),
         (canonical_maps, "MAX_VALUES_AT_A_TIME", 300 * width),
         (paired_features, "MAX_EXACT_NEIGHBOR_ITEMS", 100),
         (paired_features, "MAX_KEPT_PRODUCTS_ITEMS", 100),

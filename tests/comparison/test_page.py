@@ -13,7 +13,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.page import build_template_panels, plot_first_metric, render_comparison_page, save_figure
+from contraport.comparison.page import build_column_panels, plot_first_metric, render_comparison_page, save_figure
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.figure_setup import SERIES_COLORS
@@ -83,7 +83,7 @@ def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
 
 
 def test_panels_span_all_intervals(tmp_path: Path) -> None:
-    first, _ = build_template_panels(comparison(tmp_path))
+    first, _ = build_column_panels(comparison(tmp_path))
     assert (first["heading"], first["low"], first["high"]) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line["row"] for line in first["lines"]] == ROWS[:3], "what failed has no line"
     assert [first["lines"][0][key] for key in ("start", "length", "mean")] == [0, 50, 25]
@@ -91,9 +91,9 @@ def test_panels_span_all_intervals(tmp_path: Path) -> None:
     assert first["baseline"] == 25
     assert [line["is_significant"] for line in first["lines"]] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
-    assert build_template_panels(nothing) == []
+    assert build_column_panels(nothing) == []
     assert "<h2" in render_comparison_page(nothing, [])
-    (alone,) = build_template_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
+    (alone,) = build_column_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
     assert [alone["lines"][0][key] for key in ("start", "length", "mean")] == [0, 0, 0]
 
 

@@ -197,7 +197,7 @@ def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
 
 
 def test_recall_per_row_has_the_mean_of_all_pairs(ranking: LinkRanking) -> None:
-    values = ranking.row_recall_influences_at(7)
+    values = ranking.row_recall_pseudovalues_at(7)
     assert len(values) == len(TEST[:, 0].unique())
     assert values.mean() == pytest.approx(ranking.pair_hits_at(7).mean())
 
@@ -211,7 +211,9 @@ def test_intervals_do_not_shrink_by_copies_of_the_pairs_of_a_row() -> None:
     ranks = np.random.default_rng(0).integers(1, 20, size=50).astype(float)
     once, copies = ranked(np.ones(50, dtype=int), ranks), ranked(np.full(50, 9), ranks.repeat(9))
     for k in (5, 10):
-        expected, found = (bootstrap_interval(MetricResult(one.row_recall_influences_at(k))) for one in (once, copies))
+        expected, found = (
+            bootstrap_interval(MetricResult(one.row_recall_pseudovalues_at(k))) for one in (once, copies)
+        )
         assert found == pytest.approx(expected)
         of_pairs = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
         assert of_pairs.high - of_pairs.low < 0.5 * (found.high - found.low)
@@ -226,7 +228,7 @@ def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pair
     hits = np.bincount(ranking.pair_row_positions, weights=ranking.pair_hits_at(10))
     drawn = random.integers(300, size=(4_000, 300))
     low, high = np.quantile(hits[drawn].sum(1) / pairs_per_row[drawn].sum(1), [0.025, 0.975])
-    found = bootstrap_interval(MetricResult(ranking.row_recall_influences_at(10)), resamples=4_000)
+    found = bootstrap_interval(MetricResult(ranking.row_recall_pseudovalues_at(10)), resamples=4_000)
     assert found == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
@@ -236,7 +238,7 @@ def test_ranks_beyond_those_that_are_held_are_rejected(monkeypatch: pytest.Monke
     ranking = rank_links(ROWS, COLUMNS, TRAIN, TEST)
     measures = (
         ranking.pair_hits_at,
-        ranking.row_recall_influences_at,
+        ranking.row_recall_pseudovalues_at,
         ranking.row_ndcg_at,
         ranking.column_coverage,
         ranking.column_hubness,

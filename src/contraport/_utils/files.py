@@ -32,7 +32,7 @@ from numpy.lib.format import open_memmap
 CHECKSUM_SUFFIX = ".sha256"  # suffix of the checksum file, added to the name of the file
 
 MIN_MAPPED_BYTES = 2**26
-"""Number of bytes from which an uncompressed array of an `.npz` file is mapped to memory instead of read."""
+"""Number of bytes from which an uncompressed array of an `.npz` file is memory-mapped instead of read."""
 
 _ZIP_LOCAL_HEADER = struct.Struct("<26xHH")
 """Header before a member of a zip archive, which ends with the lengths of the name and of the extra field after it."""
@@ -140,7 +140,7 @@ def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.n
 
     NumPy leaves a damaged archive open if it opens the file itself.
 
-    With `mapped`, uncompressed arrays of at least `MIN_MAPPED_BYTES` are mapped to memory, read-only. Their place in
+    With `mapped`, uncompressed arrays of at least `MIN_MAPPED_BYTES` are memory-mapped, read-only. Their place in
     the file may be no multiple of the size of a number: NumPy can use such arrays, torch cannot.
     """
     with Path(path).open("rb") as file:
@@ -188,7 +188,7 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
 
 @functools.cache  # once for each file: the splits of a file are read one after the other
 def _log_compressed_arrays(path: str) -> None:
-    """Log how large arrays would have to be written to be mapped to memory."""
+    """Log how large arrays would have to be written to be memory-mapped."""
     log.info("%s is compressed, so it is read into memory. np.savez, or one .npy per view, makes it mappable", path)
 
 

@@ -30,7 +30,7 @@ _TRAINING_OPTIONS = ("data", "columns", "given_views", "image_size", "root", "en
 def compose_next_commands(
     result: Audit | ViewAudit, options: AuditOptions, dataset: Dataset, *, view_numbers: list[int]
 ) -> tuple[str, ...]:
-    """Return one or two commands to run after an audit; none for data that only Python has.
+    """Return one or two commands to run after an audit; none if the data were passed from Python.
 
     They train on the files of cleaned data or, before these are written, with `--audit`; the other then writes one. If
     nothing is flagged, or the share of wrong pairs is unknown, the only command trains on all pairs.

@@ -204,7 +204,7 @@ def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
 
 
 def _build_joint_layout(negatives: str) -> cp.Joint:
-    """Build the joint layout whose candidates are negatives of ``"both"``, the ``"same"`` or the ``"other"`` view."""
+    """Build the joint layout with candidates from ``"both"`` views, the ``"same"`` view or the ``"other"`` view."""
     return cp.Joint(candidates=_get_choice("negatives", negatives, {name: name for name in ("both", "same", "other")}))
 
 

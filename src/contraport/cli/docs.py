@@ -127,7 +127,7 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Read the table of contents: the paths of pages by the title of their part and by name."""
+    """Read the table of contents: for each title of a part, the path of each page by name."""
     index = get_docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")

@@ -337,7 +337,7 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
         parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
     else:
         parts = [f"{best.row_name} has {value} on {title}"]
-    parts += _list_difference_clauses(comparison, metric, entries, best.row_name, omit_level=is_undecided)
+    parts += _list_clauses_against_baseline(comparison, metric, entries, best.row_name, omit_level_rows=is_undecided)
     parts += failure
     if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
         parts.append(f"as good or better without training: {join_names(unbeaten)}")
@@ -454,12 +454,12 @@ def _describe_level_rows(comparison: Comparison, level: Sequence[str], best_row:
     return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
 
-def _list_difference_clauses(
-    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level: bool
+def _list_clauses_against_baseline(
+    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level_rows: bool
 ) -> list[str]:
     """Return clauses about the rows that are significantly better or worse than the baseline, or level with it.
 
-    With `omit_level`, the clause about level rows is left out, as the sentence begins with it.
+    With `omit_level_rows`, the clause about level rows is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
     better, worse, level = _group_rows_by_significance(metric, entries)
@@ -470,7 +470,7 @@ def _list_difference_clauses(
         parts.append(f"{names} {'is' if len(better) == 1 else 'are'} significantly {more} {baseline}")
     if worse:
         parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
-    if level and not omit_level:
+    if level and not omit_level_rows:
         parts.append(_describe_level_rows(comparison, level, best_row))
     compared = [one for one in entries if one.row_name in (baseline, *level)]
     if level and not better and (fastest := _describe_fastest(compared)):

@@ -27,7 +27,10 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
-    names, heads = [_wrap_name(row) for row in rows], [_wrap_name(head) for head in comparison.table_headings[1:]]
+    names, heads = (
+        [_wrap_for_figure(row) for row in rows],
+        [_wrap_for_figure(head) for head in comparison.table_headings[1:]],
+    )
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
     over = 0.15 * max(head.count("\n") for head in heads)
@@ -59,7 +62,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     return figure
 
 
-def _wrap_name(name: str) -> str:
+def _wrap_for_figure(name: str) -> str:
     """Wrap a long name into lines of the figure, with dollar signs escaped for matplotlib."""
     return escape_dollars("\n".join(textwrap.wrap(name, 36)))
 
@@ -76,8 +79,8 @@ def save_figure(comparison: Comparison, path: Path) -> None:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))
 
 
-def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Build the panels of the HTML page, as dictionaries: means and intervals of each column with at least one mean.
+def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
+    """Build the panels of the HTML page, one dictionary per column of the table that has at least one mean.
 
     The first metric is used. Positions are in percent of the panel width.
     """
@@ -131,7 +134,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         build_epoch_tables=build_epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
-        panels=build_template_panels(comparison),
+        panels=build_column_panels(comparison),
         shared_data=_shared_data_suffix(comparison),
         seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def from_arrays(
         present: which items have which views, Booleans ``(n, views)``; default: with several views, an item lacks
             those whose whole row is NaN or whose text is empty. The values of a missing view are ignored.
         copy: whether the views are copied; otherwise later changes of float32 and uint8 arrays reach the dataset.
-            Arrays that are mapped to memory for reading are never copied.
+            Arrays that are memory-mapped for reading are never copied.
 
     Raises:
         UsageError: a wrong shape or type, values that are not finite, empty texts, or unequal numbers of rows.
@@ -117,8 +117,8 @@ def _is_text_array(array: Any) -> bool:
 
 
 def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, allow_empty: bool, copy: bool) -> Store:
-    """Build the store of one view: texts packed, numbers as a tensor, or as rows of an array mapped to memory."""
-    if isinstance(view, np.memmap) and _is_mapped(view):
+    """Build the store of one view: texts packed, numbers as a tensor, or as rows of a memory-mapped array."""
+    if _is_mapped_read_only(view):
         _check_view(argument, view)
         store = MappedRowStore(view, partial(_to_view_tensor, copy=False), absent)
         if view.dtype.kind == "f":
@@ -132,8 +132,8 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, al
     return PackedTextStore.from_texts(view, argument)
 
 
-def _is_mapped(array: Any) -> bool:
-    """Return whether an array is mapped to memory for reading, with its rows one after the other."""
+def _is_mapped_read_only(array: Any) -> TypeGuard[np.memmap]:
+    """Return whether an array is memory-mapped, read-only and in C order."""
     return isinstance(array, np.memmap) and array.mode == "r" and array.flags.c_contiguous
 
 
@@ -157,9 +157,9 @@ def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[s
 
     Mapped arrays are not copied: their missing rows are filled when they are read.
     """
-    filled = {place: view if _is_mapped(view) else view.copy() for place, view in views.items()}
+    filled = {place: view if _is_mapped_read_only(view) else view.copy() for place, view in views.items()}
     for array, existing in zip(filled.values(), present.T, strict=True):
-        if not _is_mapped(array):
+        if not _is_mapped_read_only(array):
             array[~existing] = "" if _is_text_array(array) else 0
     return filled
 

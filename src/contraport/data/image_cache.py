@@ -105,7 +105,7 @@ def _list_stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def digest_for_cache(dataset: Dataset) -> str:
-    """Return a digest that changes with any item, and with a perturbation of them.
+    """Return a digest that changes if any item, or the corruption applied to the items, changes.
 
     It covers the content of all items, and the values of up to 1,000 items as they are fetched.
     """

@@ -265,7 +265,7 @@ def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int,
     check(len(shape) == num_dimensions, message, "shape")
 
 
-EMBEDDING_WIDTH = 128
+HASH_EMBEDDING_WIDTH = 128
 """Length of the vector of a hashed word or n-gram."""
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
@@ -396,13 +396,13 @@ class SmallText(nn.Module):
     torch.Size([2, 256])
     """
 
-    num_features = 2 * EMBEDDING_WIDTH
+    num_features = 2 * HASH_EMBEDDING_WIDTH
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         _check_item_shape("small-text", shape, 0, "texts")
         self.hasher = WordAndNgramHasher()
-        self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
+        self.table = nn.Embedding(NUM_HASH_BUCKETS, HASH_EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
             *build_dense_block_layers(self.num_features, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),

@@ -220,7 +220,7 @@ def _set_similarities_op(
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.run_half_steps().similarities()
+                    value = tile.run_half_steps().matching_similarities()
                 else:
                     value, where = tile.max_sim_with_argmax()
                     places = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
@@ -413,8 +413,8 @@ class _CosineTile:
             self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
         return self
 
-    def similarities(self) -> Tensor:
-        """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
+    def matching_similarities(self) -> Tensor:
+        """Return the similarities of the matched sets, (b, c): 1 minus the dual objective at the last potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)

@@ -140,8 +140,8 @@ class LogKernel(ABC):
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
-        """Return the weighted sum of log K over each row, sum_j W_ij log K_ij, (N,); differentiable."""
+    def row_inner_products(self, weight: LinearOperator) -> Tensor:
+        """Return the inner product of each row of log K with that of W, sum_j W_ij log K_ij, (N,); differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -281,9 +281,9 @@ class InnerProductLogKernel(LogKernel):
             )
         return self._apply_link(pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
+    def row_inner_products(self, weight: LinearOperator) -> Tensor:
         if self.link is not None:
-            return super().weighted_row_sums(weight)
+            return super().row_inner_products(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
         if self.constant_bias is not None:
             return inner + weight.row_mass().to(inner.dtype) * self.constant_bias

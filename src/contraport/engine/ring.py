@@ -199,10 +199,10 @@ class RingLogKernel(LogKernel):
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank
 
-    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
+    def row_inner_products(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.with_pass_inputs_only(), tensors)
-        own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
+        own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
@@ -428,7 +428,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
     ]
 
 
-class _WeightedRowSums(torch.autograd.Function):
+class _RowInnerProducts(torch.autograd.Function):
     """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
 
     @staticmethod
@@ -439,7 +439,7 @@ class _WeightedRowSums(torch.autograd.Function):
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.iter_visits(exchange):
-            sums += visit.log_kernel.weighted_row_sums(_restrict_weights_to_visit(weight, ring, visit))
+            sums += visit.log_kernel.row_inner_products(_restrict_weights_to_visit(weight, ring, visit))
         return sums
 
     @staticmethod
@@ -458,7 +458,7 @@ class _WeightedRowSums(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
-                values = kernel.weighted_row_sums(_restrict_weights_to_visit(ctx.weight, ring, visit))
+                values = kernel.row_inner_products(_restrict_weights_to_visit(ctx.weight, ring, visit))
             input_grads = torch.autograd.grad(values, kernel.inputs, grad_output, allow_unused=True)
             parts: list[Tensor | None] = [None] * len(input_grads)
             for k, (source, value) in enumerate(zip(ring.inputs, input_grads, strict=True)):

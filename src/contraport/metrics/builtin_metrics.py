@@ -15,14 +15,22 @@ from contraport.metrics.registry import Requirement, register_metric
 from contraport.options import keep_deprecated_module_names
 
 if TYPE_CHECKING:
-    from contraport.metrics import clustering, embedding_geometry, fine_tuning, influence, intervals, probes, retrieval
+    from contraport.metrics import (
+        clustering,
+        embedding_geometry,
+        fine_tuning,
+        intervals,
+        probes,
+        pseudovalues,
+        retrieval,
+    )
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
 else:
     clustering = LazyModule("contraport.metrics.clustering")
     embedding_geometry = LazyModule("contraport.metrics.embedding_geometry")
     fine_tuning = LazyModule("contraport.metrics.fine_tuning")
-    influence = LazyModule("contraport.metrics.influence")
+    pseudovalues = LazyModule("contraport.metrics.pseudovalues")
     intervals = LazyModule("contraport.metrics.intervals")
     probes = LazyModule("contraport.metrics.probes")
     retrieval = LazyModule("contraport.metrics.retrieval")
@@ -241,7 +249,7 @@ def unseen_domain_correctness(context: EvalContext) -> ItemValues:
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
-    values = context.link_ranking.row_recall_influences_at(number)
+    values = context.link_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
@@ -378,9 +386,9 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_influences(context: EvalContext) -> ItemValues:
+def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
-    return influence.uniformity_influences(context.test_features)
+    return pseudovalues.uniformity_pseudovalues(context.test_features)
 
 
 @register_geometry_metric(
@@ -392,15 +400,15 @@ def uniformity_influences(context: EvalContext) -> ItemValues:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_influences(context: EvalContext) -> ItemValues:
+def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
-    return influence.tolerance_influences(context.test_features, context.test_labels)
+    return pseudovalues.tolerance_pseudovalues(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
-def effective_rank_influences(context: EvalContext) -> ItemValues:
+def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
-    return influence.effective_rank_influences(context.test_features)
+    return pseudovalues.effective_rank_pseudovalues(context.test_features)
 
 
 @register_geometry_metric(
@@ -410,22 +418,22 @@ def effective_rank_influences(context: EvalContext) -> ItemValues:
     value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
-def hubness_influences(context: EvalContext) -> ItemValues:
+def hubness_pseudovalues(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
-    return influence.hubness_influences(context.test_features)
+    return pseudovalues.hubness_pseudovalues(context.test_features)
 
 
 @register_clustering_metric("NMI", unit="share of information")
 def nmi_result(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
-    values = clustering.nmi_influences(context.test_labels, context.test_clusters)
+    values = clustering.nmi_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
-    values = clustering.ari_influences(context.test_labels, context.test_clusters)
+    values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
 
 

@@ -1,4 +1,4 @@
-"""Clustering metrics: agreement of k-means clusters with the classes (NMI and ARI), with per-item influences."""
+"""Clustering metrics: agreement of k-means clusters with the classes (NMI and ARI), with per-item pseudovalues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.errors import check_integer
-from contraport.metrics.influence import influence_values
 from contraport.metrics.intervals import ItemValues
+from contraport.metrics.pseudovalues import compute_pseudovalues
 from contraport.metrics.retrieval import unit_vectors
 
 
@@ -42,10 +42,10 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
 
-def nmi_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
-    """Return the influence of each item on the normalized mutual information of classes and clusters, `(n,)`.
+def nmi_pseudovalues(labels: Tensor, clusters: ItemValues) -> ItemValues:
+    """Return the pseudovalue of each item for the normalized mutual information of classes and clusters, `(n,)`.
 
-    >>> nmi_influences(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
+    >>> nmi_pseudovalues(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
     1.0
     """
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
@@ -58,11 +58,11 @@ def nmi_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
     from sklearn.metrics import normalized_mutual_info_score
 
     value = float(normalized_mutual_info_score(labels.numpy(), clusters))
-    return influence_values(value, nmi, len(labels))
+    return compute_pseudovalues(value, nmi, len(labels))
 
 
-def ari_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
-    """Return the influence of each item on the adjusted Rand index of classes and clusters, `(n,)`."""
+def ari_pseudovalues(labels: Tensor, clusters: ItemValues) -> ItemValues:
+    """Return the pseudovalue of each item for the adjusted Rand index of classes and clusters, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 
     def ari(weights: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def ari_influences(labels: Tensor, clusters: ItemValues) -> ItemValues:
     from sklearn.metrics import adjusted_rand_score
 
     value = float(adjusted_rand_score(labels.numpy(), clusters))
-    return influence_values(value, ari, len(labels))
+    return compute_pseudovalues(value, ari, len(labels))
 
 
 def _entropy(shares: Tensor) -> Tensor:

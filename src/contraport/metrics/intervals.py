@@ -62,7 +62,7 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
 def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
     """Return the bootstrap means, `(b,)`, of a metric that is at most 1; none exceeds 1.
 
-    Item values that are influences may have a mean above 1 on a resample. The change of the mean is therefore applied
+    Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])

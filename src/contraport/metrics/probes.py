@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.vector_search import Rows, calibrate_search, scale_rows, top_products_and_indices
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
-from contraport.metrics.influence import influence_values
+from contraport.metrics.pseudovalues import compute_pseudovalues
 from contraport.metrics.retrieval import check_equal_widths, check_labels, check_points, scale_to_unit_length
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -184,7 +184,7 @@ def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[An
     gap between their bin's accuracy and confidence, without its bias: the product of (correct - confidence) is averaged
     over pairs of different items. It is 0 on average for calibrated probabilities and may be negative; the plain
     squared gap would grow as bins get smaller. A bin of one item is left out. Kumar, Liang and Ma, "Verified
-    uncertainty calibration" (NeurIPS 2019), section 4. The values per item are influences (module `influence`).
+    uncertainty calibration" (NeurIPS 2019), section 4. The values per item are pseudovalues (module `pseudovalues`).
 
     >>> values = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
     >>> round(float(squared_calibration_error_per_item(values).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
@@ -205,7 +205,7 @@ def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[An
 
     with torch.no_grad():
         value = float(squared_error(torch.ones_like(correct)))
-    return influence_values(value, squared_error, len(correct))
+    return compute_pseudovalues(value, squared_error, len(correct))
 
 
 _FeaturesLabelsDomains = tuple[Tensor, Tensor, Tensor]

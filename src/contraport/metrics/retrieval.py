@@ -376,8 +376,8 @@ class LinkRanking:
         self._check_depth(k)
         return np.asarray(self.pair_ranks <= k)
 
-    def row_recall_influences_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the influence of each row on the recall@k of all test pairs, (rows,); their mean is the recall.
+    def row_recall_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return the pseudovalue of each row for the recall@k of all test pairs, (rows,); their mean is the recall.
 
         The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A
         bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.

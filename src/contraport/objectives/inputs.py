@@ -313,7 +313,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def check_dense(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise `UsageError` if a tensor is sparse, or on the device meta although the given device is not."""
+    """Raise `UsageError` if a tensor is sparse, or has no values: it is on the device meta, and `device` is another."""
     if value.layout != torch.strided:
         raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and device.type != "meta":

@@ -361,7 +361,10 @@ class LayoutTraits(NamedTuple):
 
 
 class Component(NonDefaultsReprMixin):
-    """Base class of layouts, constraints, targets and divergences, which checks Boolean fields of dataclasses."""
+    """Base class of layouts, constraints, targets and divergences.
+
+    It checks that Boolean fields of these dataclasses have Boolean values.
+    """
 
     def __post_init__(self) -> None:
         instance: Any = self

@@ -412,7 +412,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
 
 
 def _find_saved_features(options: ItemSearchOptions) -> Features | None:
-    """Return the features of the items to search; None if the option `features` is a run that embeds them."""
+    """Return the features of the items to search; None if `features` is a run, which must embed them first."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         path = as_run_folder(source).path

@@ -54,17 +54,14 @@ class OnlineMetrics(Callback):
 
 def build_eval_context_factory(
     settings: Settings, components: TrainingComponents, dataset: Dataset
-) -> EvalContextFactory | None:
-    """Build the function that creates the evaluation context of the online metrics; None without online metrics.
+) -> EvalContextFactory:
+    """Build the function that creates the evaluation context of the online metrics.
 
     The items are a fixed random subset of at most 2,000 training items: one half to fit probes, the other to score
     them. No test item is used.
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
-    scheduled = list_scheduled_metrics(settings)
-    if not scheduled:
-        return None
     # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.probes import check_enough_neighbors
@@ -83,7 +80,7 @@ def build_eval_context_factory(
         )
 
     context = build_context(torch.device("cpu"))
-    for metric, _ in scheduled:
+    for metric, _ in list_scheduled_metrics(settings):
         need = metric.first_unmet_requirement(context)
         check(
             need is None, f"online_metrics: {metric.title} cannot be computed: {need and need.reason}.", "unavailable"

@@ -28,6 +28,7 @@ from contraport.encoders.lora import with_merged_lora
 from contraport.errors import check
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
+from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
 from contraport.training.components.data_builder import (
@@ -103,7 +104,8 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
-            online_eval = build_eval_context_factory(settings, components, dataset)
+            scheduled = list_scheduled_metrics(settings)
+            online_eval = build_eval_context_factory(settings, components, dataset) if scheduled else None
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.method)
             # A folder cannot store an encoder that is a module of the user.

@@ -276,7 +276,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     expected, whole = (score_pairs(paired, statistic="canonical") for paired in (exact, noisy))
     assert find_projection_message(noisy.features) is None
-    monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_DIRECTIONS", 20)
+    monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_FITTED_WIDTH", 20)
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     assert [linear.shape[0] for linear in noisy.cross_fitted_canonical_maps.fold_maps[0]] == [90, 90]
     np.testing.assert_allclose(score_pairs(exact, statistic="canonical"), expected, atol=1e-4)

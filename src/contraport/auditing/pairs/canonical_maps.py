@@ -21,7 +21,7 @@ NUM_FOLDS = 5
 RIDGE = 0.05
 """Ridge on each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
 
-MAX_DIRECTIONS = 512
+MAX_FITTED_WIDTH = 512
 """Maximum width of features that maps are fitted to; wider ones are projected to this many directions of largest
 variance. The time to fit grows with the cube of the width, and more directions than pairs mostly hold noise."""
 
@@ -49,8 +49,8 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
-    correlations as its singular values. Features wider than `MAX_DIRECTIONS` are restricted to that many directions of
-    largest variance, shared by the folds; if they vary in fewer directions, nothing is lost.
+    correlations as its singular values. Features wider than `MAX_FITTED_WIDTH` are restricted to that many directions
+    of largest variance, shared by the folds; if they vary in fewer directions, nothing is lost.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
@@ -106,33 +106,32 @@ def _project_rows(rows: Tensor, basis: Tensor | None) -> Tensor:
 def find_projection_message(features: tuple[Rows, Rows]) -> str | None:
     """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
     widths = [values.shape[1] for values in features]
-    if max(widths) <= MAX_DIRECTIONS:
+    if max(widths) <= MAX_FITTED_WIDTH:
         return None
     sizes = " and ".join(f"{width:,}" for width in widths)
-    return (
-        f"features of {sizes} numbers: canonical correlations use their {MAX_DIRECTIONS} directions of largest variance"
-    )
+    used = f"{MAX_FITTED_WIDTH} directions of largest variance"
+    return f"features of {sizes} numbers: canonical correlations use their {used}"
 
 
 def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return orthonormal directions of largest variance, ``(F, MAX_DIRECTIONS)``, of the rows `pool`, ``(m,)``.
+    """Return orthonormal directions of largest variance, ``(F, MAX_FITTED_WIDTH)``, of the rows `pool`, ``(m,)``.
 
-    None if the rows are not wider than `MAX_DIRECTIONS`. The directions are approximate, by randomized subspace
+    None if the rows are not wider than `MAX_FITTED_WIDTH`. The directions are approximate, by randomized subspace
     iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """
     width = values.shape[1]
-    if width <= MAX_DIRECTIONS:
+    if width <= MAX_FITTED_WIDTH:
         return None
     generator = torch_generator("audit.canonical_directions", len(pool), width)
     basis = None
     for _ in range(3):
-        product = torch.zeros(width, MAX_DIRECTIONS, device=pool.device)
+        product = torch.zeros(width, MAX_FITTED_WIDTH, device=pool.device)
         for block in pool.split(max(1, MAX_VALUES_AT_A_TIME // width)):
             rows = values[block] - center
             if basis is None:
-                drawn = torch.randn(len(rows), MAX_DIRECTIONS, generator=generator).to(rows.device)
+                drawn = torch.randn(len(rows), MAX_FITTED_WIDTH, generator=generator).to(rows.device)
             else:
                 drawn = rows @ basis
             product += rows.T @ drawn

@@ -31,7 +31,7 @@ _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers
 def load_npz(path: str, split: str, test_fraction: float | None = None) -> Dataset:
     """Load one split of an `.npz` file.
 
-    Large arrays are mapped to memory if the file is not compressed.
+    Large arrays are memory-mapped if the file is not compressed.
 
     Keys: ``x``, or for several views ``view0``, ``view1``, ... or two or more other names, which become their names;
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
@@ -42,7 +42,7 @@ def load_npz(path: str, split: str, test_fraction: float | None = None) -> Datas
 
 @data_format("an array", suffixes=[".npy"])
 def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npy` file, which holds one view without labels, mapped to memory."""
+    """Load one split of an `.npy` file as a memory-mapped dataset of one view without labels."""
     array = read_npy("data", path, mmap_mode="r")
     return dataset_from_arrays({"x": array}, path, split, test_fraction, owns_arrays=True)
 

@@ -227,7 +227,7 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 
 
 def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
-    """Load one split of time series from the `.ts` files of both splits, padded with their last values."""
+    """Load one split of time series; each is padded with its last value to the longest of both `.ts` files."""
     folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")

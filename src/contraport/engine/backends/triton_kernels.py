@@ -41,7 +41,7 @@ def row_sums_kernel(
     The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
     weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
     """
-    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     total = tl.zeros([BLOCK_M], tl.float32)
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
@@ -84,7 +84,7 @@ def weighted_products_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     first, last = _own_column_bounds(m, BLOCK_N)
@@ -120,7 +120,7 @@ def pair_weights_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     y_block = _load_block(y, columns, depth, m, D)
     w = _weight_tile(
@@ -205,11 +205,11 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 
 
 @triton.jit
-def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
     """Return this program's row indices, the first BLOCK_D coordinate indices, and the block of embeddings there."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
-    return rows, depth, _load_block(x, rows, depth, n, D)
+    return rows, depth, _load_block(x, rows, depth, num_rows, D)
 
 
 @triton.jit

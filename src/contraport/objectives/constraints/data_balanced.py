@@ -72,10 +72,10 @@ class DataBalanced(ItemAverages, Constraint):
             stored = self.log_average.view(-1)[row_positions]
             mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
             f = -torch.where(stored.isnan(), mean, stored).to(like)
-            num_rows = self._count_seen_items(row_positions, 0).to(like)
+            num_rows = self._count_items_seen_so_far(row_positions, 0).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
         g = -self.update_log_averages(column_positions, column_values).detach()
-        columns = self._count_seen_items(column_positions, 1).to(like)
+        columns = self._count_items_seen_so_far(column_positions, 1).to(like)
         row_values = self._estimate_log_row_means(geometry, pattern, g, columns)
         f = -self.update_log_averages(row_positions, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
@@ -93,8 +93,8 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _count_seen_items(self, positions: Tensor, side: int) -> Tensor:
-        """Count the rows (side 0) or columns (side 1) of the data seen so far, including those at `positions`."""
+    def _count_items_seen_so_far(self, positions: Tensor, side: int) -> Tensor:
+        """Count the different rows (side 0) or columns (side 1) seen so far, including those at `positions`."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[positions] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()

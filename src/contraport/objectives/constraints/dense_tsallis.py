@@ -24,7 +24,7 @@ _TEMPERATURE_COOLING_FACTOR = 4.0
 class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, with its dual potentials; differentiable in costs and marginals."""
 
-    has_row_potentials: bool = False
+    has_potential_per_row: bool = False
 
     @property
     def logit_geometry(self) -> Geometry:
@@ -99,8 +99,8 @@ class _TsallisDualProblem:
     row_masses: Tensor
     column_masses: Tensor | None
 
-    def gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient of the dual objective: the required masses minus those of the plan."""
+    def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the gradient in f and, after it, in g as one vector: the required masses minus those of the plan."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
@@ -165,7 +165,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
         UsageError: the error stays above 1e-6 of the total mass.
     """
     total, value = dual.row_masses.sum(), dual.objective_value(f, g)
-    residual = dual.gradient(f, g)
+    residual = dual.flat_gradient(f, g)
     for _ in range(200):
         error = residual.abs().sum()
         if error <= tolerance * total:
@@ -177,7 +177,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
         for halving in range(40):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
-            new, remaining = dual.objective_value(*trial), dual.gradient(*trial)
+            new, remaining = dual.objective_value(*trial), dual.flat_gradient(*trial)
             # Near the end the objective no longer resolves a step, whose residual still falls.
             falls = bool(torch.isfinite(new)) and bool(remaining.abs().sum() < 0.5 * error)
             if falls or new >= value + 1e-4 * size * slope:

@@ -54,9 +54,9 @@ class TsallisPlan(Plan):
         return self.problem.logit_geometry
 
     @property
-    def has_row_potentials(self) -> bool:
+    def has_potential_per_row(self) -> bool:
         """True if each row has its own potential; otherwise all rows share one."""
-        return self.problem.has_row_potentials
+        return self.problem.has_potential_per_row
 
     def regularizer_conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
@@ -65,7 +65,7 @@ class TsallisPlan(Plan):
         """
         row_values = self.problem.log_row_sums(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
-        return row_values + threshold if self.has_row_potentials else row_values.sum() + threshold[0]
+        return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +80,19 @@ class TsallisProblem(HostLoop):
     Attributes:
         logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
         order: Order of the Tsallis entropy, at most 2 and not 1.
-        has_row_potentials: Whether each row has mass 1, with its own potential; otherwise all rows share one, and all
-            pairs have mass 1.
+        has_potential_per_row: Whether each row has mass 1, with its own potential; otherwise all rows share one, and
+            all pairs have mass 1.
     """
 
     logit_geometry: Geometry
     order: float
-    has_row_potentials: bool
+    has_potential_per_row: bool
 
     @property
     def pairs_per_unit_mass(self) -> int:
         """Number of pairs whose masses add up to 1: those of a row, or all."""
         n, m = self.logit_geometry.shape
-        return m if self.has_row_potentials else n * m
+        return m if self.has_potential_per_row else n * m
 
     @property
     def exponent(self) -> float:
@@ -180,7 +180,7 @@ class TsallisProblem(HostLoop):
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
         """Return the log-sum of each row, (N,); if all rows share a potential, the log-sum of all pairs N times."""
-        return log_row_sums if self.has_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
+        return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @accept_deprecated_keywords(mass_constraint="over")
@@ -258,10 +258,10 @@ class Tsallis(Constraint):
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
         """Solve for the plan from rows to columns. The mass of each row is fixed; for ``"simplex"``, only the total."""
-        n, has_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
-        share = 1 / n if has_row_potentials else 1.0
+        n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
+        share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
-        problem, like = TsallisProblem(logits, self.order, has_row_potentials), logits.log_kernel.inputs[0]
+        problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
         count, limit = problem.pairs_per_unit_mass, 0.9 * math.log(torch.finfo(like.dtype).max)
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
@@ -279,7 +279,7 @@ class Tsallis(Constraint):
             geometry=problem.build_geometry(potential, problem.exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
-            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_row_potentials else None,
+            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,
             cost_geometry=geometry,
             problem=problem,
             potential=potential,

@@ -265,7 +265,7 @@ class ClosedFormQuadratic(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals, counts = -plan.kernel_geometry.log_kernel.weighted_row_sums(compared), compared.row_counts(plan.f)
+        totals, counts = -plan.kernel_geometry.log_kernel.row_inner_products(compared), compared.row_counts(plan.f)
         mass = 1.0
         if self.mass_constraint == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))

@@ -181,7 +181,7 @@ class FenchelYoung(Divergence):
             message = f"divergence: FenchelYoung requires a plan of Tsallis of order 2, got a {got}."
             raise UsageError(message, kind="constraint")
         mass = target.row_mass()
-        shared = mass if plan.has_row_potentials else mass.sum()
+        shared = mass if plan.has_potential_per_row else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
         return (
             mass * plan.regularizer_conjugate()
@@ -302,7 +302,7 @@ class PlanUniformity(Divergence):
         count = row_counts.sum()
         # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
         mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
-        log_total = plan.geometry.log_kernel.weighted_row_sums(negatives).sum()
+        log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
         log_total = log_total + row_counts @ plan.f + column_counts @ plan.g
         # Without negatives, or without mass on them, the penalty is 0 and has no gradient.
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)

@@ -127,7 +127,7 @@ class Neighbors(Target):
 
 
 def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, from ``features=`` of the call.
+    """Return the features of the rows and of the columns of a block, taken from the argument `features` of the call.
 
     Both are one tensor if rows and columns are the same.
     """

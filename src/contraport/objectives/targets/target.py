@@ -75,7 +75,7 @@ class TargetPlan(ABC):
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), with masked pairs."""
-        return log_kernel.weighted_row_sums(self)
+        return log_kernel.row_inner_products(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         """Return the relative entropy of each row, sum_j p_ij log(p_ij / P_ij), (N,), to a plan P = exp(log K + f + g).
@@ -98,9 +98,9 @@ class TargetPlan(ABC):
 
         return map_row_blocks(sum_block, plan.shape)
 
-    def target_weighted_row_sums(self, plan: Plan, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def target_weighted_row_sums(self, plan: Plan, function_of_log_mass: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
-        return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
+        return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_mass(log_plan))
 
 
 class Target(Component, ABC):
@@ -351,7 +351,7 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
 
 
 def _elementwise_p_log_p(mass: Tensor) -> Tensor:
-    """Return p log p of each entry; at p = 0 the value and the gradient are 0, as the true gradient is infinite."""
+    """Return p log p of each entry; at p = 0 the gradient is set to 0 instead of infinity."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 

@@ -44,7 +44,7 @@ def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str
         "low": low,
         "high": high,
         "histogram": assets.add_plot(f"scores-{run.position}", _draw_histogram(scores, mismatched, run.color), label),
-        "lowest_pairs": _list_lowest_pairs(assets, run, scores, estimate_pair_fdrs(scores, mismatched, rate)),
+        "lowest_pairs": _build_lowest_pair_rows(assets, run, scores, estimate_pair_fdrs(scores, mismatched, rate)),
         "view_names": [str(name) for name in run.figure_arrays.get("worst_views", ("first view", "second view"))],
     }
 
@@ -77,10 +77,10 @@ def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> F
     )
 
 
-def _list_lowest_pairs(
+def _build_lowest_pair_rows(
     assets: PageAssets, run: ReportedRun, scores: np.ndarray, fdrs: np.ndarray
 ) -> list[dict[str, Any]]:
-    """List the pairs of the lowest scores for the template, and add previews of them to the page."""
+    """Build the table rows of the pairs with the lowest scores, and add previews of them to the page."""
     assert run.online_audit_arrays
     partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]

@@ -95,6 +95,7 @@ class Checkpoints(Callback):
         self._stop.install_handlers()
 
     def after_batch(self, loop: Loop) -> None:
+        """Save a checkpoint if one is due; raise `TrainingStopped` after Ctrl-C or SIGTERM."""
         # The last batch is followed by after_epoch, which saves.
         if loop.completed_micro_batches > 0 or loop.is_last_batch:
             return

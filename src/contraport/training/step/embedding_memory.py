@@ -73,7 +73,7 @@ class Queue(EmbeddingMemory):
         self.register_buffer("written", torch.tensor(0))
 
     def get_extra_negatives(self, view: int) -> ExtraNegatives:
-        """Return the stored embeddings of a view with their item ids; fewer than `size` until the queue is full."""
+        """Return the stored embeddings of the view and their item ids; fewer than `size` until the queue is full."""
         return ExtraNegatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:

@@ -292,6 +292,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
         return super().batch_size_warning(items) if self.memory is None else None
 
     def after_step(self) -> None:
+        """Move the embeddings staged in the step into the memory."""
         if self.memory is not None:
             self.memory.after_step()
 
@@ -347,6 +348,7 @@ class PrototypeLoss(ObjectiveStepLoss):
 
     @torch.no_grad()
     def after_step(self) -> None:
+        """Normalize the prototypes."""
         self.prototypes.copy_(F.normalize(self.prototypes))
 
 
@@ -402,6 +404,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
     @torch.no_grad()
     def after_step(self) -> None:
+        """Move the embeddings staged in the step into the queue."""
         size = len(self.queue)
         recent = torch.cat([*reversed(self._staged), self.queue[: int(self.written)]])[:size]
         self.queue[: len(recent)] = recent

@@ -1,7 +1,7 @@
-"""Influence of each item on metrics that are not means over items, for their bootstrap intervals.
+"""Pseudovalues of items for metrics that are not means over items, for their bootstrap intervals.
 
 Such a metric is a function of weights `(n,)`, all 1 for the plain value. Its slope in the weight of item i, times n and
-added to the value, is the influence value of item i. The mean of the influence values is the metric, and their mean
+added to the value, is the pseudovalue of item i. The mean of the pseudovalues is the metric, and their mean
 under bootstrap counts is, to first order, the metric of the resampled items. This is the infinitesimal jackknife
 (Efron, "The jackknife, the bootstrap and other resampling plans", 1982, chapter 6). Resampling itself would pair an
 item with its own copies, at distance zero.
@@ -30,8 +30,8 @@ from contraport.metrics.intervals import ItemValues
 from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
-def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
-    """Return each item's influence on a statistic, `(items,)`, by autograd, shifted so that their mean is `value`.
+def compute_pseudovalues(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
+    """Return each item's pseudovalue of a statistic, `(items,)`, by autograd, shifted so that their mean is `value`.
 
     Args:
         value: the statistic with all weights 1.
@@ -39,27 +39,27 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
         items: number of items.
 
     >>> x = torch.tensor([1.0, 2.0, 6.0])
-    >>> influence_values(3.0, lambda weights: (weights * x).sum() / weights.sum(), 3).round(6).tolist()
+    >>> compute_pseudovalues(3.0, lambda weights: (weights * x).sum() / weights.sum(), 3).round(6).tolist()
     [1.0, 2.0, 6.0]
     """
     weights = torch.ones(items, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         (slopes,) = torch.autograd.grad(statistic(weights), weights)
-    return recenter_influences(value, items * slopes)
+    return recenter_pseudovalues(value, items * slopes)
 
 
-def recenter_influences(mean: float, influences: Tensor) -> ItemValues:
-    """Shift influences `(n,)` so that their mean is `mean`; if one of them is not finite, all become this mean."""
-    if not influences.isfinite().all():
-        return np.full(len(influences), mean)
-    return np.asarray((mean + influences - influences.mean()).cpu().numpy())
+def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
+    """Shift pseudovalues `(n,)` so that their mean is `mean`; if one of them is not finite, all become this mean."""
+    if not pseudovalues.isfinite().all():
+        return np.full(len(pseudovalues), mean)
+    return np.asarray((mean + pseudovalues - pseudovalues.mean()).cpu().numpy())
 
 
-def uniformity_influences(z: Tensor) -> ItemValues:
-    """Return the influence of each item on the uniformity, `(n,)`; items outside the fixed random subset have none.
+def uniformity_pseudovalues(z: Tensor) -> ItemValues:
+    """Return the pseudovalue of each item for the uniformity, `(n,)`; items outside the fixed random subset have none.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-    >>> bool(abs(uniformity_influences(z).mean() - uniformity(z)) < 1e-6)
+    >>> bool(abs(uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)
     True
     """
     value, subset = uniformity(z), fixed_subset_positions(len(z))
@@ -68,20 +68,20 @@ def uniformity_influences(z: Tensor) -> ItemValues:
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
     slopes[subset] = 2 * (potentials.cpu() / mean - 1) * (len(z) / len(subset)) if mean > 0 else 0.0
-    return recenter_influences(value, slopes)
+    return recenter_pseudovalues(value, slopes)
 
 
-def tolerance_influences(z: Tensor, labels: Tensor) -> ItemValues:
-    """Return the influence of each item on the tolerance, `(n,)`."""
+def tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
+    """Return the pseudovalue of each item for the tolerance, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
     cosine_sums = (points * sums[codes]).sum(dim=1) - points.square().sum(dim=1)  # with the others of its class
     others = sizes[codes] - 1
-    return recenter_influences(value, 2 * (cosine_sums - value * others) / others.mean())
+    return recenter_pseudovalues(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
-def effective_rank_influences(features: Tensor) -> ItemValues:
-    """Return the influence of each item on the effective rank of the features, `(n,)`."""
+def effective_rank_pseudovalues(features: Tensor) -> ItemValues:
+    """Return the pseudovalue of each item for the effective rank of the features, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues.
@@ -98,11 +98,11 @@ def effective_rank_influences(features: Tensor) -> ItemValues:
     total = singular_values.sum()
     shares = singular_values / total
     slopes = -value * (shares.log() + torch.special.entr(shares).sum()) / total / (2 * singular_values)
-    return recenter_influences(value, len(x) * squares[:, positive] @ slopes)
+    return recenter_pseudovalues(value, len(x) * squares[:, positive] @ slopes)
 
 
-def hubness_influences(z: Tensor) -> ItemValues:
-    """Return the influence of each item on the hubness, `(n,)`."""
+def hubness_pseudovalues(z: Tensor) -> ItemValues:
+    """Return the pseudovalue of each item for the hubness, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 
@@ -110,7 +110,7 @@ def hubness_influences(z: Tensor) -> ItemValues:
         votes = weights.repeat_interleave(HUBNESS_NEIGHBORS)
         return weighted_skewness(weights.new_zeros(len(subset)).index_add(0, nearest.flatten(), votes), weights)
 
-    inside = influence_values(value, weighted_hubness, len(subset))
+    inside = compute_pseudovalues(value, weighted_hubness, len(subset))
     slopes = torch.zeros(len(z), dtype=torch.float64)
     slopes[subset] = torch.from_numpy(inside - value) * (len(z) / len(subset))
-    return recenter_influences(value, slopes)
+    return recenter_pseudovalues(value, slopes)

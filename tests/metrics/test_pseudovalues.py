@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
-from contraport.metrics import clustering, influence
+from contraport.metrics import clustering, pseudovalues
 from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.intervals import (
     MetricResult,
@@ -61,16 +61,19 @@ def calibration(x, y, c):
 
 
 NUMBERS = {
-    "uniformity": (uniformity, lambda x, y, c: influence.uniformity_influences(torch.from_numpy(x))),
-    "tolerance": (tolerance, lambda x, y, c: influence.tolerance_influences(torch.from_numpy(x), torch.from_numpy(y))),
-    "effective rank": (effective_rank, lambda x, y, c: influence.effective_rank_influences(torch.from_numpy(x))),
+    "uniformity": (uniformity, lambda x, y, c: pseudovalues.uniformity_pseudovalues(torch.from_numpy(x))),
+    "tolerance": (
+        tolerance,
+        lambda x, y, c: pseudovalues.tolerance_pseudovalues(torch.from_numpy(x), torch.from_numpy(y)),
+    ),
+    "effective rank": (effective_rank, lambda x, y, c: pseudovalues.effective_rank_pseudovalues(torch.from_numpy(x))),
     "nmi": (
         lambda x, y, c: normalized_mutual_info_score(y, c),
-        lambda x, y, c: clustering.nmi_influences(torch.from_numpy(y), c),
+        lambda x, y, c: clustering.nmi_pseudovalues(torch.from_numpy(y), c),
     ),
     "ari": (
         lambda x, y, c: adjusted_rand_score(y, c),
-        lambda x, y, c: clustering.ari_influences(torch.from_numpy(y), c),
+        lambda x, y, c: clustering.ari_pseudovalues(torch.from_numpy(y), c),
     ),
     "calibration": (
         calibration,
@@ -81,9 +84,9 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_influence_agrees_with_leave_one_out(name: str) -> None:
-    number, influences = NUMBERS[name]
+    number, per_item = NUMBERS[name]
     given = drawn(0)
-    found, value = influences(*given), number(*given)
+    found, value = per_item(*given), number(*given)
     assert found.mean() == pytest.approx(value, abs=1e-6)
     left_out = np.array([number(*(np.delete(of, item, axis=0) for of in given)) for item in range(ITEMS)])
     lacking = (ITEMS - 1) * (value - left_out)
@@ -93,8 +96,8 @@ def test_influence_agrees_with_leave_one_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
 def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None:
-    number, influences = NUMBERS[name]
-    seen = [(influences(*given), number(*given)) for given in map(drawn, range(40))]
+    number, per_item = NUMBERS[name]
+    seen = [(per_item(*given), number(*given)) for given in map(drawn, range(40))]
     spread = np.std([value for _, value in seen])
     widths = [np.subtract(*bootstrap_interval(MetricResult(found), resamples=100)[::-1]) for found, _ in seen]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
@@ -102,7 +105,7 @@ def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None
 
 def test_hubness_varies_by_less_than_its_interval() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
-    found = [influence.hubness_influences(z) for z in features]
+    found = [pseudovalues.hubness_pseudovalues(z) for z in features]
     values = [geometry.hubness(z) for z in features]
     assert [of.mean() for of in found] == pytest.approx(values)
     assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
@@ -121,40 +124,40 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
     ones, step = np.ones(ITEMS), 1e-4 * np.eye(ITEMS)
     slopes = np.array([(number(ones + one) - number(ones - one)) / 2e-4 for one in step])
     expected = stats.skew(np.bincount(near.ravel(), minlength=ITEMS)) + ITEMS * (slopes - slopes.mean())
-    assert influence.hubness_influences(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
+    assert pseudovalues.hubness_pseudovalues(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    alone = [of(z).std() for of in (influence.uniformity_influences, influence.hubness_influences)]
+    alone = [of(z).std() for of in (pseudovalues.uniformity_pseudovalues, pseudovalues.hubness_pseudovalues)]
     monkeypatch.setattr(geometry, "MAX_PAIRWISE_METRIC_ITEMS", 100)
     for of, number in (
-        (influence.uniformity_influences, geometry.uniformity),
-        (influence.hubness_influences, geometry.hubness),
+        (pseudovalues.uniformity_pseudovalues, geometry.uniformity),
+        (pseudovalues.hubness_pseudovalues, geometry.hubness),
     ):
         found = of(z)
         assert found.mean() == pytest.approx(number(z))
         assert (abs(found - found.mean()) > 1e-9).sum() <= 100
-    few = [of(z).std() for of in (influence.uniformity_influences, influence.hubness_influences)]
+    few = [of(z).std() for of in (pseudovalues.uniformity_pseudovalues, pseudovalues.hubness_pseudovalues)]
     assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
 
 
-def test_zero_features_do_not_change_effective_rank_influences() -> None:
+def test_zero_features_do_not_change_effective_rank_pseudovalues() -> None:
     """With more features than items the other Gram matrix is used."""
     x = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wide = torch.cat([x, torch.zeros(40, 60)], dim=1)
-    assert influence.effective_rank_influences(wide) == pytest.approx(influence.effective_rank_influences(x))
+    assert pseudovalues.effective_rank_pseudovalues(wide) == pytest.approx(pseudovalues.effective_rank_pseudovalues(x))
 
 
 def test_influence_is_finite_for_constant_features() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
     for found in (
-        influence.uniformity_influences(same),
-        influence.tolerance_influences(same, labels),
-        influence.effective_rank_influences(same),
-        influence.hubness_influences(torch.eye(20)[torch.arange(20) % 20]),
-        clustering.ari_influences(labels, np.zeros(20, dtype=int)),
-        clustering.nmi_influences(torch.zeros(20), np.zeros(20, dtype=int)),
+        pseudovalues.uniformity_pseudovalues(same),
+        pseudovalues.tolerance_pseudovalues(same, labels),
+        pseudovalues.effective_rank_pseudovalues(same),
+        pseudovalues.hubness_pseudovalues(torch.eye(20)[torch.arange(20) % 20]),
+        clustering.ari_pseudovalues(labels, np.zeros(20, dtype=int)),
+        clustering.nmi_pseudovalues(torch.zeros(20), np.zeros(20, dtype=int)),
     ):
         assert np.isfinite(found).all()
 
@@ -165,7 +168,7 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
     found = labels.numpy().copy()
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
-    plain = clustering.ari_influences(labels, found)
+    plain = clustering.ari_pseudovalues(labels, found)
     low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_at_most_one))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
@@ -176,6 +179,6 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
 def test_nmi_interval_stays_above_zero() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
-    plain = clustering.nmi_influences(labels, found)
+    plain = clustering.nmi_pseudovalues(labels, found)
     low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_from_zero_to_one))
     assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3
