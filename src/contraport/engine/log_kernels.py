@@ -60,6 +60,7 @@ class LinearOperator(Protocol):
     tile="tile_with_link_input",
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
+    weighted_row_sums="row_inner_products",
 )
 class LogKernel(ABC):
     """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
