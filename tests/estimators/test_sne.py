@@ -328,3 +328,11 @@ def test_does_not_stop_while_the_points_spread():
     noise = np.random.default_rng(0).normal(size=(50, 1000))
     found = TSNE(perplexity=30, random_state=0, method="exact").fit(noise)
     assert found.embedding_.std() > 0.1
+
+
+@pytest.mark.parametrize(("items", "perplexity", "seed"), [(5, 1.2, 0), (4, 1.5, 1)])
+def test_sne_of_few_items_does_not_diverge(items, perplexity, seed):
+    """The neighbor of all other items has several times the usual curvature; a map worse than one point diverged."""
+    X = np.random.default_rng(seed).normal(size=(items, 4))
+    fitted = SNE(perplexity=perplexity, random_state=0, method="exact", max_iter=600).fit(X)
+    assert fitted.kl_divergence_ < 0.5 * np.log((items - 1) / perplexity)

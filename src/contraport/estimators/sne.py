@@ -121,8 +121,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
             if self.encoder is None:
                 embedding = self._build_initial_embedding(data.flatten(1)).requires_grad_()
-                descent = _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(data)))
-                self._minimize(build, lambda: embedding, descent)
+                self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(
@@ -198,6 +197,10 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise unknown_name_error("learning_rate", self.learning_rate, ["auto"])
         check_positive("learning_rate", self.learning_rate)
         return (float(self.learning_rate),) * 2
+
+    def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
+        """Build the optimizer of an embedding that is fitted to a plan of the data, (n, n)."""
+        return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
         """Build the initial embedding, (n, n_components): principal components, random, or the array `init`."""
@@ -288,8 +291,8 @@ class SNE(_NeighborEmbedding):
         n_components: dimension of the embedding.
         perplexity: effective number of neighbors, from 1 to below n - 1.
         early_exaggeration: factor of the attraction in the first 250 iterations, at least 1.
-        learning_rate: learning rate; ``"auto"`` is n / 4, divided by the early exaggeration during it, or 0.001 for an
-            encoder.
+        learning_rate: learning rate; ``"auto"`` is n / 4, or less for SNE with items that are neighbors of many others,
+            divided by the early exaggeration during it; 0.001 for an encoder.
         max_iter: maximum number of iterations.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         method: ``"sparse"``: P has the 3 * perplexity nearest neighbors of each item; ``"exact"``: P has all, in O(n^2)
@@ -324,6 +327,20 @@ class SNE(_NeighborEmbedding):
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         """Build the Gaussian kernel and the constraint that each row has mass 1 / n."""
         return Gibbs("sqeuclidean", 1.0), Rows()
+
+    def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
+        """Build the optimizer, stable at any distance between the points.
+
+        Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
+        most four times the largest mass of a row and a column. For an item that is a neighbor of many, this is more
+        than the automatic learning rate is for.
+        """
+        early, late = self._resolve_early_and_late_learning_rates(len(plan))
+        if self.learning_rate == "auto":
+            mass = float((plan.sum(0) + plan.sum(1)).to_dense().max())
+            late = min(late, 1 / (2 * mass))
+            early = late / self.early_exaggeration
+        return _MomentumWithGains([embedding], early, late, max_gain=1.0)
 
 
 class TSNE(_NeighborEmbedding):
@@ -360,8 +377,8 @@ class _MomentumWithGains(torch.optim.Optimizer):
     Source: Jacobs (1988), Increased rates of convergence through learning rate adaptation, as used by van der Maaten.
     """
 
-    def __init__(self, parameters: list[Tensor], lr: float, late_lr: float) -> None:
-        super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5})
+    def __init__(self, parameters: list[Tensor], lr: float, late_lr: float, max_gain: float = math.inf) -> None:
+        super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5, "max_gain": max_gain})
         self._initial = [parameter.detach().clone() for parameter in parameters]
 
     @torch.no_grad()
@@ -388,6 +405,6 @@ class _MomentumWithGains(torch.optim.Optimizer):
                     state["gains"], state["velocity"] = torch.ones_like(parameter), torch.zeros_like(parameter)
                 gains, velocity = state["gains"], state["velocity"]
                 persists = velocity * parameter.grad < 0
-                gains.copy_(torch.where(persists, gains + 0.2, gains * 0.8).clamp_(min=0.01))
+                gains.copy_(torch.where(persists, gains + 0.2, gains * 0.8).clamp_(0.01, group["max_gain"]))
                 velocity.mul_(group["momentum"]).sub_(group["lr"] * gains * parameter.grad)
                 parameter.add_(velocity)
