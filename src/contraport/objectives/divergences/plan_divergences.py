@@ -97,7 +97,8 @@ class ReverseKL(Divergence):
 class SquaredL2(Divergence):
     """Squared Euclidean distance of the plan from the target plan, N/2 sum (P - t)^2.
 
-    Rows count by their shares, not by their mass.
+    If all rows have mass 1/N, it is half the mean over rows of the squared distance of N P from N t. With other
+    marginals, a row counts by the square of its mass.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.SquaredL2())
