@@ -71,3 +71,11 @@ def test_geometry_rejects_wrong_shapes() -> None:
         uniformity(random(1, 2))
     with raises_usage_error("z0.shape"):
         alignment(random(0, 2), random(0, 2))
+
+
+def test_trustworthiness_does_not_depend_on_the_origin():
+    x = (torch.randn(100, 5, generator=torch.Generator().manual_seed(0)).double() * 64).round() / 64
+    z = x[:, :2].clone()
+    expected = geometry.trustworthiness(x, z, 5)
+    assert geometry.trustworthiness(x + 2.0**27, z - 2.0**27, 5) == expected
+    assert geometry.trustworthiness(torch.eye(30) + 0.1, z[:30], 5) == 1  # all distances in the data are equal

@@ -332,8 +332,7 @@ class SNE(_NeighborEmbedding):
         """Build the optimizer, stable at any distance between the points.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
-        most four times the largest mass of a row and a column. For an item that is a neighbor of many, this is more
-        than the automatic learning rate is for.
+        most four times the largest mass of a row and a column, which is large for a neighbor of many items.
         """
         early, late = self._resolve_early_and_late_learning_rates(len(plan))
         if self.learning_rate == "auto":

@@ -212,12 +212,14 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGH
     n = len(x)
     check(len(z) == n, f"z: must have {n} items, as x, got {len(z)}.", "shape")
     check(n > 2 * neighbors, f"z: must have more than {2 * neighbors} items, got {n}.")
+    # `cdist` expands squares, which lose small differences of large numbers. Subtracting the median keeps ties exact.
+    x, z = (points.double() - points.double().median(0).values for points in (x, z))
     order = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))
     rows = order[:MAX_TRUSTWORTHINESS_QUERIES].to(x.device)
     excess = 0.0
     for part in rows.split(max(1, MAX_PAIRS_IN_MEMORY // n)):
         within = torch.arange(len(part), device=x.device)
-        far, near = torch.cdist(x[part].double(), x.double()), torch.cdist(z[part].double(), z.double())
+        far, near = torch.cdist(x[part], x), torch.cdist(z[part], z)
         far[within, part] = near[within, part] = torch.inf
         shown = near.topk(neighbors, largest=False).indices
         ranks = torch.searchsorted(far.sort(dim=1).values, far.gather(1, shown)) + 1
