@@ -128,7 +128,7 @@ def test_halves_of_files_go(settings: dict[str, Any]) -> None:
         as_run_folder(run).checkpoints / f".last-{uuid.uuid4().hex}.ckpt",
     ):
         half.write_text("half")
-    (run.path / ".model-x1y2").mkdir()
+    (run.path / f".model-{uuid.uuid4().hex}").mkdir()
     train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert not list(run.path.rglob(".*"))
 
