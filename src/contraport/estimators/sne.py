@@ -385,7 +385,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
         """Switch to the learning rate and the larger momentum used after early exaggeration.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
-        one point, where all gradients are zero. Then the descent goes on from the initial values.
+        one point, where all gradients are zero. In that case the descent restarts from the initial values.
         """
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}

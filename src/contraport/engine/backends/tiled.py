@@ -45,7 +45,7 @@ The factor that makes up for it, up to e^(2 * 16), also amplifies what has under
 _HAS_FAST_CPU_BFLOAT16 = any(
     getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 )
-"""Whether this processor has AVX512-BF16 or AMX; checked on import, as `torch.compile` cannot trace the check."""
+"""True if this processor has AVX512-BF16 or AMX; determined on import, as `torch.compile` cannot trace it."""
 
 
 class Tile(NamedTuple):

@@ -111,7 +111,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_each_step(self) -> bool:
-        """Whether each step is checked before its update: always if `every` is 1, else until the first checkpoint."""
+        """True if each step is checked before its update: always if `every` is 1, else until the first checkpoint."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:
