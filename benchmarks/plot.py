@@ -26,7 +26,12 @@ IMAGES = Path("docs/images")
 EXPONENT_LIMIT = 1.1
 """Exponent of the reference lines of the growth of audits."""
 
-AUDIT_COLORS = {512: ORANGE, 64: BLUE}
+AUDIT_STYLES = {
+    512: (ORANGE, {"xytext": (-4, 8), "ha": "right", "va": "bottom"}),
+    64: (BLUE, {"xytext": (4, -6), "ha": "left", "va": "top"}),
+}
+"""Color and place of the labels, in points, by the length of the vectors: above the upper line, below the lower one."""
+
 DURATIONS = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36000: "10 h"}
 
 GROWTH = [
@@ -87,7 +92,7 @@ def draw_audits() -> Figure:
         row for row in json.loads(AUDITED.read_text())["results"] if row["case"] == "audit" and "note" not in row
     ]
     figure, (axes,) = create_panels(1, width=6.4, ratio=1.55)
-    for width, color in AUDIT_COLORS.items():
+    for width, (color, label_place) in AUDIT_STYLES.items():
         rows, seconds = np.array([(r["rows"], r["seconds"]) for r in results if r["width"] == width]).T
         large = rows > MAX_EXACT_NEIGHBOR_ITEMS  # smaller audits find neighbors exactly, in quadratic time
         exponent = np.polyfit(np.log(rows[large]), np.log(seconds[large]), 1)[0]
@@ -95,7 +100,7 @@ def draw_audits() -> Figure:
         axes.plot(rows, seconds, "-", color=color, marker="o", markersize=4.5, label=label)
         for place in zip(rows, seconds, strict=True):
             duration = f"{place[1]:.0f} s" if place[1] < 120 else f"{place[1] / 60:.1f} min"
-            axes.annotate(duration, place, (4, -6), textcoords="offset points", va="top", fontsize=9)
+            axes.annotate(duration, place, textcoords="offset points", fontsize=9, **label_place)
         limit = seconds[large][0] * (rows[large] / rows[large][0]) ** EXPONENT_LIMIT
         axes.plot(rows[large], limit, "--", color=GREY, linewidth=1, zorder=1)
     axes.plot([], [], "--", color=GREY, linewidth=1, label=f"limit, $n^{{{EXPONENT_LIMIT}}}$")
@@ -104,8 +109,8 @@ def draw_audits() -> Figure:
     sizes = sorted({row["rows"] for row in results})
     axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
     axes.set_yticks(list(DURATIONS), list(DURATIONS.values()))
-    axes.set_ylim(1, 1.5 * max(row["seconds"] for row in results))
-    axes.set_xlim(8_000, 1.6 * sizes[-1])
+    axes.set_ylim(1, 1.8 * max(row["seconds"] for row in results))
+    axes.set_xlim(6_000, 1.6 * sizes[-1])
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     return figure
