@@ -95,7 +95,7 @@ register_clustering_metric = partial(
 
 
 @register_accuracy_metric("Linear probe")
-def linear_probe_correctness(context: EvalContext) -> ItemValues:
+def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
     return probes.probe_correctness(context.fitted_probe, context.test_features, context.test_labels)
 
@@ -162,7 +162,7 @@ def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValu
     ),
     default=False,
 )
-def fine_tuning_correctness(context: EvalContext) -> ItemValues:
+def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
     return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
@@ -208,7 +208,7 @@ def r_squared_result(context: EvalContext) -> MetricResult:
     ),
     better="neither",
 )
-def domain_probe_correctness(context: EvalContext) -> ItemValues:
+def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
     probe = probes.fit_linear_probe(context.train_features, context.train_domains)
     return probes.probe_correctness(probe, context.test_features, context.test_domains)
@@ -231,7 +231,7 @@ def domain_probe_correctness(context: EvalContext) -> ItemValues:
         ),
     ),
 )
-def unseen_domain_correctness(context: EvalContext) -> ItemValues:
+def unseen_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.unseen_domain_correctness(
         (context.train_features, context.train_labels, context.train_domains),
@@ -339,7 +339,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
 
 
 @register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_ENCODER))
-def zero_shot_correctness(context: EvalContext) -> ItemValues:
+def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
     return retrieval.zero_shot_correctness(
         context.non_text_projections, context.test_labels, context.class_text_embeddings
@@ -386,7 +386,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
+def uniformity_per_item(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
     return pseudovalues.uniformity_pseudovalues(context.test_features)
 
@@ -400,13 +400,13 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
+def tolerance_per_item(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return pseudovalues.tolerance_pseudovalues(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
-def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
+def effective_rank_per_item(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
     return pseudovalues.effective_rank_pseudovalues(context.test_features)
 
@@ -418,7 +418,7 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
-def hubness_pseudovalues(context: EvalContext) -> ItemValues:
+def hubness_per_item(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
     return pseudovalues.hubness_pseudovalues(context.test_features)
 
