@@ -174,7 +174,7 @@ def feature_figures(items: int = 150) -> Figures:
         "plots-plan": gca_ince(0.1).plot(z0, z1),
         "plots-embedding": plots.embedding(features, classes, width=3.9),
         "plots-spectrum": plots.spectrum(found, width=3.9),
-        "plots-neighbors": plots.neighbors(
+        "plots-neighbors": plots.nearest_items(
             features, shown.reshape(-1, 8, 8), classes, queries=range(6), count=6, width=3.9
         ),
     }

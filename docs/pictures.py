@@ -157,7 +157,7 @@ def series() -> None:
     labels = torch.cat([one.labels for one in items])
     features = embed("runs/motions", out=None, progress=False).features
     queries = [int((labels == label).nonzero()[0]) for label in labels.unique()]
-    draw("series-neighbors", plots.neighbors(features, data[:, 0], labels, queries=queries, count=5, width=6))
+    draw("series-neighbors", plots.nearest_items(features, data[:, 0], labels, queries=queries, count=5, width=6))
 
 
 def curves() -> None:

@@ -104,12 +104,12 @@ def test_spectrum_draws_the_singular_values():
 def test_neighbors_are_nearest_and_framed_by_class():
     angles = torch.tensor([0.0, 0.1, 0.25, 3.0])
     features, images = torch.stack([angles.cos(), angles.sin()], 1), torch.arange(4.0)[:, None, None].expand(4, 2, 2)
-    figure = plots.neighbors(features, images, [0, 0, 1, 1], queries=[0], count=3)
+    figure = plots.nearest_items(features, images, [0, 0, 1, 1], queries=[0], count=3)
     (ax,) = figure.axes
     assert [int(image.get_array()[0, 0]) for image in ax.images] == [0, 1, 2, 3]
     assert [frame.get_linestyle() for frame in ax.patches] == ["-", "--", "--"]
     assert ax.get_title("left") == "item and its nearest neighbors; dashed: another class"
-    unlabeled = plots.neighbors(features, images, queries=[0], count=3).axes[0]
+    unlabeled = plots.nearest_items(features, images, queries=[0], count=3).axes[0]
     assert unlabeled.get_title("left") == "item and its nearest neighbors"
 
 
@@ -157,7 +157,7 @@ def test_figures_of_run_folders(tmp_path):
     assert plots.plan(run.path).axes[0].get_title() == "plan: 100% of its mass on target"
     labels = [line.get_label() for line in plots.spectrum([run, str(other.path)]).axes[0].get_lines()]
     assert [label.split(":")[0] for label in labels] == ["one", "two"]
-    assert len(plots.neighbors(run, count=4, queries=2).axes[0].images) == 10
+    assert len(plots.nearest_items(run, count=4, queries=2).axes[0].images) == 10
     loss, rate = plots.curves({"a": run, "b": other}, ["loss", "lr"]).axes
     np.testing.assert_allclose(loss.get_lines()[1].get_ydata(), 3 / np.arange(1, 6))
     assert [loss.get_title(), rate.get_title()] == ["Loss", "Learning rate"]
@@ -204,10 +204,10 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
         (lambda: plots.curves({"a": [{"step": 1, "x": 2}]}), "keys.unknown"),
         (lambda: plots.curves([], "loss"), "runs.shape"),
         (lambda: plots.curves({"a": [1.0]}, []), "keys.missing"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count=3), "count.invalid"),
-        (lambda: plots.neighbors(torch.eye(3), count=1), "items.missing"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(2), count=1), "items.shape"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), count=3), "count.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), count=1), "items.missing"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(2), count=1), "items.shape"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries.invalid"),
         (lambda: plots.couplings({}), "plans.missing"),
         (lambda: plots.arrow_maps_1d({}), "plans.missing"),
         (lambda: plots.arrow_maps_1d([[1.0]], y=[1.0, 2.0]), "y.shape"),
@@ -225,13 +225,13 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
         (lambda: plots.spectrum(torch.eye(3).double() * 1e200), "features.not_finite"),
         (lambda: plots.embedding(torch.eye(3), torch.ones(3).bfloat16()), "labels.invalid"),
         (lambda: plots.embedding(torch.eye(3), [0, 1, 2], class_names=3), "class_names.type"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count="2"), "count.invalid"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count=1.5), "count.invalid"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=1, count=1, width=1e9), "width.invalid"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=1.5, count=1), "queries.type"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[0.5], count=1), "queries.invalid"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3) * float("nan"), count=1), "items.not_numbers"),
-        (lambda: plots.neighbors(torch.eye(3), [["a"], ["b"], ["c"]], count=1), "items.not_numbers"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), count="2"), "count.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), count=1.5), "count.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), queries=1, count=1, width=1e9), "width.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), queries=1.5, count=1), "queries.type"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), queries=[0.5], count=1), "queries.invalid"),
+        (lambda: plots.nearest_items(torch.eye(3), torch.eye(3) * float("nan"), count=1), "items.not_numbers"),
+        (lambda: plots.nearest_items(torch.eye(3), [["a"], ["b"], ["c"]], count=1), "items.not_numbers"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):
@@ -244,7 +244,7 @@ def test_rejects_incomplete_runs(tmp_path):
     with raises_usage_error("run.missing", "'spectrum'", "evaluate the run again"):
         plots.spectrum(run)
     with raises_usage_error("run.no_images"):
-        plots.neighbors(run)
+        plots.nearest_items(run)
     with raises_usage_error("target.conflict"):
         plots.plan(run, [[1.0]])
     for file, call in (

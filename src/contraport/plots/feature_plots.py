@@ -127,7 +127,7 @@ def spectrum(
     return figure
 
 
-def neighbors(
+def nearest_items(
     features: Values | RunSource,
     items: Values | None = None,
     labels: Values | None = None,
@@ -151,7 +151,7 @@ def neighbors(
     Raises:
         UsageError: shapes do not match, there are too few items, the run has no images, or matplotlib is not installed.
 
-    >>> figure = neighbors(torch.randn(20, 4), torch.rand(20, 8, 8), queries=[3, 5], count=4)
+    >>> figure = nearest_items(torch.randn(20, 4), torch.rand(20, 8, 8), queries=[3, 5], count=4)
     >>> len(figure.axes[0].images)
     10
     """
