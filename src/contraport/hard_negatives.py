@@ -98,8 +98,8 @@ def mine_hard_negatives(
     shapes = tuple(anchors.shape), tuple(candidates.shape)
     check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
-    query_of, queries = _number_distinct_ids_and_find_first(items if anchor_ids is None else anchor_ids.cpu())
-    candidate_of, columns = _number_distinct_ids_and_find_first(items if candidate_ids is None else candidate_ids.cpu())
+    query_of, queries = _renumber_ids_by_first_item(items if anchor_ids is None else anchor_ids.cpu())
+    candidate_of, columns = _renumber_ids_by_first_item(items if candidate_ids is None else candidate_ids.cpu())
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
     excluded = [query_of * len(columns) + candidate_of]
@@ -123,8 +123,8 @@ def mine_hard_negatives(
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
 
 
-def _number_distinct_ids_and_find_first(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Number distinct ids by first occurrence; return the number of each item, and the first item of each number."""
+def _renumber_ids_by_first_item(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace ids by integers in order of first occurrence; return these, and the first item of each integer."""
     _, numbers = torch.unique(ids, return_inverse=True)
     first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
     order = first.argsort()

@@ -7,7 +7,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT, SERIES_COLORS, class_colors
+from contraport.plots.figure_setup import (
+    MASS_SCALE_ON_DARK,
+    MASS_SCALE_ON_LIGHT,
+    SERIES_COLORS,
+    class_colors,
+)
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 COLOR_VISION = {
@@ -56,7 +61,7 @@ def test_series_differ_under_color_blindness(vision):
     assert min(far for pair, far in apart.items() if max(pair) < 4) > 0.075
 
 
-@pytest.mark.parametrize(("scale", "background"), [(MASS_COLORS_ON_LIGHT, "#ffffff"), (MASS_COLORS_ON_DARK, "#121417")])
+@pytest.mark.parametrize(("scale", "background"), [(MASS_SCALE_ON_LIGHT, "#ffffff"), (MASS_SCALE_ON_DARK, "#121417")])
 def test_contrast_of_the_mass_scale_increases(scale, background):
     assert (np.diff([contrast(color, background) for color in scale]) > 0).all()
 

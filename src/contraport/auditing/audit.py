@@ -38,7 +38,7 @@ from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
-from contraport.encoders.model import encoder_to_view_list
+from contraport.encoders.model import list_encoders_per_view
 from contraport.errors import UsageError, check, hint_on_error, report_write_errors
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
@@ -201,7 +201,7 @@ def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[
     """Restrict the option `encoder` to the given views; a single encoder for all views is returned unchanged."""
     if not isinstance(encoder, Mapping | list | tuple):
         return encoder
-    each = encoder_to_view_list(encoder, dataset.view_names, dataset.shapes)
+    each = list_encoders_per_view(encoder, dataset.view_names, dataset.shapes)
     return {dataset.view_names[view]: each[view] for view in views}
 
 

@@ -137,7 +137,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         good = not shared or len(set(self.shapes)) == 1
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
-        encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
+        encoders = list_encoders_per_view(encoder, self.view_names[: len(inputs)], inputs)
         self.encoder_sources = _list_encoder_sources(encoders, encoder_folders)
         sizes = [shape[0] if shape else 0 for shape in inputs]  # texts have no mean and std
         means = [[0.0] * size for size in sizes] if mean is None else mean
@@ -484,10 +484,10 @@ def optional_values_per_view(
     return result
 
 
-def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
+def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
     """Resolve the option `encoder` to one encoder per view, a name or a module; views without one get the default.
 
-    >>> encoder_to_view_list({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
+    >>> list_encoders_per_view({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', 'small-tcn']
     """
     if encoder is None or isinstance(encoder, Mapping):

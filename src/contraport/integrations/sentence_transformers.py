@@ -105,7 +105,7 @@ class SentenceTransformerLoss(nn.Module):
             if labels is not None and labels.ndim == 2:
                 sizes = [len(column) for column in columns]
                 check(len({*sizes}) == 1, f"columns: must have the same rows with scores, got {sizes} rows.", "shape")
-                options = {"target": _build_pair_list(labels, len(anchor), len(candidates))}
+                options = {"target": _build_scored_pair_target(labels, len(anchor), len(candidates))}
                 candidates = [torch.cat(candidates)]
             positive, *negatives = candidates
             if negatives:
@@ -156,8 +156,8 @@ class SentenceTransformerLoss(nn.Module):
         return embedding
 
 
-def _build_pair_list(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Build the target that distributes the mass of each anchor over its candidates by scores (rows, candidates)."""
+def _build_scored_pair_target(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
+    """Build the target with mass in proportion to the scores of anchors and candidates, ``(rows, candidates)``."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

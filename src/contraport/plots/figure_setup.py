@@ -51,8 +51,8 @@ SERIES_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#8f00ff", "#a64242", "#a966ff", "
 The first are from Okabe and Ito (2008), Color universal design; each further one maximizes the distance to those before
 it under every kind of color blindness."""
 
-MASS_COLORS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "#1b4a89", "#0a1f4d")
-MASS_COLORS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
+MASS_SCALE_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "#1b4a89", "#0a1f4d")
+MASS_SCALE_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
 """Color ramps of transport masses on light and dark backgrounds, from zero (near the background) to the largest."""
 
 MIN_WIDTH_INCHES, MAX_WIDTH_INCHES = 0.5, 200.0
@@ -150,7 +150,7 @@ def mass_colormap(ax: Axes) -> Colormap:
     colors = import_optional("matplotlib.colors", "report", "A figure")
     dark = has_dark_background(ax)
     scale: Colormap = colors.LinearSegmentedColormap.from_list(
-        "mass", MASS_COLORS_ON_DARK if dark else MASS_COLORS_ON_LIGHT
+        "mass", MASS_SCALE_ON_DARK if dark else MASS_SCALE_ON_LIGHT
     )
     return scale.with_extremes(bad="#4b443a" if dark else "#d9d3c7")
 

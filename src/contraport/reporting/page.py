@@ -14,7 +14,7 @@ from contraport._utils.files import write_text
 from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
-from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT
+from contraport.plots.figure_setup import MASS_SCALE_ON_DARK, MASS_SCALE_ON_LIGHT
 from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
 from contraport.reporting.html_page import PageAssets, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
@@ -96,7 +96,7 @@ def render_sections(assets: PageAssets, sections: Sequence[Section], title: str,
         # The images are in the style sheet; the scripts need only their layout.
         sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in assets.sheets.items()})),
         data=Markup(to_script_json(assets.script_data)),
-        mass={"light": MASS_COLORS_ON_LIGHT, "dark": MASS_COLORS_ON_DARK},
+        mass={"light": MASS_SCALE_ON_LIGHT, "dark": MASS_SCALE_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE_NAME).read_bytes()).decode(),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.plots.figure_setup import MASS_COLORS_ON_LIGHT
+from contraport.plots.figure_setup import MASS_SCALE_ON_LIGHT
 from contraport.reporting.reported_run import ReportedRun
 
 Figure = dict[str, Any]
@@ -23,7 +23,7 @@ INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
 COLORSCALE = [
-    [step / (len(MASS_COLORS_ON_LIGHT) - 1), f"var(--mass-{step})"] for step, _ in enumerate(MASS_COLORS_ON_LIGHT)
+    [step / (len(MASS_SCALE_ON_LIGHT) - 1), f"var(--mass-{step})"] for step, _ in enumerate(MASS_SCALE_ON_LIGHT)
 ]
 """Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
 

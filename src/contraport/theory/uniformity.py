@@ -49,7 +49,7 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
 
 
 class _CircleTrainingResult(NamedTuple):
-    """Embeddings on the unit circle after training, without noise and of two noisy views, and metrics of the views."""
+    """Embeddings of items and of two noisy views on the unit circle; metrics of the views before and after."""
 
     clean_embeddings: Tensor
     view_embeddings: tuple[Tensor, Tensor]
