@@ -138,6 +138,15 @@ def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:
         run.settings()
 
 
+def find_type_errors(file: Path) -> dict[int, str]:
+    """Messages of mypy by the line of the file."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    errors = [line.split(":", 2) for line in done.stdout.splitlines() if file.name in line and ": error:" in line]
+    return {int(number): message for _, number, message in errors}
+
+
 @pytest.mark.slow
 def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
@@ -146,12 +155,9 @@ def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
         'train(data="digits", epochs=3)\ntrain(epoch=3)\ntrain(epochs="3")\ntrain("x", "y")\n'
         'evaluate("run", neighbors=3)\nevaluate()\nembed("run")\nembed("run", out="x.npz", spilt="test")\n'
     )
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
-    root = Path(__file__).parents[2]
-    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
-    errors = [line for line in told.splitlines() if "calls.py" in line and ": error:" in line]
-    assert [line.split(":")[1] for line in errors] == ["3", "4", "5", "7", "8", "9"], told
-    assert 'did you mean "epochs"' in errors[0]
+    errors = find_type_errors(file)
+    assert list(errors) == [3, 4, 5, 7, 8, 9], errors
+    assert 'did you mean "epochs"' in errors[3]
 
 
 @pytest.mark.slow
@@ -168,8 +174,24 @@ def test_type_checkers_tell_the_evaluation_of_one_run_from_those_of_several(tmp_
         "evaluate([run]).verdict\n"
         "evaluate(run).to_nothing()\n"
     )
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    errors = [line for line in done.stdout.splitlines() if "calls.py" in line and ": error:" in line]
-    assert [line.split(":")[1] for line in errors] == ["8", "9"], done.stdout
+    errors = find_type_errors(file)
+    assert list(errors) == [8, 9], errors
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_attributes_of_an_audit_of_two_views_and_narrow_to_one_of_three(tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text(
+        "from contraport import audit\n"
+        "from contraport.auditing import Audit, ViewAudit\n"
+        'result = audit("pairs.npz")\n'
+        "print(result.noise_rate < 0.1, result.flagged(count=3).sum())\n"
+        "pairs: Audit = result\n"
+        "views: ViewAudit = result\n"
+        "print(result.noise_rates)\n"
+        "assert isinstance(result, ViewAudit)\n"
+        "print(result.noise_rates.sum())\n"
+        "result.noise_rate\n"
+    )
+    errors = find_type_errors(file)
+    assert list(errors) == [6, 7, 10], errors

@@ -54,8 +54,11 @@ OPTIONS_FILE = "audit_options.json"
 
 
 @AUDIT_COMMAND_SPEC.with_option_parameters
-def audit(values: dict[str, Any]) -> Audit | ViewAudit:
+def audit(values: dict[str, Any]) -> Audit | Any:
     """Find mismatched pairs in data of two views; in data of three or more, find the mismatched views of each item.
+
+    Returns an `Audit`; for three or more views a `ViewAudit`, which type checkers see as Any because the number of
+    views is known from the data only.
 
     Raises:
         UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
