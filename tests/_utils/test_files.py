@@ -117,12 +117,17 @@ def test_leftovers_are_temporary_files_and_staging_folders(tmp_path: Path) -> No
 
 
 def test_deletes_leftovers_alone(tmp_path: Path) -> None:
-    kept = {tmp_path / name for name in (".model-1", f"model-{'0a' * 16}", f".model-{'0a' * 16}b", f".{'0a' * 16}")}
+    kept = {
+        tmp_path / name
+        for name in (".model-1", ".model-ab12xyz", f"model-{'0a' * 16}", f".model-{'0a' * 16}b", f".{'0a' * 16}")
+    }
     for path in kept:
         path.mkdir()
-    left = [tmp_path / f".{name}" for name in (f"model-{'0a' * 16}", f"last-{'1b' * 16}", f"last-{'1b' * 16}.ckpt")]
-    left[0].mkdir()
-    for path in (left[0] / "weights", *left[1:]):
+    staged = ["model-ab12_xyz", f"model-{'0a' * 16}"]  # the first as an earlier version named it
+    left = [tmp_path / f".{name}" for name in (*staged, f"last-{'1b' * 16}", f"last-{'1b' * 16}.ckpt")]
+    for path in left[:2]:
+        path.mkdir()
+    for path in (left[0] / "weights", left[1] / "weights", *left[2:]):
         path.write_text("half")
     assert sorted(list_leftovers(tmp_path)) == sorted(left)
     delete_leftovers(tmp_path)

@@ -77,7 +77,9 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
 
 def list_leftovers(folder: Path) -> list[Path]:
     """List the temporary files and staging folders that killed processes left in a folder."""
-    return [path for suffix in ("", ".*") for path in folder.glob(f".*-{'[0-9a-f]' * 32}{suffix}")]
+    name = f".*-{'[0-9a-f]' * 32}"
+    earlier = f".model-{'[0-9a-z_]' * 8}"  # a staging folder of an earlier version
+    return [path for pattern in (name, f"{name}.*", earlier) for path in folder.glob(pattern)]
 
 
 def delete_leftovers(folder: Path) -> None:

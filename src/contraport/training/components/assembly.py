@@ -149,4 +149,3 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
     check_strategy(settings)
     for logger in settings.logger:
         import_optional(logger, "loggers", f"logger {logger!r}")
-    check_feature_cache_supported(settings)
