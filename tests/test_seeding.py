@@ -12,6 +12,7 @@ import torch
 
 import contraport
 from contraport import theory
+from contraport.data.views.custom_transforms import CustomTransform
 from contraport.embedding import fixed_seed
 from contraport.estimators import TSNE
 from contraport.seeding import (
@@ -21,6 +22,8 @@ from contraport.seeding import (
     seed_torch_generators,
     torch_generator,
 )
+from contraport.training.components.model_builder import seeded_weight_initialization
+from contraport.training.config import Settings
 
 SOURCE = Path(contraport.__file__).parent
 STREAMS = {"derive_128_bit_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
@@ -124,6 +127,11 @@ def test_work_on_the_cpu_leaves_the_generators_of_gpus_alone(monkeypatch):
     theory.train_on_five_gaussians(iterations=0)
     TSNE(perplexity=5, max_iter=2, random_state=0).fit(np.random.default_rng(0).normal(size=(30, 3)))
     with fixed_seed(0, torch.device("cpu")):
+        torch.rand(3)
+    items = torch.rand(2, 1, 4, 4)
+    CustomTransform(torch.rand_like, takes_batches=True).transform_batch(items, None)
+    CustomTransform(torch.rand_like, takes_batches=False).draw_views(items, 2, [[0, 0, 0], [0, 0, 1]])
+    with seeded_weight_initialization(Settings()):
         torch.rand(3)
     assert not seed_gpus.called
     seed_torch_generators(0)

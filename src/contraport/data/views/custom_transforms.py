@@ -85,7 +85,8 @@ class CustomTransform:
         """
         seed = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
-            seed_torch_generators(derive_torch_seed("data.views.batch", seed, 0 if share is None else share.start))
+            start = 0 if share is None else share.start
+            seed_torch_generators(derive_torch_seed("data.views.batch", seed, start), items.device.type)
             with self._translate_callable_errors("a batch", items):
                 changed = self.function(items)
         good = isinstance(changed, Tensor) and len(changed) == len(items)
@@ -146,13 +147,13 @@ class TransformedDataset(Dataset):
 
 @contextmanager
 def _fork_and_seed_generators(transform: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Context manager: seed all random generators that a callable may use, and restore their states at the end."""
+    """Context manager: seed the generators that a callable may use on the CPU, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
         np.random.seed(seed)
-        seed_torch_generators(seed)
+        seed_torch_generators(seed, "cpu")
         if hasattr(transform, "set_random_seed"):  # albumentations has generators of its own
             transform.set_random_seed(seed)
         try:

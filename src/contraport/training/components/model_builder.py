@@ -100,7 +100,7 @@ def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
     """Context manager in which random weights are drawn from the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         # Without a purpose in the key: the untrained weights of existing runs must not change.
-        seed_torch_generators(settings.seed)
+        seed_torch_generators(settings.seed, "cpu")
         yield
 
 
