@@ -4,9 +4,24 @@ import pytest
 import torch
 from pytorch_metric_learning.losses import SupConLoss
 from tests.objectives.comparing import OF_COORDINATES, RANKING, needed
+from torch.nn.functional import normalize
 
 import contraport
-from contraport import KL, Balanced, Free, Gibbs, Joint, Labels, Objective, Rows, Simplex, Tsallis
+from contraport import (
+    KL,
+    Balanced,
+    Cross,
+    Free,
+    Gibbs,
+    Joint,
+    Labels,
+    Matrix,
+    Objective,
+    Rows,
+    Simplex,
+    Tsallis,
+    Unbalanced,
+)
 from contraport.catalog import OBJECTIVES
 from contraport.objectives import (
     ContrastiveEnergy,
@@ -112,3 +127,34 @@ def test_a_target_given_entry_by_entry_keeps_its_rows_masses():
     plan = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Pairs(), KL()).plan(z0, z1)
     value = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Matrix(plan), KL())(z0, z1)
     torch.testing.assert_close(value, torch.zeros((), dtype=torch.float64), atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([3.0, 2.0, 0.5, 1.0])], ids=["equal", "weighted"])
+@pytest.mark.parametrize("constraint", [Rows(), Unbalanced(0.5, iterations=3), Free()], ids=repr)
+def test_kl_weights_the_rows_of_the_target_and_counts_a_fixed_mass_as_1(constraint, weights):
+    """The first row has no compared pair, as its item is in all columns."""
+    (z0, _), (z1, _) = views(4, 3), views(5, 3, seed=1)
+    target = torch.rand(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    target[0] = 0
+    loss = Objective(Cross(symmetric=False), Gibbs("cosine", 0.5), constraint, Matrix(target), KL())
+    ids = (torch.arange(4), torch.zeros(5, dtype=torch.long))
+    given = {} if weights is None else {"weights": (weights, torch.ones(5))}
+    value = loss(z0, z1, ids=ids, **given)
+
+    kernel = ((normalize(z0[1:]) @ normalize(z1).T - 1) / 0.5).exp()
+    if isinstance(constraint, Rows):
+        plan, mass = kernel / kernel.sum(1, keepdim=True) / 4, 1  # not 3/4
+    elif isinstance(constraint, Free):
+        plan = kernel / 4
+        mass = plan.sum()
+    else:
+        columns = torch.ones(5, dtype=torch.float64)
+        for _ in range(3):  # the damping is 0.5 / (0.5 + 0.5)
+            rows = (kernel @ columns / 5) ** -0.5
+            columns = (kernel.T @ rows / 4) ** -0.5
+        plan = rows[:, None] * kernel * columns / 20
+        mass = plan.sum()
+    t = target[1:] / target.sum()
+    w = torch.ones(3, dtype=torch.float64) if weights is None else weights[1:].double()
+    w = w / (w @ t.sum(1))
+    torch.testing.assert_close(value, (w[:, None] * t * (t / plan).log()).sum() - 1 + mass)

@@ -30,7 +30,11 @@ class KL(Divergence):
 
     With row-normalized plans (`Rows`) it is the cross-entropy, up to the entropy of the target, a constant.
 
-    Positives that the layout excludes from the compared pairs count with the mass they would have had.
+    Positives that the layout excludes from the compared pairs count with the mass they would have had. If the
+    constraint fixes the masses of the rows or of the columns, sum P is 1, also if one of them has no compared pair.
+
+    ``weights=`` of the call weight the rows of the target, not the plan: with w of mean 1 under the target's masses,
+    KL = sum w_i t_ij log(t_ij / P_ij) - sum t + sum P, which leaves out the entropy of the weights.
 
     Args:
         conditional: compare the shares within each row, P_ij / sum_j P_ij, so that the mass of a row does not matter.
