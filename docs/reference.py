@@ -151,7 +151,7 @@ def recipes() -> Iterator[str]:
         yield f"| `{encoder.name}` | {_cell(encoder.description)} |"
     yield from ["", "## Data", "", "| data | description | location |", "|---|---|---|"]
     for source in list_datasets():
-        yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.source_description)} |"
+        yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.location_description)} |"
 
 
 def command_functions(told: set[str]) -> Iterator[str]:

@@ -33,7 +33,7 @@ def test_keys_are_names_of_entries() -> None:
 def test_reader_of_data_set_exists(source: DatasetEntry) -> None:
     assert list(inspect.signature(import_object(source.reader_path)).parameters) == ["split", "root"]
     assert source.description
-    assert source.source_description
+    assert source.location_description
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
@@ -45,8 +45,8 @@ def test_network_of_encoder_exists(encoder: EncoderEntry) -> None:
 @pytest.mark.parametrize(
     ("entry", "values", "old", "new"),
     [
-        (DatasetEntry, {"reader_path": "module:read"}, "location", "source_description"),
-        (DatasetEntry, {"source_description": "here"}, "reader", "reader_path"),
+        (DatasetEntry, {"reader_path": "module:read"}, "location", "location_description"),
+        (DatasetEntry, {"location_description": "here"}, "reader", "reader_path"),
         (EncoderEntry, {}, "network_class", "network_class_path"),
     ],
 )

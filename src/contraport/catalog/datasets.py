@@ -1,4 +1,4 @@
-"""Table of named data sets: their descriptions, where they are searched for, and the functions that read them."""
+"""Table of named data sets: description of each, where it is searched for, and the function that reads it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated_keywords(source_description="location", reader_path="reader")
-@keep_deprecated_attributes(location="source_description", reader="reader_path")
+@accept_deprecated_keywords(location_description="location", reader_path="reader")
+@keep_deprecated_attributes(location="location_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
     """Table entry of a named data set: description, where it is searched for, and its reader.
 
     Attributes:
-        source_description: Where the data set is searched for, as a phrase.
+        location_description: Where the data set is searched for, such as "included in scikit-learn".
         reader_path: Location of the function that reads the data set, ``module:function``. It takes the split
             ("train" or "test") and the folder of named data or None, and returns a `contraport.data.Dataset`.
     """
 
     name: str
     description: str
-    source_description: str
+    location_description: str
     reader_path: str
 
 

@@ -64,8 +64,8 @@ ChoiceValue = TypeVar("ChoiceValue")
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 """All registered objectives, by hyphenated name."""
 
-CUSTOM_OBJECTIVE = "custom"
-"""Name of an objective without a name: InfoNCE, at least one part of which options of the training replace."""
+OBJECTIVE_FROM_PARTS = "custom"
+"""Name of InfoNCE with at least one part (layout, kernel, constraint, target, divergence) replaced by an option."""
 
 _MAX_SAFE_EXPONENT = 60.0
 """Largest exponent that settings may lead to: the sum of exp(60) over a large batch fits in single precision."""
@@ -104,8 +104,11 @@ def register_objective(
                 if isinstance(signature.parameters[option].default, bool):
                     check_boolean(option, value)
             if isinstance(call.arguments.get("temperature"), str):
-                default = signature.parameters["temperature"].default
-                call.arguments["temperature"] = _build_initial_temperature(call.arguments["temperature"], default)
+                text, default = call.arguments["temperature"], signature.parameters["temperature"].default
+                message = f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}."
+                check(is_learned_temperature(text), message)
+                start = parse_learned_temperature(text) or default or 0.5
+                call.arguments["temperature"] = cp.engine.InitialTemperature(start)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
@@ -133,7 +136,7 @@ def get_objective_entry(name: str) -> ObjectiveEntry:
     key = str(name).replace("_", "-")
     if key in OBJECTIVES:
         return OBJECTIVES[key]
-    if key == CUSTOM_OBJECTIVE:
+    if key == OBJECTIVE_FROM_PARTS:
         return replace(OBJECTIVES["info-nce"], name=key)
     prefix, colon, _ = key.partition(":")
     if colon and prefix in OBJECTIVES:  # the form of the rows of a comparison
@@ -180,15 +183,6 @@ def list_objectives() -> list[str]:
     True
     """
     return sorted(OBJECTIVES)
-
-
-def _build_initial_temperature(text: str, default: float | None) -> float:
-    """Build the initial value of a learned temperature: 0.07 of ``"learn:0.07"``, or the default for ``"learn"``."""
-    good = is_learned_temperature(text)
-    check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
-    start = parse_learned_temperature(text)
-    start = default if start is None else start
-    return cp.engine.InitialTemperature(0.5 if start is None else start)
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceValue]) -> ChoiceValue:

@@ -12,9 +12,13 @@ AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
 SCALED_NOISE_NAMES = ("scaled-noise", "noise")
 """Names of the noise in units of each feature's standard deviation; ``noise`` is the name in older runs."""
-ISOTROPIC_NOISE_NAME = "isotropic-noise"
+ISOTROPIC_NOISE_AUGMENT = "isotropic-noise"
 """Name of the noise of equal deviation in all features, in units of the root mean square of theirs."""
-MAX_STRENGTH_BY_AUGMENT = {ISOTROPIC_NOISE_NAME: math.inf, **dict.fromkeys(SCALED_NOISE_NAMES, math.inf), "mixup": 1.0}
+MAX_STRENGTH_BY_AUGMENT = {
+    ISOTROPIC_NOISE_AUGMENT: math.inf,
+    **dict.fromkeys(SCALED_NOISE_NAMES, math.inf),
+    "mixup": 1.0,
+}
 """Largest strength of each augmentation that accepts a strength."""
 AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH_BY_AUGMENT)
 """Names of all augmentations."""

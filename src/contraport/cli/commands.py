@@ -100,8 +100,10 @@ def run_command(name: str, argv: list[str]) -> None:
     options = dict(options)
     as_json = options.pop("json", False)
     flags = {flag: options.pop(flag) for flag in command.printer_flags if flag in options}
+    # With several processes, the first one reports for all.
+    is_quiet = not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
     needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
-    with needed, _log_to_terminal(quiet=_is_quiet(options)):
+    with needed, _log_to_terminal(only_warnings=is_quiet):
         for message in _list_repeated_flag_warnings(argv):
             logging.getLogger("contraport").warning(message)
         result = import_object(command.function_path)(**options)
@@ -112,7 +114,7 @@ def run_command(name: str, argv: list[str]) -> None:
         printer(result, options | flags) if command.printer_flags else printer(result)
     if options.get("page") and Path in get_args(command.options_by_name["page"].type) and not as_json:
         print(f"page: {options['page']}")
-    if command.next_commands_path and not as_json and not _is_quiet(options):
+    if command.next_commands_path and not as_json and not is_quiet:
         # The standard output is the result alone.
         for number, line in enumerate(import_object(command.next_commands_path)(options, result)):
             print("next:" if number == 0 else "  or:", line, file=sys.stderr)
@@ -155,15 +157,11 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
     return [f"{name} is passed {times} times; the last value is used" for name, times in repeated.items()]
 
 
-def _is_quiet(options: Mapping[str, Any]) -> bool:
-    """Return whether to print results and warnings only: `progress` is off, or this is not the first process."""
-    return not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
-
-
 @contextmanager
-def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
-    """Context manager: print the log messages of the package to standard error; with `quiet` only warnings."""
-    log, handler = logging.getLogger("contraport"), _TerminalHandler(logging.WARNING if quiet else logging.INFO)
+def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
+    """Context manager: print the log messages of the package to standard error."""
+    handler = _PrintOnceHandler(logging.WARNING if only_warnings else logging.INFO)
+    log = logging.getLogger("contraport")
     level = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -174,7 +172,7 @@ def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
         log.setLevel(level)
 
 
-class _TerminalHandler(logging.Handler):
+class _PrintOnceHandler(logging.Handler):
     """Log handler that prints each line once to standard error, and nothing while another handler is registered."""
 
     def __init__(self, level: int) -> None:
@@ -213,7 +211,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return False if the words are the values of positional arguments and no required one is missing."""
+    """Return whether the words need the full parser; not if they are just the values of positional arguments."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):
@@ -222,10 +220,10 @@ def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
 
 
 def _plugins_by_name() -> dict[str, EntryPoint]:
-    """Return the entry points of commands of other packages, by name of the command."""
+    """Return the entry points of the commands that other packages provide, by command name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 
 def _package_name(point: EntryPoint) -> str:
-    """Return the name of the distribution that an entry point belongs to, or its module."""
+    """Return the name of the distribution that provides an entry point, or of the module if that is unknown."""
     return point.dist.name if point.dist else point.module

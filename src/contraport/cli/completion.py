@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import DATASETS, ENCODERS, OBJECTIVES, RECIPES
-from contraport.catalog.objectives import CUSTOM_OBJECTIVE
+from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command, summaries_by_group
 from contraport.cli.config import LIST_NAMES
 from contraport.errors import UsageError, check_name
@@ -44,7 +44,7 @@ complete -c contraport -a '(__contraport_complete)'
 NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
     "data": DATASETS,
     "encoder": ENCODERS,
-    "objective": (*OBJECTIVES, CUSTOM_OBJECTIVE),
+    "objective": (*OBJECTIVES, OBJECTIVE_FROM_PARTS),
     "recipe": RECIPES,
     "what": LIST_NAMES,
 }

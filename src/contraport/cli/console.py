@@ -145,7 +145,7 @@ def print_clusters(clusters: Clusters) -> None:
 def print_map(result: Map) -> None:
     """Print the quality of a two-dimensional map of items, and the folder to which it was written."""
     print(f"{result}.")
-    print(_describe_folder(result.folder))
+    print(_written_files_message(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
@@ -156,11 +156,11 @@ def print_learned_cost(result: LearnedCost) -> None:
         for number, share in enumerate(result.direction_shares[:5].tolist(), start=1)
     ]
     print_table("strongest pairs of directions", rows)
-    print(_describe_folder(result.folder))
+    print(_written_files_message(result.folder))
 
 
-def _describe_folder(folder: Path | None) -> str:
-    """Return a line of text with the folder of the written files, or a hint on `--out` if it is None."""
+def _written_files_message(folder: Path | None) -> str:
+    """Return a line that names the folder of the written files; for None, a line that explains `--out`."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
 

@@ -41,12 +41,13 @@ def _build_rows(what: str) -> list[dict[str, str]]:
             return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
         case "data":
             return [
-                {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
+                {"name": dataset.name, "summary": dataset.description, "location": dataset.location_description}
                 for dataset in list_datasets()
             ]
         case "metrics":
             return [
-                {"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()
+                {"name": one.key, "summary": one.summary, "reading": _describe_unit_and_direction(one)}
+                for one in METRICS.values()
             ]
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid import load_suite, suite_paths_by_name
@@ -62,8 +63,8 @@ def _build_rows(what: str) -> list[dict[str, str]]:
     ]
 
 
-def _describe_metric(metric: Metric) -> str:
-    """Describe a metric: group, unit, better direction, and whether it must be requested."""
+def _describe_unit_and_direction(metric: Metric) -> str:
+    """Describe how to read a metric: group, unit, better direction, and "on request" if it is not a default."""
     direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 

@@ -43,12 +43,12 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 def after_embed(options: Options, path: Path) -> Sequence[str]:
     """List commands to run after `embed`: search by a text if possible, find duplicates, find neighbors."""
     features = shlex.quote(str(options["out"]))
-    search = [f"contraport search {features} {words}" for words in _text_query_arguments(options)]
+    search = _list_text_search_commands(options, features)
     return [*search, f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
 
 
-def _text_query_arguments(options: Options) -> Sequence[str]:
-    """Return the arguments of a search by a text; none unless one view was embedded and another one holds texts."""
+def _list_text_search_commands(options: Options, features: str) -> list[str]:
+    """List the command that searches the file of features by a text; empty unless another view holds texts."""
     run = as_run_folder(options["run"])
     if options.get("view") is None or run.settings().predict is not None:
         return []
@@ -59,9 +59,9 @@ def _text_query_arguments(options: Options) -> Sequence[str]:
     embedded = names[resolve_view_index("view", options["view"], names, shapes)]
     texts = [name for name, shape in zip(names, shapes, strict=True) if len(shape) == 0]
     others = [name for name in texts if name != embedded]
-    # A text is of several views: the query names its own.
+    # If several views hold texts, the query must name its view.
     flags = format_flags({"query_view": others[0]}) if others and len(texts) > 1 else ""
-    return [f"{shlex.quote('a few words')} {flags}".rstrip()] if others else []
+    return [f"contraport search {features} {shlex.quote('a few words')} {flags}".rstrip()] if others else []
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:

@@ -64,7 +64,7 @@ def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool 
     return options
 
 
-class _YamlLoader(yaml.SafeLoader):
+class _NoAliasYaml12Loader(yaml.SafeLoader):
     """YAML loader with the number formats of YAML 1.2, in which 1e-3 is a number and 1:0.1 is text.
 
     Aliases are rejected: a few lines of nested aliases can expand to more than the memory holds.
@@ -84,9 +84,9 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 def _load_yaml(text: str) -> Any:
-    """Load YAML text by `_YamlLoader`; every error is a `yaml.YAMLError`."""
+    """Load YAML text by `_NoAliasYaml12Loader`; every error is a `yaml.YAMLError`."""
     try:
-        return yaml.load(text, _YamlLoader)
+        return yaml.load(text, _NoAliasYaml12Loader)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; deeply nested brackets
         raise yaml.YAMLError(str(error)) from error
 
@@ -95,7 +95,9 @@ for _kind, _pattern in {  # numbers of YAML 1.2, by tag
     "int": r"[-+]?(0|[1-9][0-9]*)",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
 }.items():
-    _YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
+    _NoAliasYaml12Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."]
+    )
 set_loader(_YAML_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
 
 
@@ -309,7 +311,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
         _add_option(target, option, parser.command_line_types[name], shown=name in shown)
-    _add_common_options(parser, command, complete=len(shown) == len(options))
+    _add_common_options(parser, command, help_shows_all=len(shown) == len(options))
     return parser
 
 
@@ -321,12 +323,12 @@ def _epilog_paragraphs(command: Command[...], prog: str, *, num_hidden: int) -> 
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 
-def _add_common_options(parser: _Parser, command: Command[...], *, complete: bool) -> None:
+def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_all: bool) -> None:
     """Add the options that all commands share, such as `--json`, to a parser."""
     parser.add_argument(
         "--config",
         action="config",
-        help="YAML file of these options; options after it override it." if complete else argparse.SUPPRESS,
+        help="YAML file of these options; options after it override it." if help_shows_all else argparse.SUPPRESS,
     )
     help_all = "Show all options." if command.short_help_options else argparse.SUPPRESS  # the same as --help otherwise
     parser.add_argument("--help_all", action="help", help=help_all)
@@ -338,9 +340,9 @@ def _add_common_options(parser: _Parser, command: Command[...], *, complete: boo
         parser.command_line_types[name] = bool
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
-            action.help = "Show this help." if complete else "Show the common options."
+            action.help = "Show this help." if help_shows_all else "Show the common options."
         elif action.metavar == _PRINT_CONFIG_METAVAR:
-            action.help = "Print the resolved options as YAML, for --config." if complete else argparse.SUPPRESS
+            action.help = "Print the resolved options as YAML, for --config." if help_shows_all else argparse.SUPPRESS
     general, groups = parser._optionals, cast(list[Any], parser._action_groups)
     general.title = "general"
     groups.sort(key=lambda group: group is general)

@@ -13,7 +13,7 @@ from typing import Any
 from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_unquoted_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
-from contraport.catalog.objectives import CUSTOM_OBJECTIVE, get_objective_entry
+from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.config import DATA_OPTIONS, CompareOptions
 from contraport.comparison.grid import (
@@ -218,7 +218,7 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
     {'recipe': 'gca-uot', 'objective_settings': {'marginal_weight': (0.1, 0.2)}}
     """
     name, _, rest = text.partition(":")
-    names = {*RECIPES, *OBJECTIVES, CUSTOM_OBJECTIVE}
+    names = {*RECIPES, *OBJECTIVES, OBJECTIVE_FROM_PARTS}
     if name not in names:
         raise unknown_name_error(
             "objectives", name, {*names, *suggested_names}, list_command="contraport list objectives"
@@ -261,7 +261,7 @@ def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspe
     """Return the signature parameters of the objective that options of `train` select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
-    is_named = name in OBJECTIVES or name == CUSTOM_OBJECTIVE
+    is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS
     return inspect.signature(get_objective_entry(name).build).parameters if is_named else {}
 
 

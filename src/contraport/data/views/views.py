@@ -14,7 +14,7 @@ from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.option_parsers import (
     AUGMENT_STRENGTHS,
-    ISOTROPIC_NOISE_NAME,
+    ISOTROPIC_NOISE_AUGMENT,
     SCALED_NOISE_NAMES,
     AugmentSpec,
     parse_augment,
@@ -318,7 +318,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
         return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.channel_range(view))
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
-    if augment.name == ISOTROPIC_NOISE_NAME:
+    if augment.name == ISOTROPIC_NOISE_AUGMENT:
         return Noise(std.square().mean().sqrt(), **strength)
     if augment.name in SCALED_NOISE_NAMES:
         return Noise(std, **strength)

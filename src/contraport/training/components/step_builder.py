@@ -16,7 +16,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import objective as named_objective
-from contraport.catalog.objectives import CUSTOM_OBJECTIVE
+from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS
 from contraport.data import Batch, Dataset, Views
 from contraport.data.formats.tables import check_several_views, find_view_suggestion
 from contraport.data.streams import Stream
@@ -93,7 +93,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if objective == "cmc-nce" and settings.negatives == "in-batch":
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
-    is_custom = str(objective) == CUSTOM_OBJECTIVE
+    is_custom = str(objective) == OBJECTIVE_FROM_PARTS
     changed = [name for name in (*_OBJECTIVE_PART_OPTIONS, "constraint", "target") if getattr(settings, name)]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
