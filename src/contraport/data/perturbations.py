@@ -5,8 +5,9 @@ The perturbation of an item depends only on its row in its source; that of misma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from contraport.catalog.option_parsers import (
 )
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import draw_wrong_partners
-from contraport.data.stores import ArrayStore, StoreWrapper
+from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
 
@@ -168,8 +169,11 @@ def class_balanced_item_weights(dataset: Dataset) -> Tensor:
     return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
 
 
-def _perturb_now_or_at_fetch(dataset: Dataset, store: StoreWrapper) -> Dataset:
-    """Perturb all items by `store` at once if they are in memory, otherwise at each fetch; return the dataset."""
+def _perturb_now_or_at_fetch(
+    dataset: Dataset, perturb: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
+) -> Dataset:
+    """Perturb the views of all items at once if they are in memory, otherwise at each fetch; return the dataset."""
+    store = TransformedStore(dataset.store, perturb)
     if not dataset.is_in_memory:
         return dataset.with_store(store)
     blocks = [store.fetch_views(block) for block in torch.arange(len(dataset)).split(1_000)]  # to bound memory
@@ -199,44 +203,44 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _perturb_now_or_at_fetch(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, non_image_stds))
+    corrupt = partial(_corrupt_views, corruptions=corruptions, rows=dataset.rows, non_image_stds=non_image_stds)
+    return _perturb_now_or_at_fetch(dataset, corrupt)
 
 
-@dataclass(frozen=True)
-class _CorruptedStore(StoreWrapper):
-    """Store of corrupted items, each seeded by its source row; `non_image_stds` holds None for views of images."""
+def _corrupt_views(
+    views: tuple[Tensor, ...],
+    positions: Tensor,
+    *,
+    corruptions: Sequence[CorruptionSpec],
+    rows: Tensor,
+    non_image_stds: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """Corrupt the views of some items, each seeded by its source row; `non_image_stds` holds None for images."""
+    if not any(one.kind in ("noise", "occlusion") for one in corruptions):  # the others are deterministic
+        return tuple(_apply_corruptions(view, corruptions, None) for view in views)
+    items = []
+    with torch.random.fork_rng(devices=[]):
+        for place, row in enumerate(rows[positions].tolist()):
+            # Seeded by row, so that the noise does not depend on the batch.
+            seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")
+            item = (view[place : place + 1] for view in views)
+            items.append([
+                _apply_corruptions(view, corruptions, std) for view, std in zip(item, non_image_stds, strict=True)
+            ])  # fmt: skip
+    return tuple(torch.cat(view) for view in zip(*items, strict=True))
 
-    corruptions: tuple[CorruptionSpec, ...]
-    rows: Tensor
-    non_image_stds: tuple[Tensor | None, ...]
-    is_in_memory = False
 
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        views = self.store.fetch_views(positions)
-        if not any(one.kind in ("noise", "occlusion") for one in self.corruptions):  # the others are deterministic
-            return tuple(self._apply_corruptions(view, None) for view in views)
-        items = []
-        with torch.random.fork_rng(devices=[]):
-            for place, row in enumerate(self.rows[positions].tolist()):
-                # Seeded by row, so that the noise does not depend on the batch.
-                seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")
-                item = (view[place : place + 1] for view in views)
-                items.append(
-                    [self._apply_corruptions(view, std) for view, std in zip(item, self.non_image_stds, strict=True)]
-                )
-        return tuple(torch.cat(view) for view in zip(*items, strict=True))
-
-    def _apply_corruptions(self, view: Tensor, non_image_std: Tensor | None) -> Tensor:
-        """Apply all corruptions in turn to one view of some items."""
-        for kind, severity in self.corruptions:
-            if non_image_std is not None:
-                # The noise of images times 5, in units of the standard deviation of the feature or channel.
-                std = 5.0 * _CORRUPTION_STRENGTHS["noise"][severity - 1] * non_image_std
-                view = view + std * torch.randn_like(view)
-            else:
-                changed = corrupt_images(view, kind, severity)
-                view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
-        return view
+def _apply_corruptions(view: Tensor, corruptions: Sequence[CorruptionSpec], non_image_std: Tensor | None) -> Tensor:
+    """Apply all corruptions in turn to one view of some items."""
+    for kind, severity in corruptions:
+        if non_image_std is not None:
+            # The noise of images times 5, in units of the standard deviation of the feature or channel.
+            std = 5.0 * _CORRUPTION_STRENGTHS["noise"][severity - 1] * non_image_std
+            view = view + std * torch.randn_like(view)
+        else:
+            changed = corrupt_images(view, kind, severity)
+            view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
+    return view
 
 
 def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
@@ -261,7 +265,22 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
         f"severity: must be an integer from 1 to {CORRUPTION_SEVERITIES[-1]}, got {severity!r}.",
     )
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return _CORRUPTION_FUNCTIONS[kind](floats, _CORRUPTION_STRENGTHS[kind][severity - 1]).clamp(0, 1)
+    strength = _CORRUPTION_STRENGTHS[kind][severity - 1]
+    match kind:
+        case "noise":
+            corrupted = floats + strength * torch.randn_like(floats)
+        case "blur":
+            corrupted = _apply_gaussian_blur(floats, strength)
+        case "brightness":
+            corrupted = floats + strength
+        case "contrast":
+            mean = floats.mean(dim=(1, 2, 3), keepdim=True)
+            corrupted = mean + strength * (floats - mean)
+        case "occlusion":
+            corrupted = _occlude_square(floats, strength)
+        case _:
+            corrupted = _compress_jpeg(floats, strength)
+    return corrupted.clamp(0, 1)
 
 
 def _apply_gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -270,11 +289,6 @@ def _apply_gaussian_blur(images: Tensor, std: float) -> Tensor:
     sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
     blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
     return blurred
-
-
-def _reduce_contrast(images: Tensor, factor: float) -> Tensor:
-    mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return mean + factor * (images - mean)
 
 
 def _occlude_square(images: Tensor, area: float) -> Tensor:
@@ -299,17 +313,6 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     return decompressed.to(images.device).float() / 255
 
 
-_CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "noise": lambda images, std: images + std * torch.randn_like(images),
-    "blur": _apply_gaussian_blur,
-    "brightness": lambda images, offset: images + offset,
-    "contrast": _reduce_contrast,
-    "occlusion": _occlude_square,
-    "jpeg": _compress_jpeg,
-}
-"""Corruption of float images ``(b, C, H, W)`` by kind, given its strength."""
-
-
 def apply_domain_shifts(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
@@ -327,8 +330,8 @@ def apply_domain_shifts(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     names = DOMAINS_BY_SHIFT[shift.kind]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
-    store = _DomainShiftStore(dataset.store, domains, rotates)
-    whole = _perturb_now_or_at_fetch(dataset, store).replace_fields(domains=domains, domain_names=names)
+    restyle = partial(_shift_domains, domains=domains, rotates=rotates)
+    whole = _perturb_now_or_at_fetch(dataset, restyle).replace_fields(domains=domains, domain_names=names)
     if shift.held_out is None:
         return whole
     is_left_out = domains == names.index(shift.held_out)
@@ -336,30 +339,32 @@ def apply_domain_shifts(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     return whole.subset(chosen.nonzero()[:, 0])
 
 
-@dataclass(frozen=True)
-class _DomainShiftStore(StoreWrapper):
-    """Store of images that are rotated or restyled by their domains."""
-
-    domains: Tensor
-    rotates: bool
-    is_in_memory = False
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        domains, views = self.domains[positions], self.store.fetch_views(positions)
-        shifted = tuple(view.clone() for view in views)
-        for view, changed in zip(views, shifted, strict=True):
-            for number in domains.unique().tolist():
-                chosen = domains == number
-                part = view[chosen]
-                changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLE_FUNCTIONS[number](part)
-        return shifted
+def _shift_domains(
+    views: tuple[Tensor, ...], positions: Tensor, *, domains: Tensor, rotates: bool
+) -> tuple[Tensor, ...]:
+    """Rotate or restyle the images at some positions by their domains."""
+    chosen_domains, shifted = domains[positions], tuple(view.clone() for view in views)
+    for view, changed in zip(views, shifted, strict=True):
+        for number in chosen_domains.unique().tolist():
+            chosen = chosen_domains == number
+            part = view[chosen]
+            changed[chosen] = torch.rot90(part, number, (2, 3)) if rotates else _restyle(part, number)
+    return shifted
 
 
-def _apply_to_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of floats in [0, 1] to images, and convert the result back to the type of the images."""
-    floats = function(transforms.to_dtype(images, torch.float32, scale=True)).clamp(0, 1)
-    changed: Tensor = transforms.to_dtype(floats, images.dtype, scale=True)
-    return changed
+def _restyle(images: Tensor, style: int) -> Tensor:
+    """Restyle images, by the place of the style among the names in the catalog: plain, edges, posterized, inverted."""
+    if style == 0:
+        return images
+    floats = transforms.to_dtype(images, torch.float32, scale=True)
+    if style == 1:
+        changed = _compute_sobel_magnitude(floats)
+    elif style == 2:
+        changed = (floats * 3).round() / 3
+    else:
+        changed = 1 - floats
+    restyled: Tensor = transforms.to_dtype(changed.clamp(0, 1), images.dtype, scale=True)
+    return restyled
 
 
 def _compute_sobel_magnitude(images: Tensor) -> Tensor:
@@ -368,12 +373,3 @@ def _compute_sobel_magnitude(images: Tensor) -> Tensor:
     flat = images.flatten(0, 1)[:, None]
     gradient = F.conv2d(F.pad(flat, (1, 1, 1, 1), mode="replicate"), torch.stack([sobel, sobel.T])[:, None])
     return gradient.square().sum(dim=1).sqrt().view_as(images)
-
-
-_STYLE_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda images: images,
-    lambda images: _apply_to_floats(images, _compute_sobel_magnitude),
-    lambda images: _apply_to_floats(images, lambda floats: (floats * 3).round() / 3),
-    lambda images: _apply_to_floats(images, lambda floats: 1 - floats),
-)
-"""Functions of the styles, in the order of the style names in the catalog: plain, edges, posterized, inverted."""

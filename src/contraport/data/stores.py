@@ -249,6 +249,26 @@ class StoreWrapper(Store):
 
 
 @dataclass(frozen=True)
+class TransformedStore(StoreWrapper):
+    """Store that changes the views of another store at each fetch.
+
+    Attributes:
+        transform: function of the fetched views and of the positions of their items, int64 ``(b,)``.
+        new_shapes: shape of one item of each changed view; None if the shapes do not change.
+    """
+
+    transform: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
+    new_shapes: tuple[Shape, ...] | None = None
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self.new_shapes or self.store.shapes
+
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return self.transform(self.store.fetch_views(positions), positions)
+
+
+@dataclass(frozen=True)
 class SubsetStore(StoreWrapper):
     """Store of the items of another store at some positions."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from contraport._utils.formatting import format_options
-from contraport.data.formats.columns import can_hold_encoded_images, holds_lists, holds_strings
+from contraport.data.formats.columns import can_hold_encoded_images, is_list, is_string
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 
 LABEL_COLUMN_NAMES = ("label", "labels", "y", "class", "target")
@@ -233,7 +233,7 @@ def _complete_roles(
     for name in features:
         if alone and is_text_column_name(name):
             _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
-    undeclared = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name))
+    undeclared = tuple(name for name in alone if is_string(schema.field(name).type) and not is_text_column_name(name))
     views = tuple((name,) for name in alone)
     if features:
         return ColumnRoles((*views, features), column_by_role, possible_file_columns=undeclared)
@@ -242,7 +242,7 @@ def _complete_roles(
 
 def _is_separate_view(column: pa.Field) -> bool:
     """Return whether a column is a view by itself: lists, images or strings."""
-    return holds_lists(column) or can_hold_encoded_images(column) or holds_strings(column)
+    return is_list(column.type) or can_hold_encoded_images(column) or is_string(column.type)
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:

@@ -17,25 +17,21 @@ from contraport.errors import UsageError, check
 
 def can_hold_encoded_images(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
-    kind = _unwrap_type(field.type)
+    kind = unwrap_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def holds_lists(field: pa.Field) -> bool:
-    """Return whether each row of a column holds a list, read as an array."""
-    return _is_list(_unwrap_type(field.type))
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is a list, of which each row of a column is read as an array."""
+    kind = unwrap_type(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def holds_strings(field: pa.Field) -> bool:
-    """Return whether a column holds strings: texts, or names of files."""
-    return _is_string(_unwrap_type(field.type))
-
-
-def holds_lists_of_texts(field: pa.Field) -> bool:
-    """Return whether a column holds lists of strings, such as several captions in each row."""
-    kind = _unwrap_type(field.type)
-    return _is_list(kind) and _is_string(_unwrap_type(kind.value_type))
+def is_string(kind: pa.DataType) -> bool:
+    """Return whether a type is a string: a text, or the name of a file."""
+    kind = unwrap_type(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def holds_texts(table: pa.Table, name: str) -> bool:
@@ -67,7 +63,7 @@ def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
     """
     column = unwrap_column(table, name)
     _check_no_nulls(column, name, "a value", where)
-    if _is_string(column.type):
+    if is_string(column.type):
         values = np.array(column.to_pylist(), dtype=np.str_)
         row = np.argmax(values == "")
         message = f"{_describe_column(where, name)}: must have a value in each row, got an empty text in row {row}."
@@ -87,7 +83,7 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
     Raises:
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
-    if len(names) == 1 and holds_lists(table.schema.field(names[0])):
+    if len(names) == 1 and is_list(table.schema.field(names[0]).type):
         return _read_list_column(unwrap_column(table, names[0]), names[0], where)
     return np.stack([_read_number_column(unwrap_column(table, name), name, where) for name in names], axis=1)
 
@@ -95,7 +91,7 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
 def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     """Read a column of numbers, lists of numbers or numbers as text; one row per item."""
     _check_no_nulls(column, name, "a number", where)
-    if _is_string(column.type):
+    if is_string(column.type):
         values = column.to_pylist()
         row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
         message = f"{_describe_column(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
@@ -111,7 +107,7 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
     """Read a column of lists, nested to any depth, as one array."""
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
-    while _is_list(values.type):
+    while is_list(values.type):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         odd = lengths != lengths[0]
         if odd.any() or lengths[0] == 0:
@@ -231,21 +227,11 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
         raise UsageError(f"{_describe_column(where, name)}: {message}", kind="missing_value")
 
 
-def _unwrap_type(kind: pa.DataType) -> pa.DataType:
+def unwrap_type(kind: pa.DataType) -> pa.DataType:
     """Return the value type of a dictionary, or the storage type of an extension type."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
-    return any(test(kind) for test in tests)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    tests = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
-    return any(test(kind) for test in tests)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
-from contraport.data.splits import TEST_SPLIT_NAMES, Masks
+from contraport.data.splits import TEST_SPLIT_NAMES
 from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, translate_read_errors
 
@@ -52,10 +51,23 @@ def load_image_or_text_folder(
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
     texts. Texts are UTF-8 and held in memory.
     """
-    parents, files, texts, is_test = _build_folder_listing(Path(folder))
+    # The items are the images of all parts, or the texts if there are no images.
+    parts = [part for part in _get_train_and_test_folders(Path(folder)) if part is not None]
+    listed = [list_relative_paths(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
+    has_images = any(_get_lower_suffix(file) in IMAGE_SUFFIXES for part_files in listed for file in part_files)
+    parents, files, texts, test_mask = [], [], set[str](), list[bool]()
+    for number, (part, part_files) in enumerate(zip(parts, listed, strict=True)):
+        matching = [file for file in part_files if not has_images or _get_lower_suffix(file) in IMAGE_SUFFIXES]
+        expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))}){'' if has_images else ' or texts (.txt)'}"
+        check(len(matching) > 0, f"data: {part} must have {expected}, found none.", "empty")
+        parents += [PurePath(file).parts[:-1] for file in matching]
+        files += [str(part / file) for file in matching]
+        texts |= {str(part / file) for file in part_files if _get_lower_suffix(file) in TEXT_SUFFIXES}
+        test_mask += [number == 1] * len(matching)
+    is_test = np.array(test_mask) if len(parts) == 2 else None
     items = ItemMetadata(folder, len(files)) if ignore_labels else _metadata_from_folder_names(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
-    if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
+    if not has_images:
         contents = [read_text_file(file).strip() for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
@@ -82,34 +94,30 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
 
 
 def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folder of the training items, and the folder of the test items if there is one."""
+    """Return the folder of the training items, and the folder of the test items if there is one.
+
+    Warns of folders beside these; raises `UsageError` if train/ may be a class rather than a split.
+    """
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
     train = by_name.get("train", folder)
     found = [by_name[name] for name in TEST_SPLIT_NAMES if name in by_name]
-    if train != folder:
-        others = [folder / name for name in below if name.lower() not in ("train", *TEST_SPLIT_NAMES)]
-        _check_folders_beside_splits(folder, train, has_test=bool(found), others=others)
+    others = [folder / name for name in below if name.lower() not in ("train", *TEST_SPLIT_NAMES)]
+    if train != folder and others:
+        suffixes = IMAGE_SUFFIXES if list_relative_paths(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
+        full = [path.name for path in others if not path.name.startswith(".") and list_relative_paths(path, suffixes)]
+        shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
+        message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
+        message += f"If {train.name} is a class, rename it; if it is the training split, pass {train}."
+        check(not full or bool(found), message, "ambiguous_folders")
+        if full:
+            _log.warning("%s: files in %s, beside the splits, are not used", folder, shown)
     name = found and found[0].name
     check(train != folder or not found, f"data: {folder} has {name}/ but no train/.", "no_train_split")
     if len(found) > 1:
         unused = [path.name for path in found[1:]]
         _log.info("%s: %s is the test split; %s are not used", folder, found[0].name, unused)
     return train, found[0] if found else None
-
-
-def _check_folders_beside_splits(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
-    """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
-    if not others:
-        return
-    suffixes = IMAGE_SUFFIXES if list_relative_paths(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
-    full = [path.name for path in others if not path.name.startswith(".") and list_relative_paths(path, suffixes)]
-    shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
-    message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
-    message += f"If {train.name} is a class, rename it; if it is the training split, pass {train}."
-    check(not full or has_test, message, "ambiguous_folders")
-    if full:
-        _log.warning("%s: files in %s, beside the splits, are not used", folder, shown)
 
 
 def list_relative_paths(folder: Path, suffixes: Collection[str]) -> list[str]:
@@ -144,45 +152,6 @@ def read_text_file(file: str) -> str:
         return Path(file).read_text("utf-8-sig")
 
 
-class _FolderListing(NamedTuple):
-    """Items in a folder, which are images, or texts if there are no images.
-
-    Attributes:
-        parents: names of the folders around each item.
-        items: path of each item.
-        texts: paths of all texts.
-        is_test: mask of the items of the test split; None if there is no folder of test items.
-    """
-
-    parents: list[tuple[str, ...]]
-    items: list[str]
-    texts: set[str]
-    is_test: Masks | None
-
-
-def _build_folder_listing(folder: Path) -> _FolderListing:
-    """List the images and texts in a folder and its subfolders; raise `UsageError` if a split has none."""
-    parts = [part for part in _get_train_and_test_folders(folder) if part is not None]
-    listed = [list_relative_paths(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
-    suffixes = (
-        IMAGE_SUFFIXES
-        if any(_get_lower_suffix(file) in IMAGE_SUFFIXES for files in listed for file in files)
-        else TEXT_SUFFIXES
-    )
-    parents, chosen, texts, is_test = [], [], set[str](), list[bool]()
-    for number, (part, files) in enumerate(zip(parts, listed, strict=True)):
-        matching = [file for file in files if _get_lower_suffix(file) in suffixes]
-        expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))})" + (
-            " or texts (.txt)" if suffixes is TEXT_SUFFIXES else ""
-        )
-        check(len(matching) > 0, f"data: {part} must have {expected}, found none.", "empty")
-        parents += [PurePath(file).parts[:-1] for file in matching]
-        chosen += [str(part / file) for file in matching]
-        texts |= {str(part / file) for file in files if _get_lower_suffix(file) in TEXT_SUFFIXES}
-        is_test += [number == 1] * len(matching)
-    return _FolderListing(parents, chosen, texts, np.array(is_test) if len(parts) == 2 else None)
-
-
 def _get_lower_suffix(file: str) -> str:
     """Return the suffix of a file in lower case, with its dot."""
     return os.path.splitext(file)[1].lower()
@@ -212,21 +181,16 @@ def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> It
     outside = f"{in_folder.count(False)} of {len(in_folder)} files"
     message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
     check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
-    if not _folders_imply_domains(parents):
+    inner: dict[str, set[str]] = {}
+    for folders in parents:
+        inner.setdefault(folders[0], set()).add("/".join(folders[1:]))
+    first = next(iter(inner.values()))
+    # Outer folders are domains if there are several, and all contain the same two or more folders.
+    have_domains = len(inner) > 1 and len(first) > 1 and all(names == first for names in inner.values())
+    if not have_domains or any(len(folders) != 2 for folders in parents):
         labels, class_names = factorize("labels", [folders[0] for folders in parents])
         return ItemMetadata(root, len(parents), labels, class_names)
     domains, domain_names = factorize("domains", [folders[0] for folders in parents])
     labels, class_names = factorize("labels", [folders[1] for folders in parents])
     _log.info("%s: read as domain/class, %d domains of %d classes", root, len(domain_names), len(class_names))
     return ItemMetadata(root, len(parents), labels, class_names, domains, domain_names)
-
-
-def _folders_imply_domains(parents: list[tuple[str, ...]]) -> bool:
-    """Return whether outer folders are domains: there are several, and all contain the same two or more folders."""
-    if any(len(folders) != 2 for folders in parents):
-        return False
-    inner: dict[str, set[str]] = {}
-    for outer, name in parents:
-        inner.setdefault(outer, set()).add(name)
-    first = next(iter(inner.values()))
-    return len(inner) > 1 and len(first) > 1 and all(names == first for names in inner.values())

@@ -255,25 +255,24 @@ def _find_test_split_name(archive: str) -> str | None:
 def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
     """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
     check_regular_file("data", archive)
-    shown = (
-        one for one in iterate_member_locations(archive, ignored_counts) if not PurePath(one.path).name.startswith(".")
-    )
+    files = _iterate_archive_files(archive, ignored_counts)
+    shown = (member for member in files if not PurePath(member.name).name.startswith("."))
     with open(archive, "rb") as file:
-        for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.path)[0]):
+        for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.name)[0]):
             views: dict[str, tuple[int, int]] = {}
             metadata: dict[str, str] = {}
             for member in group:
-                field = _split_into_key_and_field(member.path)[1]
+                field = _split_into_key_and_field(member.name)[1]
                 kind = field.rpartition(".")[2]
                 if kind == _TEXT_FIELD and member.size == 0:
                     ignored_counts[f"empty .{field}"] += 1
                 elif kind in (_IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD):
                     message = f"data: {archive}: the sample {key!r} has two files for its {field!r}."
                     check(field not in views, message, "repeated_field")
-                    views[sys.intern(field)] = member.offset, member.size
+                    views[sys.intern(field)] = member.offset_data, member.size
                 elif field in (_CLASS_FIELD, _JSON_FIELD):
-                    file.seek(member.offset)
-                    metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.path}")
+                    file.seek(member.offset_data)
+                    metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.name}")
                 else:
                     ignored_counts[f".{field}"] += 1
             if views:
@@ -350,15 +349,7 @@ def _stack_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
     return as_view_tensor(f"data: {members.describe_item_location(positions[0])}", np.stack(arrays))
 
 
-class ArchiveMember(NamedTuple):
-    """Path of a file inside a tar archive, position of its first byte, and number of bytes."""
-
-    path: str
-    offset: int
-    size: int
-
-
-def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iterator[ArchiveMember]:
+def _iterate_archive_files(archive: str, ignored_counts: Counter[str]) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored_counts`.
 
     Nothing is extracted: a path inside is only a name.
@@ -375,7 +366,7 @@ def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iter
                 check(tar.offset > end, message, "unreadable")
                 end = tar.offset
                 if info.isfile() and not info.issparse():
-                    yield ArchiveMember(info.name, info.offset_data, info.size)
+                    yield info
                 elif not info.isdir():
                     ignored_counts["link, device, pipe or sparse file"] += 1
             end = tar.offset

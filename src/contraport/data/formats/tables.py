@@ -30,7 +30,7 @@ from contraport.data.formats.column_roles import (
     ViewSuggestion,
     suggest_views,
 )
-from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
+from contraport.data.formats.columns import holds_texts, is_number_text, is_string
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, resolve_roles
 from contraport.errors import UsageError, check, translate_read_errors
 
@@ -182,7 +182,7 @@ def replace_view_columns(
             place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partners))
         )
     for name in {name for names in roles.views for name in names}:
-        if holds_strings(table.schema.field(name)) and not holds_texts(table, name):
+        if is_string(table.schema.field(name).type) and not holds_texts(table, name):
             place = unparsed.schema.get_field_index(name)
             files = [
                 name and os.path.relpath(old_path.parent / name, new_path.parent) for name in unparsed[name].to_pylist()
@@ -241,7 +241,7 @@ def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, A
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]
-    parsed = [name for name in naming if not holds_strings(table.schema.field(name))]
+    parsed = [name for name in naming if not is_string(table.schema.field(name).type)]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere
         return table
     texts = _parse_csv(path, dict.fromkeys(parsed, pa.string()))

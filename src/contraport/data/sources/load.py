@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream, resize_if_images
 from contraport.data.sources.remote import download, is_remote
-from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
+from contraport.data.stores import ArrayStore, PackedTextStore, TransformedStore
 from contraport.errors import (
     UsageError,
     check,
@@ -103,7 +104,23 @@ def load(
         dataset = from_object(data, split, **options)
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.replace_fields(labels=None, class_names=None)
-    return dataset if image_size is None else _resize_images(dataset, image_size)
+    if image_size is None:
+        return dataset
+    images = [shape for shape in dataset.shapes if len(shape) == 3]
+    # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
+    items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
+    required = f"{image_size} x {image_size} pixels, which the encoder or image_size requires"
+    check(len(images) > 0, f"data: {dataset.name!r} must have images for {required}; an item is {items}.", "not_images")
+    square = (image_size, image_size)
+    if all(shape[1:] == square for shape in images):
+        return dataset
+    shapes = tuple((shape[0], *square) if len(shape) == 3 else shape for shape in dataset.shapes)
+    return dataset.with_store(TransformedStore(dataset.store, partial(_resize_images, size=image_size), shapes))
+
+
+def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) -> tuple[Tensor, ...]:
+    """Resize the views that are images to squares."""
+    return tuple(resize_if_images(view, size) for view in views)
 
 
 def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
@@ -150,32 +167,6 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
         raise UsageError(f"data: there is no file or folder {data!r}.", kind="not_found")
     unknown = unknown_name_error("data", data, DATASETS, list_command="contraport list data")
     raise UsageError(f"{unknown} There is no file or folder of that name.", kind="unknown")
-
-
-@dataclass(frozen=True)
-class _ResizedStore(StoreWrapper):
-    """Store that resizes the images of another store to squares at each fetch."""
-
-    size: int
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(resize_if_images(view, self.size) for view in self.store.fetch_views(positions))
-
-
-def _resize_images(dataset: Dataset, size: int) -> Dataset:
-    """Return a dataset whose images are resized to squares, in memory or at each fetch."""
-    images = [shape for shape in dataset.shapes if len(shape) == 3]
-    # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
-    items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
-    required = f"{size} x {size} pixels, which the encoder or image_size requires"
-    check(len(images) > 0, f"data: {dataset.name!r} must have images for {required}; an item is {items}.", "not_images")
-    if all(shape[1:] == (size, size) for shape in images):
-        return dataset
-    return dataset.with_store(_ResizedStore(dataset.store, size))
 
 
 def from_object(

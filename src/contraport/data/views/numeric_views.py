@@ -102,24 +102,12 @@ def _crop_series(series: Tensor, min_fraction: float, draws: RandomDraws) -> Ten
     return resample_affine(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
 
 
-class AdjacentWindows(nn.Module):
-    """Module that cuts two adjacent windows ``(b, C, length)`` at a random place from time series ``(b, C, T)``.
-
-    Args:
-        length: steps of a window.
-    """
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def forward(self, series: Tensor, draws: RandomDraws) -> tuple[Tensor, Tensor]:
-        """Return the earlier and the later window of each series."""
-        both = 2 * self.length
-        starts = draws.integers(series.shape[2] - both + 1)
-        places = starts[:, None] + torch.arange(both, device=series.device)
-        stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
-        return stretch[..., : self.length], stretch[..., self.length :]
+def cut_adjacent_windows(series: Tensor, length: int, draws: RandomDraws) -> tuple[Tensor, Tensor]:
+    """Cut two adjacent windows ``(b, C, length)`` at a random place from time series ``(b, C, T)``."""
+    starts = draws.integers(series.shape[2] - 2 * length + 1)
+    places = starts[:, None] + torch.arange(2 * length, device=series.device)
+    stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
+    return stretch[..., :length], stretch[..., length:]
 
 
 class Noise(nn.Module):

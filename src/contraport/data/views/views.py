@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,17 +21,17 @@ from contraport.catalog.option_parsers import (
 )
 from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
-from contraport.data.stores import Shape, StoreWrapper
+from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_scaled_lab
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTHS,
     VECTOR_STRENGTHS,
-    AdjacentWindows,
     Mixup,
     Noise,
     SeriesTransform,
     VectorTransform,
+    cut_adjacent_windows,
 )
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
@@ -110,7 +110,7 @@ class Views(nn.Module):
         self.custom = find_custom_transform(augment)
         self.missing_transform_name: str | None = None
         self._splits_color = views == COLOR_SPLIT_OPTION
-        self._windows: AdjacentWindows | None = None
+        self._window_length: int | None = None
         self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
         is_named = isinstance(views, str) and self.custom is None
@@ -126,12 +126,14 @@ class Views(nn.Module):
             check(good, "augment: mixup requires all views of all items, and some lack one.", "missing_views")
             parsed = parse_augment(self.augment)
             if frames:
-                self._windows = AdjacentWindows(_parse_window_length(dataset, str(views)))
-                shape = dataset.shapes[0][0], self._windows.length
+                self._window_length = _parse_window_length(dataset, str(views))
+                shape = dataset.shapes[0][0], self._window_length
                 made = [_PlannedView(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
                 made = [_plan_rgb_view(dataset, parsed)]
-                self._unaugmented = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
+                _, height, width = dataset.shapes[0]
+                lab = TransformedStore(dataset.store, _convert_to_lab_views, ((1, height, width), (2, height, width)))
+                self._unaugmented = dataset.with_store(lab, ("lightness", "colours"))
             elif isinstance(views, str):
                 made = _plan_multi_crop_views(dataset, parsed, views)
             else:
@@ -198,8 +200,8 @@ class Views(nn.Module):
             return self._apply_custom(self.custom, views, share)
         floats = _views_to_floats(views)
         draws = RandomDraws(floats[0], share)
-        if self._windows is not None:
-            floats = self._windows(floats[0], draws)
+        if self._window_length is not None:
+            floats = cut_adjacent_windows(floats[0], self._window_length, draws)
         pairs = zip(self._sources, self._transforms, strict=True)
         made = tuple(transform(floats[source], draws) for source, transform in pairs)
         return _convert_rgb_to_lightness_and_color(made[0]) if self._splits_color else made
@@ -229,27 +231,14 @@ class _IdentityTransform(nn.Module):
         return items
 
 
-@dataclass(frozen=True)
-class _LabStore(StoreWrapper):
-    """Store that converts the RGB images of another store to two views: lightness and colors."""
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        _, height, width = self.store.shapes[0]
-        return (1, height, width), (2, height, width)
-
-    @property
-    def digests(self) -> Tensor | None:
-        digests = self.store.digests
-        return None if digests is None else digests.expand(-1, 2)
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _convert_rgb_to_lightness_and_color(*_views_to_floats(self.store.fetch_views(positions)))
-
-
 def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Convert uint8 images to floats in [0, 1]; return other views unchanged."""
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
+
+
+def _convert_to_lab_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
+    """Convert the RGB images of a store to two views: lightness and colors."""
+    return _convert_rgb_to_lightness_and_color(*_views_to_floats(views))
 
 
 def _convert_rgb_to_lightness_and_color(images: Tensor) -> tuple[Tensor, Tensor]:
