@@ -125,8 +125,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, al
             _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_blocks()))
         return store
     if not _is_text_array(view):
-        convert = as_view_tensor if isinstance(view, list) else _array_to_view_tensor
-        return ArrayStore((convert(argument, view, copy=copy),))
+        return ArrayStore((as_view_tensor(argument, view, copy=copy),))
     if not allow_empty:
         check_nonempty_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
@@ -218,11 +217,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
     if isinstance(values, list):
         check_equal_shapes(argument, values)
         values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
-    return _array_to_view_tensor(argument, _as_non_object_array(argument, values), copy=copy)
-
-
-def _array_to_view_tensor(argument: str, array: np.ndarray, *, copy: bool) -> Tensor:
-    """Check an array of numbers and convert it to the tensor of a view."""
+    array = _as_non_object_array(argument, values)
     _check_view(argument, array)
     tensor = _to_view_tensor(array, copy=copy)
     if tensor.dtype != torch.uint8:
@@ -271,7 +266,10 @@ def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     array = _as_non_object_array(argument, values)
     good = array.ndim == 1 and array.dtype.kind in "iufb"
     check(good, f"{argument}: must be one number per item, got {array.dtype} of shape {array.shape}.", "shape")
-    return torch.from_numpy(_as_finite_float32(argument, array))
+    with np.errstate(over="ignore"):  # overflow is reported below
+        floats = _as_contiguous(array, np.float32, copy=True)
+    _check_finite(argument, [(array, floats)])
+    return torch.from_numpy(floats)
 
 
 def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
@@ -293,15 +291,6 @@ def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
     """Convert an array to a type, in C order and writable; without `copy` only where necessary."""
     # torch requires writable arrays.
     return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
-
-
-def _as_finite_float32(argument: str, array: np.ndarray) -> np.ndarray:
-    """Convert an array of real numbers to finite float32; raise `UsageError` for NaN, infinity or overflow."""
-    check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
-    with np.errstate(over="ignore"):  # overflow is reported below
-        floats = _as_contiguous(array, np.float32, copy=True)
-    _check_finite(argument, [(array, floats)])
-    return floats
 
 
 def _check_finite(argument: str, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -329,24 +318,20 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
     >>> factorize("labels", ["dog", "cat", "dog"])
     (array([1, 0, 1]), ('cat', 'dog'))
     """
-    array = _as_categorical_array(argument, values)
+    if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
+        array = _as_non_object_array(argument, values)
+    else:  # strings that another library stores as objects
+        items = array.tolist()
+        kind = str if not items or isinstance(items[0], str) else int
+        wrong = next((row for row, value in enumerate(items) if not isinstance(value, kind)), None)
+        message = f"{argument}: must be one integer or string per item, got {items[wrong or 0]!r} in row {wrong}."
+        check(wrong is None, message, "not_categorical")
+        array = np.array(items)
     message = f"{argument}: must be one integer or string per item, got {array.dtype} of shape {array.shape}"
     good = array.ndim == 1 and array.dtype.kind in "iubU"
     check(good, f"{message}; targets of a regression are given as numbers.", "not_categorical")
     names, codes = np.unique(array, return_inverse=True)
     return codes.astype(np.int64), tuple(map(str, names))
-
-
-def _as_categorical_array(argument: str, values: Any) -> np.ndarray:
-    """Convert values to an array; strings that another library stores as objects become an array of strings."""
-    if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
-        return _as_non_object_array(argument, values)
-    items = array.tolist()
-    kind = str if not items or isinstance(items[0], str) else int
-    wrong = next((row for row, value in enumerate(items) if not isinstance(value, kind)), None)
-    message = f"{argument}: must be one integer or string per item, got {items[wrong or 0]!r} in row {wrong}."
-    check(wrong is None, message, "not_categorical")
-    return np.array(items)
 
 
 def factorize_to_tensor(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +13,9 @@ from torch import Tensor
 from contraport.data.arrays import ArrayLikeOrTensor, as_weight_per_item, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
-from contraport.data.splits import Masks, count_test_items, select_split_positions
+from contraport.data.splits import Masks, select_split_positions
 from contraport.data.stores import Shape, Store
-from contraport.errors import UsageError, check
+from contraport.errors import check
 
 COUPLING_VIEW_NAMES = ("row", "column")
 """Names of the two views of a coupling."""
@@ -122,6 +121,7 @@ def from_coupling(
     mask = None if is_test is None else np.asarray(is_test, dtype=bool)[distinct]
     positions = select_split_positions(split, len(distinct), is_test=mask, labels=None, fraction=test_fraction)
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
+    number_held_out = len(positions) if split == "test" else len(distinct) - len(positions)
     chosen = distinct[positions]
     entity_ids = torch.from_numpy(ids[chosen].astype(np.int64))
     # An entity without a key is named by its number.
@@ -134,7 +134,7 @@ def from_coupling(
         name=name,
         split=split,
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
-        num_random_test_items=count_test_items(split, len(distinct), positions) if mask is None else None,
+        num_random_test_items=number_held_out if mask is None else None,
         rows=torch.from_numpy(chosen),
         keys=keys,
         view_names=COUPLING_VIEW_NAMES,
@@ -148,38 +148,3 @@ def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
     side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
     check(len(side.shapes) == 1, f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}.", "views")
     return side
-
-
-def get_key_positions(
-    argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str], *, table: object = "", pairs: object = "pairs"
-) -> np.ndarray:
-    """Look up the key of each pair among the keys of the rows or columns; return the positions, int64 ``(pairs,)``.
-
-    Args:
-        argument: name of the side, "rows" or "columns".
-        keys: key of each entity of the side.
-        pair_keys: key of each pair.
-        table: file of the side, for errors.
-        pairs: file of the pairs, for errors.
-
-    Raises:
-        UsageError: the side has no keys, a key occurs twice, or the key of a pair does not exist.
-
-    >>> get_key_positions("rows", ["a", "b"], ["b", "b", "a"]).tolist()
-    [1, 1, 0]
-    """
-    check(keys is not None, f"data: {table or argument} must have a column id, or another role of keys.", "no_keys")
-    assert keys is not None
-    places: dict[str, int] = {}
-    for position, key in enumerate(keys):
-        first = places.setdefault(key, position)
-        message = f"data: {table or argument}: keys must be distinct, got {key!r} in rows {first} and {position}."
-        check(first == position, message, "repeats")
-    missing = [position for position, key in enumerate(pair_keys) if key not in places]
-    if missing:
-        raise UsageError(
-            f"data: {pairs}: {len(missing):,} of {len(pair_keys):,} pairs name {argument} that do not exist in "
-            f"{table or argument}, the first {pair_keys[missing[0]]!r} in row {missing[0]}.",
-            kind="unknown_key",
-        )
-    return np.array([places[key] for key in pair_keys], dtype=np.int64)

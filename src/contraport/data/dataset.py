@@ -150,17 +150,13 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: must be {views} distinct names for {self.name!r}, got {self.view_names}.")
         if self.present is not None:
-            self._check_no_empty_items_or_views(self.present)
+            empty = (~self.present.any(1)).nonzero()[:, 0].tolist()
+            message = f"{len(empty)} items have no view at all, first {empty[:3]}; leave them out."
+            check(not empty, f"data: {self.name!r}: {message}", "item_without_view")
+            unused = (~self.present.any(0)).nonzero()[:, 0].tolist()
+            message = f"no item of its {self.split} split has the views {unused}."
+            check(not unused, f"data: {self.name!r}: {message}", "view_without_item")
             self.present = None if bool(self.present.all()) else self.present
-
-    def _check_no_empty_items_or_views(self, present: Tensor) -> None:
-        """Raise `UsageError` if an item has no view, or no item has a view."""
-        empty = (~present.any(1)).nonzero()[:, 0].tolist()
-        message = f"{len(empty)} items have no view at all, first {empty[:3]}; leave them out."
-        check(not empty, f"data: {self.name!r}: {message}", "item_without_view")
-        unused = (~present.any(0)).nonzero()[:, 0].tolist()
-        message = f"no item of its {self.split} split has the views {unused}."
-        check(not unused, f"data: {self.name!r}: {message}", "view_without_item")
 
     @property
     def item_noun(self) -> str:

@@ -109,26 +109,22 @@ def group_by_shared_content(ids: Tensor, max_group_size: float) -> ContentGroups
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
     groups, views = np.arange(len(ids)), list[int]()
     for view in order:
-        joined = _merge_groups_by_column(groups, ids[:, view].numpy())
+        # Groups that share a value of the view are joined: the components of the graph of groups and values.
+        codes = np.unique(ids[:, view].numpy(), return_inverse=True)[1]
+        size = int(groups.max()) + 1 + int(codes.max()) + 1
+        edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
+        components = connected_components(edges, directed=False)[1]
+        joined = np.unique(components[groups], return_inverse=True)[1]
         if not views or np.bincount(joined).max() <= max_group_size:
             groups = joined
             views.append(view)
     return ContentGroups(_number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
-
-
-def _merge_groups_by_column(groups: Codes, column: Codes) -> Codes:
-    """Merge the groups of items that have equal values in a column (connected components)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    _, codes = np.unique(column, return_inverse=True)
-    size = int(groups.max()) + 1 + int(codes.max()) + 1
-    edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
-    _, components = connected_components(edges, directed=False)
-    return np.unique(components[groups], return_inverse=True)[1]
 
 
 def _number_by_first_occurrence(values: Tensor) -> Tensor:

@@ -54,8 +54,13 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": digest_for_cache(dataset), "shapes": shapes, "dtype": "uint8"}
     size = cache_bytes_needed(made_of)
-    if find_cached_arrays(folder, made_of) is None and not _is_within_disk_limit(folder, size):
-        return dataset
+    if find_cached_arrays(folder, made_of) is None:
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+        free = shutil.disk_usage(existing).free
+        if size > MAX_FREE_DISK_FRACTION * free:
+            message = "the decoded images would take %.1f GB of %.1f GB free: each epoch decodes the images again"
+            log.warning(message, size / 1e9, free / 1e9)
+            return dataset
     pixels = load_or_build_arrays(
         folder,
         made_of,
@@ -70,16 +75,6 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         for store in stores
     ]
     return dataset.with_store(combine_views(replaced))
-
-
-def _is_within_disk_limit(folder: Path, size: int) -> bool:
-    """Return whether a cache of `size` bytes fits the folder's disk; otherwise log a warning."""
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(existing).free
-    if size > MAX_FREE_DISK_FRACTION * free:
-        message = "the decoded images would take %.1f GB of %.1f GB free: each epoch decodes the images again"
-        log.warning(message, size / 1e9, free / 1e9)
-    return size <= MAX_FREE_DISK_FRACTION * free
 
 
 def _decode_into_cache(

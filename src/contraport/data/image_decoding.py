@@ -25,8 +25,6 @@ IMAGE_SUFFIXES = frozenset((
     ".pgm", ".ppm", ".pnm",
 ))  # fmt: skip
 """Suffixes of image files. Some need a plugin of Pillow; without it such files are reported as unreadable."""
-MIN_DEFAULT_IMAGE_SIDE, MAX_DEFAULT_IMAGE_SIDE = 8, 64
-"""Bounds of the default image size, so that training fits a small machine."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,12 +110,12 @@ def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
 
 
 def compute_clipped_median_size(sides: Sequence[int]) -> int:
-    """Return the median of side lengths in pixels, clipped to `MIN_DEFAULT_IMAGE_SIDE` and `MAX_DEFAULT_IMAGE_SIDE`.
+    """Return the median of side lengths, clipped to 8 to 64 pixels, so that training fits a small machine.
 
     >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)
     """
-    return min(max(median_low(sides or [MAX_DEFAULT_IMAGE_SIDE]), MIN_DEFAULT_IMAGE_SIDE), MAX_DEFAULT_IMAGE_SIDE)
+    return min(max(median_low(sides or [64]), 8), 64)
 
 
 def find_decoding_error_message(images: UndecodedItems, position: int) -> str | None:

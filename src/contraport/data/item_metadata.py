@@ -17,7 +17,6 @@ from contraport.data.splits import (
     Codes,
     Masks,
     Positions,
-    count_test_items,
     max_held_out_group_size,
     select_split_positions,
 )
@@ -103,6 +102,7 @@ class ItemMetadata:
             ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
             groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
         chosen = self._select_split_positions(split, groups)
+        number_held_out = len(chosen) if split == "test" else self.num_items - len(chosen)
         encoded = [
             (view, self._select_positions_with_view(view_index, chosen))
             for view_index, view in enumerate(views)
@@ -129,7 +129,7 @@ class ItemMetadata:
             domain_names=self.domain_names,
             allows_flips=bool(encoded),
             unreadable_files=tuple(bad.values()),
-            num_random_test_items=count_test_items(split, self.num_items, chosen) if self.is_test is None else None,
+            num_random_test_items=number_held_out if self.is_test is None else None,
             present=None if self.present is None else torch.from_numpy(self.present[good]),
             rows=torch.from_numpy(good if self.source_rows is None else self.source_rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],

@@ -90,11 +90,6 @@ def max_held_out_group_size(length: int, fraction: float | None) -> float:
     return max((DEFAULT_TEST_FRACTION if fraction is None else fraction) * length, 2.0)
 
 
-def count_test_items(split: str, length: int, chosen: Positions) -> int:
-    """Return the number of test items, given the number of all items and the positions of the items in `split`."""
-    return len(chosen) if split == "test" else length - len(chosen)
-
-
 def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 

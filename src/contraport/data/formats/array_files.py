@@ -15,14 +15,12 @@ from contraport.data.arrays import as_array, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
-from contraport.data.splits import count_test_items, max_held_out_group_size, select_split_positions
+from contraport.data.splits import max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
 from contraport.errors import UsageError, check, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
-_KEYS_TO_SUGGEST = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM_KEYS) for suffix in ("", "_test")]
-"""Keys among which the error for an unknown key finds the nearest."""
 _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 """Keys with a fixed meaning; if views have names of their own, other keys are views."""
 
@@ -87,7 +85,8 @@ def dataset_from_arrays(
     keeps_all = owns_arrays and len(chosen) == len(whole)
     store = SubsetStore(whole.store, positions) if keeps_all else whole.store.subset(chosen)
     dataset = whole.subset_with_store(positions, store, split=split)
-    dataset.num_random_test_items = count_test_items(split, len(whole), chosen) if is_test is None else None
+    if is_test is None:
+        dataset.num_random_test_items = len(chosen) if split == "test" else len(whole) - len(chosen)
     return dataset
 
 
@@ -125,7 +124,9 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     named = len(_list_custom_view_names(checked)) > 1
     for key, array in checked.items():
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
-            raise unknown_name_error(f"data: {path}", key, _KEYS_TO_SUGGEST, noun="array")
+            names = ("x", "view0", "view1", "y", *_PER_ITEM_KEYS)
+            valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
+            raise unknown_name_error(f"data: {path}", key, valid_keys, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: {key!r} must be an array with one row per item.", "shape")
     return checked

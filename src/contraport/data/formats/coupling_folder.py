@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from contraport.data.coupling import from_coupling, get_key_positions
+from contraport.data.coupling import from_coupling
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.columns import read_category_values
@@ -15,7 +16,7 @@ from contraport.data.formats.table_rows import TableRows, resolve_roles
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.splits import get_test_and_unused_masks
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 TABLE_NAMES = ("rows", "columns", "pairs")
 """Names of the three tables of a coupling, without the suffixes of their files."""
@@ -37,14 +38,9 @@ def is_coupling_folder(folder: str) -> bool:
     if len(tables) in (0, 1, len(TABLE_NAMES)):
         return len(tables) == len(TABLE_NAMES)
     has_images = len(list_relative_paths(Path(folder), IMAGE_SUFFIXES)) > 0
-    return not has_images or any(_names_image_files(file) for files in tables for file in files)
-
-
-def _names_image_files(file: Path) -> bool:
-    """Return whether the first row of a table names an image file."""
-    first = read_table(file).slice(0, 1).to_pylist()
-    values = first[0].values() if first else ()
-    return any(isinstance(value, str) and Path(value).suffix.lower() in IMAGE_SUFFIXES for value in values)
+    first_rows = [row for files in tables for file in files for row in read_table(file).slice(0, 1).to_pylist()]
+    values = [value for row in first_rows for value in row.values() if isinstance(value, str)]
+    return not has_images or any(Path(value).suffix.lower() in IMAGE_SUFFIXES for value in values)
 
 
 def get_table_files(folder: str) -> dict[str, Path]:
@@ -73,6 +69,23 @@ def _load_side(file: Path, image_size: int | None) -> Dataset:
     return side
 
 
+def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
+    """Find the key of each pair among the keys of the rows or columns; return the positions, int64 ``(pairs,)``."""
+    check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
+    places: dict[str, int] = {}
+    for position, key in enumerate(side.keys or ()):
+        first = places.setdefault(key, position)
+        message = f"data: {files[part]}: keys must be distinct, got {key!r} in rows {first} and {position}."
+        check(first == position, message, "repeats")
+    keys = list(map(str, pair_keys))
+    missing = [position for position, key in enumerate(keys) if key not in places]
+    if missing:
+        message = f"data: {files['pairs']}: {len(missing):,} of {len(keys):,} pairs name {part} that do not exist in "
+        message += f"{files[part]}, the first {keys[missing[0]]!r} in row {missing[0]}."
+        raise UsageError(message, kind="unknown_key")
+    return np.array([places[key] for key in keys], dtype=np.int64)
+
+
 @data_format("a coupling", recognizes=is_coupling_folder, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
@@ -88,13 +101,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        get_key_positions(
-            part,
-            sides[part].keys,
-            list(map(str, table.column(column).to_pylist())),
-            table=files[part],
-            pairs=files["pairs"],
-        )
+        _find_key_positions(part, sides[part], table.column(column).to_pylist(), files)
         for part, column in (("rows", "row"), ("columns", "column"))
     ]
     pairs = np.stack(places, axis=1)

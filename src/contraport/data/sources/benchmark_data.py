@@ -37,10 +37,6 @@ UCI_VIEW_NAMES = ("fou", "fac", "kar", "pix", "zer", "mor")
 NUM_UCI_CLASSES, NUM_UCI_OBJECTS = 10, 2_000
 MIN_FUNCTIONS_PER_MODULE = 20
 """Minimum number of functions of a module that is used as a class, so that a split of it is not too small."""
-_EXCLUDED_LIBRARY_FOLDERS = {
-    "test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages",
-}  # fmt: skip
-"""Folders that are left out: outside the library proper, or missing from some versions of Python."""
 
 
 def get_download_folder(root: Path | None) -> Path:
@@ -279,24 +275,20 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     for number, line in enumerate(lines[first:], start=first + 1):
         if line.strip():
             *channels, label = line.strip().split(":")
-            series.append(_parse_channels(channels, f"data: {path}, line {number}"))
+            where = f"data: {path}, line {number}"
+            check(len(channels) > 0, f"{where}: must have channels and a class separated by colons.", "ts_format")
+            try:
+                values = [np.array(channel.split(","), dtype=np.float64) for channel in channels]
+            except ValueError as error:
+                raise UsageError(f"{where}: must be numbers, with none missing: {error}", kind="ts_format") from error
+            lengths = sorted({len(channel) for channel in values})
+            check(len(lengths) == 1, f"{where}: must have channels of one length, got {lengths}.", "ts_format")
+            series.append(np.stack(values))
             labels.append(label)
     check(len(series) > 0, f"data: {path} has no series.", "empty")
     numbers = sorted({len(one) for one in series})
     check(len(numbers) == 1, f"data: {path}: must have equal numbers of channels, got {numbers}.", "ts_format")
     return series, labels
-
-
-def _parse_channels(channels: list[str], where: str) -> np.ndarray:
-    """Parse the comma-separated values of each channel; return a series ``(C, T)``."""
-    check(len(channels) > 0, f"{where}: must have channels and a class separated by colons.", "ts_format")
-    try:
-        values = [np.array(channel.split(","), dtype=np.float64) for channel in channels]
-    except ValueError as error:
-        raise UsageError(f"{where}: must be numbers, with none missing: {error}", kind="ts_format") from error
-    lengths = sorted({len(channel) for channel in values})
-    check(len(lengths) == 1, f"{where}: must have channels of one length, got {lengths}.", "ts_format")
-    return np.stack(values)
 
 
 class FunctionNameAndDocstring(NamedTuple):
@@ -344,9 +336,11 @@ def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
 
 def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocstring]:
     """Yield the functions that have a docstring, file by file."""
+    # Outside the library proper, or missing from some versions of Python.
+    excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
-        if _EXCLUDED_LIBRARY_FOLDERS.intersection(place.parts):
+        if any(part in excluded for part in place.parts):
             continue
         try:
             tree = ast.parse(file.read_bytes())

@@ -200,7 +200,11 @@ def from_object(
     if library == "datasets":
         return dataset_from_huggingface(data, split, path, **options)
     if library is not None:
-        return dataset_from_rows(TableRows(_to_arrow(data, library)), split, path=path, **options)
+        table = data
+        if library != "pyarrow":
+            with translate_read_errors("data: the data frame", "a table of numbers, lists, texts or bytes"):
+                table = data.to_arrow() if library == "polars" else pa.Table.from_pandas(data, preserve_index=False)
+        return dataset_from_rows(TableRows(table), split, path=path, **options)
     check_no_columns(columns, f"a {type(data).__name__}")
     if isinstance(data, np.ndarray | Tensor):
         data = {"x": data}
@@ -223,14 +227,6 @@ def _find_table_library(data: Any) -> str | None:
     names = ("datasets.Dataset", "datasets.DatasetDict", "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table")
     libraries = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
     return next((library for library, name in libraries if f"{library}.{name}" in names), None)
-
-
-def _to_arrow(frame: Any, library: str) -> pa.Table:
-    """Convert a data frame or table of another library to an Arrow table."""
-    if library == "pyarrow":
-        return frame
-    with translate_read_errors("data: the data frame", "a table of numbers, lists, texts or bytes"):
-        return frame.to_arrow() if library == "polars" else pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _build_dataset_from_list(

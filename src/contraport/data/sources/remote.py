@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,26 +30,21 @@ def is_remote(data: str) -> bool:
 
 
 class _RemoteFile(NamedTuple):
-    """File at a URL, and its copy in the cache."""
+    """File at a URL, and its copy in the cache.
 
-    file_system: Any  # of fsspec
+    Attributes:
+        file_system: the file system of fsspec.
+        path: path on the file system.
+        local_path: path of the copy in the cache.
+        url: the URL as messages state it.
+        state: path and a checksum or date that changes with the file, recorded with its copy.
+    """
+
+    file_system: Any
     path: str
     local_path: Path
     url: str
-
-    def build_download_record(self) -> dict[str, str]:
-        """Build the record of a download: path of the remote file, and a checksum or date that changes with it."""
-        return {"file": self.path, "key": str(self.file_system.ukey(self.path))}
-
-    def is_cached(self) -> bool:
-        """Return whether the cache contains the current version of the file."""
-        record = _get_download_record_path(self.local_path)
-        if not (self.local_path.exists() and record.exists()):
-            return False
-        if read_json_or_none(record) == self.build_download_record():
-            return True
-        log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
-        return False
+    state: dict[str, str]
 
 
 def download(url: str, cache: Path) -> str:
@@ -76,18 +71,31 @@ def download(url: str, cache: Path) -> str:
         try:
             system, path = fsspec.core.url_to_fs(one)
             found = _get_paths_by_relative_path(system, path)
+            check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
+            outside = [path for inside, path in found.items() if ".." in inside.split("/")]
+            message = f"data: {one}: must have paths within the folder, got {''.join(outside[:1])}."
+            check(not outside, message, "outside_folder")
+            states = {inside: {"file": file, "key": str(system.ukey(file))} for inside, file in found.items()}
+        except UsageError:
+            raise
         except Exception as error:  # each protocol raises its own errors
             if not local.exists():
                 raise UsageError(f"data: {one} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
             log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
-        check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
-        outside = [path for inside, path in found.items() if ".." in inside.split("/")]
-        message = f"data: {one}: must have paths within the folder, got {''.join(outside[:1])}."
-        check(not outside, message, "outside_folder")
         _remove_stale_files(local, {local / inside for inside in found}, one)
-        files += [_RemoteFile(system, path, local / inside if inside else local, one) for inside, path in found.items()]
-    missing = [file for file in files if not file.is_cached()]
+        files += [
+            _RemoteFile(system, path, local / inside if inside else local, one, states[inside])
+            for inside, path in found.items()
+        ]
+    missing = []
+    for file in files:
+        record = _get_download_record_path(file.local_path)
+        has_copy = file.local_path.exists() and record.exists()
+        if not has_copy or read_json_or_none(record) != file.state:
+            missing.append(file)
+            if has_copy:
+                log.warning("%s has changed, and is downloaded again: %s", file.url, file.path)
     if missing:  # a warning, so that it shows before the log of a run is set up: this may take long
         log.warning("downloading %s of %s to %s", pluralize(len(missing), "file"), url, folder)
         bars = ProgressBars(shown=True)
@@ -120,31 +128,25 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     """Download one file into the cache, and record its remote state."""
-    state, local = file.build_download_record(), file.local_path
+    local, name, shown = file.local_path, f"MB of {file.local_path.name}", 0
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.file_system.size(file.path)
-        name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.open_step_bar(size and size // BYTES_PER_MEGABYTE, name) as step:
-            file.file_system.get_file(file.path, str(temporary), callback=_create_progress_callback(step, name))
-        write_json(_get_download_record_path(local), state)
+
+            def advance(size: int | None, value: int, **_: Any) -> None:
+                nonlocal shown
+                for _number in range(shown, value // BYTES_PER_MEGABYTE):
+                    step(name)
+                shown = max(shown, value // BYTES_PER_MEGABYTE)
+
+            callback = import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"bar": advance})
+            file.file_system.get_file(file.path, str(temporary), callback=callback)
+        write_json(_get_download_record_path(local), file.state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error
     log.info("downloaded %s to %s: %.1f MB", file.path, local.parent, local.stat().st_size / 1e6)
-
-
-def _create_progress_callback(step: Callable[[str], None], name: str) -> Any:
-    """Return a callback for fsspec that shows a progress bar in megabytes."""
-    shown = 0
-
-    def advance(size: int | None, value: int, **_: Any) -> None:
-        nonlocal shown
-        for _number in range(shown, value // BYTES_PER_MEGABYTE):
-            step(name)
-        shown = max(shown, value // BYTES_PER_MEGABYTE)
-
-    return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": advance})
 
 
 def _get_download_record_path(local: Path) -> Path:

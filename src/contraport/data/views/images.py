@@ -79,25 +79,40 @@ def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     return (SMALL_IMAGE_STRENGTHS if min(size) <= 32 else LARGE_IMAGE_STRENGTHS)[name]
 
 
-def build_image_transform(
-    strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
-) -> nn.Module:
-    """Build the random transform of images with pixels in [0, 1] or in a range per channel."""
-    transform = ImageTransform(strength, size, flips=flips)
-    return transform if range_ is None else AppliedInUnitRange(transform, *range_)
-
-
 class ImageTransform(nn.Module):
-    """Crop, rotate, recolor, blur, jitter and erase images (b, C, H, W) in [0, 1], to views of a given size."""
+    """Crop, rotate, recolor, blur, jitter and erase images (b, C, H, W), to views of a given size.
 
-    def __init__(self, strength: ImageStrength, size: tuple[int, int], *, flips: bool) -> None:
+    Args:
+        strength: ranges and probabilities of the changes.
+        size: height and width of the views.
+        flips: whether views may be flipped.
+        channel_range: minimum and maximum of each channel; None: pixels are in [0, 1].
+    """
+
+    low: Tensor
+    width: Tensor
+
+    def __init__(
+        self,
+        strength: ImageStrength,
+        size: tuple[int, int],
+        *,
+        flips: bool,
+        channel_range: tuple[list[float], list[float]] | None = None,
+    ) -> None:
         super().__init__()
         self.strength = strength
         self.size = size
         self.flips = flips
+        self.is_unit_range = channel_range is None
+        low, high = (torch.tensor(ends).view(-1, 1, 1) for ends in channel_range or ([0.0], [1.0]))
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("width", high - low, persistent=False)
 
     def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each image."""
+        if not self.is_unit_range:
+            images = (images - self.low) / self.width
         views = _recolor(
             _crop_and_rotate(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws
         )
@@ -108,26 +123,8 @@ class ImageTransform(nn.Module):
             views = torch.addcmul(views, deviation, draws.normal(*views.shape[1:]))
         if self.strength.max_erased_fraction:
             views = _erase(views, self.strength, draws)
-        return views.clamp(0, 1)
-
-
-class AppliedInUnitRange(nn.Module):
-    """Wrapper that applies a transform of images in [0, 1] to images whose channels have other ranges."""
-
-    low: Tensor
-    width: Tensor
-
-    def __init__(self, transform: nn.Module, low: list[float], high: list[float]) -> None:
-        super().__init__()
-        self.transform = transform
-        least, most = (torch.tensor(ends).view(-1, 1, 1) for ends in (low, high))
-        self.register_buffer("low", least, persistent=False)
-        self.register_buffer("width", most - least, persistent=False)
-
-    def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one randomly augmented view of each image, in its original range."""
-        changed: Tensor = self.transform((images - self.low) / self.width, draws)
-        return changed * self.width + self.low
+        views = views.clamp(0, 1)
+        return views if self.is_unit_range else views * self.width + self.low
 
 
 def to_scaled_lab(images: Tensor) -> Tensor:

@@ -86,20 +86,15 @@ class SeriesTransform(nn.Module):
     def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each series."""
         channels, length = series.shape[1:]
-        cropped = _crop_series(series, self.strength.min_crop_fraction, draws)
+        fraction = draws.uniform(self.strength.min_crop_fraction, 1)
+        start = (1 - fraction) * draws.uniform(-1, 1)
+        zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
+        maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
+        cropped = resample_affine(series.unsqueeze(2), maps, (1, length)).squeeze(2)
         scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, channels, 1)
         unmasked = ~draws.span_mask(self.strength.max_masked_fraction, length)[:, None]
         noise = self.strength.noise_std * self.std * draws.normal(channels, length)
         return self.mean + (cropped - self.mean) * scale * unmasked + noise
-
-
-def _crop_series(series: Tensor, min_fraction: float, draws: RandomDraws) -> Tensor:
-    """Crop a random stretch of each series and resample it to the full length."""
-    fraction = draws.uniform(min_fraction, 1)
-    start = (1 - fraction) * draws.uniform(-1, 1)
-    zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
-    maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
-    return resample_affine(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
 
 
 def cut_adjacent_windows(series: Tensor, length: int, draws: RandomDraws) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
 
-_FIRST_CJK_BYTE, _LAST_CJK_BYTE = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
 _HASH_MULTIPLIERS = (0x2545F491, 0x5851F42D, 0x14057B7F)  # odd constants of a multiplicative hash
 _HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
@@ -62,7 +61,8 @@ def word_index_per_byte(text_bytes: Tensor) -> Tensor:
     """
     inside = text_bytes > ord(" ")
     before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], dim=1)
-    starts = inside & ~before | ((text_bytes >= _FIRST_CJK_BYTE) & (text_bytes <= _LAST_CJK_BYTE))
+    is_cjk = (text_bytes >= 0xE3) & (text_bytes <= 0xE9)  # lead bytes of U+3000 to U+9FFF, Chinese and Japanese
+    starts = inside & ~before | is_cjk
     return (starts.cumsum(1) - 1).clamp(min=0)
 
 

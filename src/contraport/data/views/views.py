@@ -23,7 +23,7 @@ from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
-from contraport.data.views.images import build_image_transform, choose_image_strength, to_scaled_lab
+from contraport.data.views.images import ImageTransform, choose_image_strength, to_scaled_lab
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTHS,
     VECTOR_STRENGTHS,
@@ -304,7 +304,8 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
         size = shape[1], shape[2]
         ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray_probability=0)
-        return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.channel_range(view))
+        bounds = dataset.channel_range(view)
+        return ImageTransform(ranges, size, flips=dataset.allows_flips, channel_range=bounds)
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
     if augment.name == ISOTROPIC_NOISE_AUGMENT:
@@ -347,7 +348,7 @@ def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -
         (int(numbers[2]), replace(strength, crop_area=strength.small_crop_area), ((height + 1) // 2, (width + 1) // 2)),
     )
     return [
-        _PlannedView(0, build_image_transform(kind, size, flips=dataset.allows_flips, range_=bounds), (channels, *size))
+        _PlannedView(0, ImageTransform(kind, size, flips=dataset.allows_flips, channel_range=bounds), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]
