@@ -3,9 +3,9 @@
 from contraport.engine.autograd import (
     autocast_disabled,
     check_not_in_torch_func,
+    checkpoint_row_blocks,
     disable_autocast_in_backward,
     is_in_torch_func,
-    map_row_blocks,
     normalize,
     normalize_with_two_divisors,
 )
@@ -34,7 +34,7 @@ from contraport.engine.kernels import (
     StudentT,
     TemperatureLike,
     create_scalar_parameter,
-    read_scalar_parameter,
+    gather_scalar_parameter,
 )
 from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.links import (
@@ -64,10 +64,10 @@ __all__ = [
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "choose_backend_name", "column_log_sums", "communication_dtype",
-    "constant_vector", "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange",
-    "explain_backend", "fixed_plan_row_costs", "is_in_torch_func", "map_row_blocks", "normalize",
-    "normalize_with_two_divisors", "precision", "read_scalar_parameter", "row_log_sums", "run_half_steps",
+    "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
+    "communication_dtype", "constant_vector", "create_scalar_parameter", "current_exchange",
+    "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
+    "is_in_torch_func", "normalize", "normalize_with_two_divisors", "precision", "row_log_sums", "run_half_steps",
     "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 
@@ -78,6 +78,6 @@ __getattr__ = keep_deprecated_module_names(
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="SquareOfKernelLink",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
-    exchange_dtype="communication_dtype", parameter_value="read_scalar_parameter",
+    exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
     scalar_parameter="create_scalar_parameter",
 )  # fmt: skip

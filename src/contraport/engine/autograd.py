@@ -21,7 +21,7 @@ from contraport.errors import check
 _NULL_CONTEXT = nullcontext()  # one object for all calls: it has no state
 
 MAX_BLOCK_PAIRS = 1 << 20
-"""Maximum number of pairs in a block of `map_row_blocks`, unless one row has more."""
+"""Maximum number of pairs in a block of `checkpoint_row_blocks`, unless one row has more."""
 
 
 def is_in_torch_func() -> bool:
@@ -178,11 +178,11 @@ def _disable_autocast_prehook(device_type: str, grad_outputs: tuple[Tensor, ...]
         torch.set_autocast_enabled(device_type, False)
 
 
-def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:
-    """Apply a function to one block of rows at a time, forward and backward, so that only one block is in memory.
+def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:
+    """Apply a checkpointed function to one block of rows at a time, so that only one block is in memory.
 
-    Each block is checkpointed: computed again for its gradient, so that no graph over all pairs is held. Within
-    `torch.func`, which has no checkpointing, all blocks are in memory together.
+    Each block is computed again for its gradient, so that no graph over all pairs is held. Within `torch.func`, which
+    has no checkpointing, all blocks are in memory together.
 
     Args:
         function: maps a range of rows to a tensor with as many rows, without random numbers: the state of generators
@@ -193,7 +193,7 @@ def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) 
         The results of all blocks, concatenated, (N, ...).
 
     >>> import torch
-    >>> map_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2)).tolist()
+    >>> checkpoint_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2)).tolist()
     [0, 1, 2, 3, 4]
     """
     n, m = shape

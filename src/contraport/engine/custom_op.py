@@ -135,7 +135,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     """Run an operation and return its outputs, the differentiable ones first."""
     tensors: list[Tensor] = []
     # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
-    operation = replace(operation, geometry=operation.geometry.with_pass_inputs_only())
+    operation = replace(operation, geometry=operation.geometry.to_flattenable())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
         outputs: list[Tensor] = _forward_op(_get_structure_index(structure), tensors)
@@ -198,8 +198,8 @@ class _EagerOperation(torch.autograd.Function):
 class HostLoop(ABC):
     """Base class of loops without gradient whose number of steps depends on values read on the host.
 
-    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are those that
-    `Geometry.with_pass_inputs_only` returns.
+    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are results of
+    `Geometry.to_flattenable`.
     """
 
     @abstractmethod

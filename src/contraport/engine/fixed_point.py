@@ -68,13 +68,13 @@ class FixedPointOperation(Operation):
             return log_sum.masked_fill(log_sum == -torch.inf, 0)
 
         start = torch.zeros_like(log_b) if references is None else references[1]
-        f = relaxation.relaxed_potential(0, "rows", log_a, log_sums(start, None))
+        f = relaxation.damped_clamped_potential(0, "rows", log_a, log_sums(start, None))
         for iteration in range(1, self.iterations + 1):
             column_sums = log_sums(None, f)
-            g = relaxation.relaxed_potential(1, "columns", log_b, column_sums)
+            g = relaxation.damped_clamped_potential(1, "columns", log_b, column_sums)
             row_sums = log_sums(g, None)
             # The row sums that measure the error are those that the next row step needs: checking costs no pass.
-            next_f = relaxation.relaxed_potential(0, "rows", log_a, row_sums)
+            next_f = relaxation.damped_clamped_potential(0, "rows", log_a, row_sums)
             error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
             outputs, f = [f, g, row_sums, column_sums, torch.tensor(iteration)], next_f
             if error < self.tolerance:
@@ -105,7 +105,7 @@ class FixedPointOperation(Operation):
             return WeightTerm(f, -column_sums, "columns", v)
 
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-            return passes.weighted_sum_per_term([term])[0]
+            return passes.row_or_column_sums([term])[0]
 
         s, t = point.row_and_column_slopes()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
@@ -150,7 +150,9 @@ class FixedPointOperation(Operation):
             at: FixedPointOperation = unflatten(structure, views)
             s = at.geometry.dense()
             log_sums = row_log_sum_exp(s + g, 0), row_log_sum_exp((s + f[:, None]).T, 0)
-            return [at.relaxation.relaxed_potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
+            return [
+                at.relaxation.damped_clamped_potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)
+            ]
 
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 

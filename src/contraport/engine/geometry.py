@@ -165,7 +165,7 @@ class SimilarityExclusion(PairExclusion):
         return exceeds & (row_labels[rows] != column_labels[columns])
 
 
-@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="with_pass_inputs_only")
+@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_flattenable")
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """Compared pairs of N rows and M columns: their log-kernel, and masks that exclude pairs.
@@ -193,9 +193,9 @@ class Geometry:
     def T(self) -> Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
-    def with_pass_inputs_only(self) -> Geometry:
-        """Return the same geometry without the temperature, which passes over the pairs do not read."""
-        return Geometry(self.log_kernel.with_pass_inputs_only(), self.masks, self.has_no_empty_rows)
+    def to_flattenable(self) -> Geometry:
+        """Return the same geometry in a form that `flatten` takes apart; see `LogKernel.to_flattenable`."""
+        return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))

@@ -68,9 +68,9 @@ class Relaxation(NamedTuple):
     max_shifts: Tensor | None = None
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
-    def relaxed_potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Compute the relaxed potential of half-step k from its log-sum-exp, per row, (N,), or column, (M,)."""
-        step = self._unrelaxed_step(axis, log_marginal, log_sum)
+    def damped_clamped_potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the potential of half-step k after damping and clamping, per row, (N,), or column, (M,)."""
+        step = self._undamped_step(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
@@ -80,7 +80,7 @@ class Relaxation(NamedTuple):
         derivative = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return derivative
-        return derivative.masked_fill(self._clamped_mask(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
+        return derivative.masked_fill(self._clamped_mask(k, self._undamped_step(axis, log_marginal, log_sum)), 0)
 
     def backward(
         self,
@@ -91,14 +91,14 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Backpropagate through half-step k: from its potential to the unrelaxed potential, which is returned.
+        """Return the gradient with respect to the undamped step of half-step k, from that of its potential.
 
         Args:
             k: index of the half-step.
             axis: axis of the half-step.
             log_marginals: log a and log b.
             log_sum: log-sum-exp of the half-step.
-            cotangent: gradient with respect to the relaxed potential.
+            cotangent: gradient with respect to the damped and clamped potential.
             gradients: gradients of log a, log b, the dampings, the bounds and the references, to which this step adds
                 its share in place; None where no gradient is needed.
         """
@@ -107,7 +107,7 @@ class Relaxation(NamedTuple):
         if d_reference is not None:
             d_reference += cotangent
         if self.max_shifts is not None or d_dampings is not None:
-            step = self._unrelaxed_step(axis, log_marginals[side], log_sum)
+            step = self._undamped_step(axis, log_marginals[side], log_sum)
             if self.max_shifts is not None:
                 clamped = self._clamped_mask(k, step)
                 if d_bounds is not None:
@@ -122,8 +122,8 @@ class Relaxation(NamedTuple):
             d_reference -= cotangent
         return cotangent
 
-    def _unrelaxed_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the half-step before damping and clamping: log marginal minus log reference minus log-sum."""
+    def _undamped_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the log marginal minus reference potential minus log-sum, before damping and clamping."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
@@ -193,7 +193,7 @@ def _run_log_domain_steps(
         else:
             oriented = s.T if side else s
             log_sum = row_log_sum_exp(oriented if source is None else oriented + potentials[source], empty_value)
-        potentials.append(relaxation.relaxed_potential(k, axis, log_marginals[side], log_sum))
+        potentials.append(relaxation.damped_clamped_potential(k, axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
 
 
@@ -335,7 +335,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     filled = log_sum.masked_fill(weightless, self.empty_value)
                     log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(self.relaxation.relaxed_potential(k, axis, self.log_marginals[side], filled))
+                potentials.append(self.relaxation.damped_clamped_potential(k, axis, self.log_marginals[side], filled))
         return [*potentials[len(self.initial) :], *log_sums]
 
     def allocate_outputs(self) -> list[Tensor]:
@@ -373,7 +373,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.weighted_sum_per_term([term for _, term in sources]) if sources else []
+            sums = passes.row_or_column_sums([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total

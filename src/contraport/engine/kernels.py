@@ -109,7 +109,7 @@ class Kernel(nn.Module, ABC):
         """
         if self._external is not None:
             return self._external[0].item()
-        return self._value if self.log_temperature is None else math.exp(read_scalar_parameter(self.log_temperature))
+        return self._value if self.log_temperature is None else math.exp(gather_scalar_parameter(self.log_temperature))
 
     @temperature.setter
     def temperature(self, value: float) -> None:
@@ -269,7 +269,7 @@ def create_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor([value]))
 
 
-def read_scalar_parameter(parameter: Tensor) -> float:
+def gather_scalar_parameter(parameter: Tensor) -> float:
     """Return a scalar parameter as a number; if it is sharded, every process must call this function."""
     full_tensor = getattr(parameter, "full_tensor", None)
     value: float = (parameter if full_tensor is None else full_tensor()).item()

@@ -22,7 +22,7 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autograd import map_row_blocks, pairwise_inner_products, vjp
+from contraport.engine.autograd import checkpoint_row_blocks, pairwise_inner_products, vjp
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
@@ -56,7 +56,7 @@ class LinearOperator(Protocol):
 
 
 @keep_deprecated_attributes(
-    reduce_to_pass_inputs="with_pass_inputs_only",
+    reduce_to_pass_inputs="to_flattenable",
     tile="tile_with_link_input",
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
@@ -83,8 +83,8 @@ class LogKernel(ABC):
         """Tensors that the kernel depends on, in the order of their gradients."""
 
     @property
-    def num_shared_inputs(self) -> int:
-        """Number of inputs that belong to no row or column, such as the temperature; they come last in `inputs`."""
+    def num_parameter_inputs(self) -> int:
+        """Number of inputs that are parameters, such as a learned temperature; they come last in `inputs`."""
         return 0
 
     @property
@@ -147,14 +147,15 @@ class LogKernel(ABC):
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
 
-        return map_row_blocks(inner, self.shape)
+        return checkpoint_row_blocks(inner, self.shape)
 
-    def biases(self) -> tuple[Tensor, Tensor] | None:
-        """Return the additive row biases, (N,), and column biases, (M,), of log K; None if there are none."""
-        return None
+    def biases_outside_link(self) -> tuple[Tensor, Tensor]:
+        """Return the row and column biases, (N,) and (M,), that are added to log K; zeros if a link contains them."""
+        like, (n, m) = self.inputs[0], self.shape
+        return like.new_zeros(n), like.new_zeros(m)
 
     def compute_bound_without_biases(self) -> float:
-        """Compute a bound on |log K| without its biases, from the embeddings; infinity if none is known."""
+        """Compute a bound on |log K| without biases from the embeddings; infinity if none is known."""
         return math.inf
 
     @property
@@ -162,10 +163,10 @@ class LogKernel(ABC):
         """True if the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
         return False
 
-    def with_pass_inputs_only(self) -> LogKernel:
-        """Return the same kernel without the temperature, which passes over the pairs do not read.
+    def to_flattenable(self) -> LogKernel:
+        """Return the same kernel in a form whose tensors `flatten` finds, and without those that no pass reads.
 
-        The scaled embeddings contain it.
+        The scaled embeddings contain the temperature, so no pass reads it.
         """
         return self
 
@@ -232,7 +233,7 @@ class InnerProductLogKernel(LogKernel):
         y, column_bias = values
         return replace(self, y=y, column_bias=column_bias)
 
-    def with_pass_inputs_only(self) -> InnerProductLogKernel:
+    def to_flattenable(self) -> InnerProductLogKernel:
         return InnerProductLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
@@ -317,8 +318,12 @@ class InnerProductLogKernel(LogKernel):
     def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         return self._multiply(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
 
-    def biases(self) -> tuple[Tensor, Tensor] | None:
-        return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
+    def biases_outside_link(self) -> tuple[Tensor, Tensor]:
+        return (
+            super().biases_outside_link()
+            if self.link is not None
+            else (self.row_bias.detach(), self.column_bias.detach())
+        )
 
     def compute_bound_without_biases(self) -> float:
         if self.link is not None:
@@ -390,23 +395,23 @@ class CallableLogKernel(LogKernel):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._shared_inputs())
+        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._parameter_inputs())
 
     @property
-    def num_shared_inputs(self) -> int:
-        return len(self._shared_inputs())
+    def num_parameter_inputs(self) -> int:
+        return len(self._parameter_inputs())
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
         return replace(self, y=values[0])
 
-    def with_pass_inputs_only(self) -> CallableLogKernel:
+    def to_flattenable(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._cost_parameters() else ((), ())
         return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
-    def _shared_inputs(self) -> tuple[Tensor, ...]:
-        """Return the inputs of no row or column: temperature and scale if tensors, and parameters of the cost."""
+    def _parameter_inputs(self) -> tuple[Tensor, ...]:
+        """Return the temperature and the scale where they are tensors, and the parameters of the cost."""
         return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._cost_parameters())
 
     def _cost_parameters(self) -> tuple[Tensor, ...]:
@@ -471,7 +476,7 @@ class CallableLogKernel(LogKernel):
 
         # The tile is computed again: keeping its graph from the forward pass would take more memory than the tile.
         tile_gradients = dict(zip(map(id, tensors), vjp(t, tensors, weight), strict=True))
-        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._shared_inputs())
+        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._parameter_inputs())
         for gradient, part, source in zip(gradients, slices, tile.inputs, strict=True):
             value = tile_gradients[id(source)]
             if gradient is not None and value is not None:
@@ -521,7 +526,7 @@ class MatrixLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
 
-    def with_pass_inputs_only(self) -> MatrixLogKernel:
+    def to_flattenable(self) -> MatrixLogKernel:
         return MatrixLogKernel(self.matrix, self.link)
 
     @property

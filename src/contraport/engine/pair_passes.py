@@ -3,7 +3,7 @@
 Each pass works on a geometry, S = log K with its masks:
 
 1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``weighted_sum_per_term``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+2. ``row_or_column_sums``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
 4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
@@ -96,7 +96,7 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         """Sum the weights of each term over the axis of its factor; return one vector per term, all in one pass.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
@@ -117,7 +117,10 @@ class PairPasses(ABC):
 
     @abstractmethod
     def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return sum_j P_ij T_ij of each row, (N,), of the plan P_ij = exp(S_ij + f_i + g_j), in one pass."""
+        """Return the row sums, (N,), of the plan times the similarities, sum_j P_ij T_ij, in one pass.
+
+        The plan is P_ij = exp(S_ij + f_i + g_j), and T is S without its link.
+        """
 
     def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         """Scale this process's part of the gradient so that the mean over processes is the whole gradient.
@@ -128,7 +131,7 @@ class PairPasses(ABC):
         if self.is_symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
         # The adjoint of the gather adds up all processes, and DistributedDataParallel then averages: hence the factor.
-        sharded = len(gradients) - self.log_kernel.num_shared_inputs
+        sharded = len(gradients) - self.log_kernel.num_parameter_inputs
         self.processes.all_reduce_(*gradients[sharded:])
         if self.processes.size > 1:
             for value in gradients[:sharded]:
@@ -154,7 +157,7 @@ class DensePairPasses(PairPasses):
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.factor_axis == "rows" else 1) for term in terms]
 
     def input_grads(

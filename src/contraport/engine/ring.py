@@ -145,12 +145,12 @@ class RingLogKernel(LogKernel):
         return self.own.inputs
 
     @property
-    def num_shared_inputs(self) -> int:
-        return self.own.num_shared_inputs
+    def num_parameter_inputs(self) -> int:
+        return self.own.num_parameter_inputs
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and of columns of all processes."""
+        """Total number of rows, and of columns, over all processes."""
         return sum(self.row_shards.sizes), sum(self.column_shards.sizes)
 
     @property
@@ -169,8 +169,8 @@ class RingLogKernel(LogKernel):
     def is_symmetric(self) -> bool:
         return self.own.is_symmetric
 
-    def with_pass_inputs_only(self) -> RingLogKernel:
-        return replace(self, own=self.own.with_pass_inputs_only())
+    def to_flattenable(self) -> RingLogKernel:
+        return replace(self, own=self.own.to_flattenable())
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         if row_bias is not None:
@@ -201,7 +201,7 @@ class RingLogKernel(LogKernel):
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
-        structure = flatten(self.with_pass_inputs_only(), tensors)
+        structure = flatten(self.to_flattenable(), tensors)
         own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
@@ -318,19 +318,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.weighted_sum_per_term(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.row_or_column_sums(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.factor_axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
-                for side, part in zip(both, passes.weighted_sum_per_term(both), strict=True):
+                for side, part in zip(both, passes.row_or_column_sums(both), strict=True):
                     total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
@@ -352,7 +352,7 @@ class RingPairPasses(PairPasses):
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
-                    total[visit.local_rows if k < len(parts) - self.ring.num_shared_inputs else ...] += part
+                    total[visit.local_rows if k < len(parts) - self.ring.num_parameter_inputs else ...] += part
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.list_indexed_column_gradients(exchange):

@@ -16,7 +16,7 @@ from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import HAS_TRITON, CudaPairPasses, unsupported_reason
-from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_bfloat16
+from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_cpu_bfloat16
 from contraport.engine.custom_op import PassesConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
@@ -202,7 +202,7 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
     if like.is_cuda and HAS_TRITON and unsupported_reason(geometry) is None:
         return "cuda"
     size, limit = n * m * like.element_size(), MAX_STORED_BYTES
-    if (passes or half_steps) == 1 and uses_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
+    if (passes or half_steps) == 1 and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
         limit = MAX_STORED_BYTES_OF_ONE_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
     return "stored" if size <= limit else "streamed"
 
@@ -245,7 +245,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
         return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
         return text + multiplied
-    if name != "dense" and uses_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
+    if name != "dense" and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
         text += multiplied
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
         return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
@@ -256,7 +256,7 @@ def communication_dtype(like: Tensor) -> torch.dtype:
     """Return the dtype in which embeddings and gradients are gathered: bfloat16 if products use it, else unchanged."""
     precision = PRECISION_DTYPES[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
-    return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype
+    return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype
 
 
 def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
@@ -265,7 +265,7 @@ def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int |
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph
         like = geometry.log_kernel.inputs[0]
-        gains_nothing = like.device.type == "cpu" and not uses_bfloat16(like, operands)
+        gains_nothing = like.device.type == "cpu" and not uses_cpu_bfloat16(like, operands)
         if gains_nothing or name == "dense":
             reason = "gains nothing on this CPU" if gains_nothing else "is not used by the backend 'dense'"
             dtype = str(like.dtype).split(".")[-1]

@@ -73,18 +73,17 @@ class StreamedPairPasses(PairPasses):
 
     def prepare(self) -> None:
         like = self.log_kernel.inputs[0]
-        if uses_bfloat16(like, self.operand_precision):
+        if uses_cpu_bfloat16(like, self.operand_precision):
             self.log_kernel = self.log_kernel.with_operand_precision(self.operand_precision)
         n, m = self.geometry.shape
-        biases = self.log_kernel.biases()
-        self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
+        self.row_bias, self.column_bias = self.log_kernel.biases_outside_link()
         self.limit = MAX_UNSHIFTED_EXPONENT_BY_DTYPE[like.dtype]
         # Two buffers, for the kernel and the weight, that every tile overwrites: new memory per tile would be cold.
         self._buffers = self.row_bias.new_empty(2, min(n, TILE_SHAPE[0]), min(m, TILE_SHAPE[1]))
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if |S| without biases is small enough for a plain `exp`, without a running maximum."""
+        """True if exponents without biases are bounded, so that `exp` needs no running maximum."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
@@ -114,7 +113,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def weighted_sum_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
@@ -323,7 +322,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if all exponents are small enough for a plain `exp`; with saved tiles, the answer of their forward pass.
+        """True if exponents without biases were bounded when the tiles were computed.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -369,8 +368,8 @@ class StoredPairPasses(StreamedPairPasses):
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
 
-def uses_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16: it is requested, and faster on this CPU."""
+def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
+    """Return whether a CPU multiplies tiles in bfloat16: it is requested, and faster on this CPU."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 

@@ -146,7 +146,7 @@ class TsallisProblem(HostLoop):
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(potential.dtype).eps
         scale = min(1, abs(self.potential_minus_threshold))
-        biases = sum(v.abs().amax() for v in self.logit_geometry.log_kernel.biases() or ())
+        biases = sum(v.abs().amax() for v in self.logit_geometry.log_kernel.biases_outside_link())
         for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.newton_step_and_log_mass(potential)
             potential = potential + step.clamp_min(0)  # negative steps are rounding errors
@@ -267,7 +267,7 @@ class Tsallis(Constraint):
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
         expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
         check(self.order >= minimum, f"order: must be {expected}, got {self.order!r}; use double precision.", "range")
-        potential, empty = run_host_loop(replace(problem, logit_geometry=logits.with_pass_inputs_only()))
+        potential, empty = run_host_loop(replace(problem, logit_geometry=logits.to_flattenable()))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine import map_row_blocks
+from contraport.engine import checkpoint_row_blocks
 from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, check_has_negatives, replace_zeros_by_one
@@ -94,7 +94,7 @@ class ReverseKL(Divergence):
             log_ratio = log_plan - torch.where(present, mass, 1).log()
             return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + mass.sum(1)
 
-        return map_row_blocks(divergence, plan.shape)
+        return checkpoint_row_blocks(divergence, plan.shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -382,4 +382,4 @@ class PlanEntropy(Divergence):
             log_plan = torch.where(present, log_plan, 0)
             return -torch.where(present, log_plan.exp() * (log_plan - 1), 0).sum(1)
 
-        return map_row_blocks(entropy, plan.shape)
+        return checkpoint_row_blocks(entropy, plan.shape)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import current_processes
-from contraport.engine import LogSoftplus, create_scalar_parameter, read_scalar_parameter, row_log_sums
+from contraport.engine import LogSoftplus, create_scalar_parameter, gather_scalar_parameter, row_log_sums
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -54,7 +54,7 @@ class Logistic(nn.Module, KernelDivergence):
         return _logistic_loss_per_row(result, current_processes().with_averaged_gradient(self.bias))
 
     def __repr__(self) -> str:
-        return f"Logistic({read_scalar_parameter(self.bias):g})"
+        return f"Logistic({gather_scalar_parameter(self.bias):g})"
 
 
 class NoiseContrastiveEstimation(nn.Module, KernelDivergence):

@@ -16,9 +16,9 @@ from contraport.engine import (
     Gibbs,
     Kernel,
     autocast_disabled,
+    checkpoint_row_blocks,
     constant_vector,
     is_in_torch_func,
-    map_row_blocks,
     row_log_sums,
     traceable_log,
 )
@@ -215,7 +215,7 @@ class KernelTargetPlan(TargetPlan):
             return function(torch.exp(log_kernel + self.row_potential[rows, None] + self.column_potential))
 
         with torch.no_grad(), autocast_disabled(self.row_potential):
-            return map_row_blocks(evaluate, self.geometry.shape)
+            return checkpoint_row_blocks(evaluate, self.geometry.shape)
 
     def apply(self, y: Tensor) -> Tensor:
         y = y[: self.geometry.shape[1]]

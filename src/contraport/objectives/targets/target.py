@@ -20,9 +20,9 @@ from contraport.distributed import Processes
 from contraport.engine import (
     Indices,
     LogKernel,
+    checkpoint_row_blocks,
     constant_vector,
     disable_autocast_in_backward,
-    map_row_blocks,
     traceable_log,
 )
 from contraport.errors import UsageError
@@ -96,7 +96,7 @@ class TargetPlan(ABC):
             log_plan = torch.where(positive, plan.take_rows(rows).log_dense(), 0)
             return torch.where(positive, function(torch.where(positive, matrix, 1), log_plan), 0).sum(1)
 
-        return map_row_blocks(sum_block, plan.shape)
+        return checkpoint_row_blocks(sum_block, plan.shape)
 
     def target_weighted_row_sums(self, plan: Plan, function_of_log_mass: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
