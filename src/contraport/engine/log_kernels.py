@@ -319,11 +319,9 @@ class InnerProductLogKernel(LogKernel):
         return self._multiply(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        return (
-            super().biases_outside_link()
-            if self.link is not None
-            else (self.row_bias.detach(), self.column_bias.detach())
-        )
+        if self.link is not None:
+            return super().biases_outside_link()
+        return self.row_bias.detach(), self.column_bias.detach()
 
     def compute_bound_without_biases(self) -> float:
         if self.link is not None:
