@@ -8,7 +8,7 @@ import torch
 from scipy.special import entr
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.manifold import TSNE as Peer
 from sklearn.manifold import trustworthiness
 from sklearn.manifold._t_sne import _joint_probabilities, squareform
@@ -189,8 +189,24 @@ def test_is_reproducible_and_leaves_the_global_generator_unchanged():
 def test_init_from_an_array_and_three_components():
     X, _ = clusters()
     start = np.random.default_rng(1).normal(size=(60, 3)) * 1e-3
-    fitted = TSNE(3, perplexity=8, max_iter=1, init=start, learning_rate=1e-9).fit(X)
+    with pytest.warns(ConvergenceWarning, match="learning_rate=1e-09"):
+        fitted = TSNE(3, perplexity=8, max_iter=1, init=start, learning_rate=1e-9).fit(X)
     np.testing.assert_allclose(fitted.embedding_, start, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["sparse", "exact"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_warns_if_with_a_given_learning_rate_the_result_is_no_better_than_one_point(estimator, method, recwarn):
+    X, _ = clusters()
+    settings = {"perplexity": 8, "method": method, "random_state": 0}
+    fitted = estimator(**settings, learning_rate=1e-9, max_iter=300).fit(X)
+    assert [warning.category for warning in recwarn] == [ConvergenceWarning]
+    assert f"{fitted.kl_divergence_:.3g}" in str(recwarn[0].message)
+    recwarn.clear()
+    continued = estimator(**settings, learning_rate=1.0, max_iter=400, init=estimator(**settings).fit(X).embedding_)
+    assert continued.fit(X).kl_divergence_ < 0.5 * fitted.kl_divergence_
+    estimator(**settings, max_iter=1).fit(X)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -132,6 +134,16 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.embedding_ = embedding.detach().cpu().numpy()
         with torch.no_grad():
             self.kl_divergence_ = build(1.0)(embedding).item()
+        shares = plan.values() if plan.is_sparse else plan
+        of_one_point = math.log(len(data) * (len(data) - 1)) - torch.special.entr(shares).sum().item()
+        if self.learning_rate != "auto" and self.kl_divergence_ > 0.99 * of_one_point:
+            warnings.warn(
+                f"{type(self).__name__}: KL divergence {self.kl_divergence_:.3g} after {self.n_iter_} iterations with "
+                f"learning_rate={self.learning_rate:g}; it is {of_one_point:.3g} if all items are at one point. Set "
+                "learning_rate to 'auto', or increase max_iter.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
@@ -292,7 +304,8 @@ class SNE(_NeighborEmbedding):
         perplexity: effective number of neighbors, from 1 to below n - 1.
         early_exaggeration: factor of the attraction in the first 250 iterations, at least 1.
         learning_rate: learning rate; ``"auto"`` is n / 4, or less for SNE with items that are neighbors of many others,
-            divided by the early exaggeration during it; 0.001 for an encoder.
+            divided by the early exaggeration during it; 0.001 for an encoder. A warning is issued if the result of a
+            number is no better than all items at one point.
         max_iter: maximum number of iterations.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         method: ``"sparse"``: P has the 3 * perplexity nearest neighbors of each item; ``"exact"``: P has all, in O(n^2)
