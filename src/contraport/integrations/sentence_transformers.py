@@ -20,7 +20,7 @@ from contraport.errors import (
     describe_value,
     rename_argument,
 )
-from contraport.objectives.inputs import check_dense
+from contraport.objectives.inputs import check_dense_and_not_meta
 
 
 class SentenceTransformerLoss(nn.Module):
@@ -95,7 +95,7 @@ class SentenceTransformerLoss(nn.Module):
             check(good, f"columns: {number}: must be {expected}, got {describe_value(column)}.", "shape")
         if labels is not None:
             check_type("label", labels, Tensor, "torch.tensor([0, 1])")
-            check_dense("label", labels, columns[0].device)
+            check_dense_and_not_meta("label", labels, columns[0].device)
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
             self._check_labels_accepted(labels)

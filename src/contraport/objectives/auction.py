@@ -7,7 +7,6 @@ near its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ class Auction:
         self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
         self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
         self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
-        self._update_best_columns(np.arange(n))
+        self._update_column_shortlists(np.arange(n))
         largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
         self.smallest_step = 64 * float(np.finfo(dtype).eps) * largest
 
@@ -81,7 +80,7 @@ class Auction:
         best = profits.max(1)
         stale = best < self._bounds[rows]
         if stale.any():
-            self._update_best_columns(rows[stale])
+            self._update_column_shortlists(rows[stale])
             rows = rows[~stale]
             if not len(rows):
                 return
@@ -104,8 +103,8 @@ class Auction:
         self._own_values[rows[winners]] = values[winners]
         self.prices[won] = bids[winners]
 
-    def _update_best_columns(self, rows: np.ndarray) -> None:
-        """Store of each given row the columns of most profit, and the largest profit among its other columns."""
+    def _update_column_shortlists(self, rows: np.ndarray) -> None:
+        """For each given row, list the columns of most profit anew, with the largest profit outside the list."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(MAX_ROWS_IN_MEMORY, len(rows), MAX_ROWS_IN_MEMORY)):
             values = self.values(torch.from_numpy(part))
@@ -117,13 +116,15 @@ class Auction:
             self._bounds[part] = largest[:, -1].numpy() if listed < len(prices) else -np.inf
 
 
-def solve_assignment_and_potentials(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Solve an assignment of n rows to n columns exactly; return the columns of the rows and both dual potentials.
+def solve_assignment_and_potentials(
+    linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], costs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Solve an assignment of n rows to n columns exactly; return the column of each row and both dual potentials.
 
     The potentials f, (n,), and g, (n,), have f_i + g_j <= C_ij, with equality for partners, up to rounding.
 
     Args:
-        solve: `scipy.optimize.linear_sum_assignment`.
+        linear_sum_assignment: `scipy.optimize.linear_sum_assignment`.
         costs: costs C, (n, n), in double precision; infinite ones are forbidden.
 
     Raises:
@@ -142,22 +143,27 @@ def solve_assignment_and_potentials(solve: Any, costs: np.ndarray) -> tuple[np.n
         g = -auction.prices
         reduced = costs - g
         reduced -= reduced.min(1, keepdims=True)
-        columns = solve(reduced)[1]
+        columns = linear_sum_assignment(reduced)[1]
     else:
-        columns = solve(costs)[1]
+        columns = linear_sum_assignment(costs)[1]
     own_costs = costs[np.arange(n), columns]
-    g = _shortest_path_potentials(costs, columns, own_costs, g)
+    g = _shortest_path_column_potentials(costs, columns, own_costs, g)
     return columns, own_costs - g[columns], g
 
 
-def _shortest_path_potentials(
+def _shortest_path_column_potentials(
     costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
 ) -> np.ndarray:
-    """Return the dual potentials of the columns, (n,), given the partners `columns` of the rows in a best assignment.
+    """Return the dual potential of each column, (n,), of a best assignment, by the algorithm of Bellman and Ford.
 
-    They are lengths of shortest paths between columns, by the algorithm of Bellman and Ford: a step from the partner of
-    row i to column j costs C_ij minus the cost of i and its partner. No cycle is negative, as the assignment is the
-    best. Any start `g` will do; a good one takes less time.
+    They are lengths of shortest paths between columns: a step from the partner of row i to column j costs C_ij minus
+    the cost of i and its partner. No cycle is negative, as the assignment is the best.
+
+    Args:
+        costs: costs C, (n, n).
+        columns: partner of each row, (n,).
+        own_costs: cost of each row and its partner, (n,).
+        g: potentials to start from, (n,), of any value; good ones take less time.
     """
     changed, followed = np.arange(len(costs)), g.copy()
     blocks = np.split(costs, range(MAX_ROWS_IN_MEMORY, len(costs), MAX_ROWS_IN_MEMORY))

@@ -49,7 +49,7 @@ class CallInputs(NamedTuple):
     local_present: Tensor | None = None
 
     def gather(
-        self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, length: int = 0
+        self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, min_set_size: int = 0
     ) -> CallInputs:
         """Gather the views and attributes of all processes, in the order of their ranks.
 
@@ -57,14 +57,14 @@ class CallInputs(NamedTuple):
             processes: the processes that share the batch.
             counts: number of items of each process; None for one process.
             with_views: gather the embeddings too, rather than only the attributes.
-            length: number of vectors to which sets are padded, the same on all processes.
+            min_set_size: number of vectors to which smaller sets are padded, the same on all processes.
         """
         inputs = self
         if counts is not None:
             views = self.views
             if with_views:
                 # All views in one message, and vectors in the precision in which they will be multiplied.
-                stacked = torch.stack(pad_vector_sets(self.views, length), 1)
+                stacked = torch.stack(zero_pad_vector_sets(self.views, min_set_size), 1)
                 dtype = communication_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
                 views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
@@ -94,12 +94,12 @@ class ExtraNegatives(NamedTuple):
     same_on_all_processes: bool = False
 
     def gather(
-        self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, length: int = 0
+        self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_set_size: int = 0
     ) -> ExtraNegatives:
         """Gather the negatives of all processes; `inputs` are the gathered inputs of the call."""
         if self.same_on_all_processes:
             return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
-        embeddings = processes.gather(pad_vector_sets([self.embeddings], length)[0], counts)
+        embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_set_size)[0], counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == inputs.views[0].ndim:
             return ExtraNegatives(embeddings, ids)
@@ -110,15 +110,15 @@ class ExtraNegatives(NamedTuple):
         return ExtraNegatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
-def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zeros to a common t >= `length`; vectors, (n, d), do not change."""
-    if items[0].ndim == 2:
-        return tuple(items)
-    length = max(length, *(z.shape[-2] for z in items))
-    return tuple(z if z.shape[-2] == length else F.pad(z, (0, 0, 0, length - z.shape[-2])) for z in items)
+def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
+    """Pad sets of vectors, (..., t, d), with zeros to a common t >= `min_size`; vectors, (n, d), do not change."""
+    if sets[0].ndim == 2:
+        return tuple(sets)
+    size = max(min_size, *(z.shape[-2] for z in sets))
+    return tuple(z if z.shape[-2] == size else F.pad(z, (0, 0, 0, size - z.shape[-2])) for z in sets)
 
 
-def mask_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+def zero_masked_vectors(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
     """Convert views of vector sets to (n, t, d), with zeros in place of masked vectors.
 
     Args:
@@ -312,11 +312,11 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
         check_all_values(argument, values, good, expected)
 
 
-def check_dense(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise `UsageError` if a tensor is sparse, or has no values: it is on the device meta, and `device` is another."""
+def check_dense_and_not_meta(name: str, value: Tensor, target_device: torch.device) -> None:
+    """Raise `UsageError` for a sparse tensor, or one on the device meta, without values, unless the target is too."""
     if value.layout != torch.strided:
         raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
-    if value.device.type == "meta" and device.type != "meta":
+    if value.device.type == "meta" and target_device.type != "meta":
         raise UsageError(f"{name}: must have values, got a tensor on the device meta.", kind="device")
 
 
@@ -324,7 +324,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
     """Convert a tensor, an array or a list of numbers to a tensor, moved to a device if one is given."""
     if isinstance(value, Tensor):
         check(not value.is_complex(), f"{name}: must be real numbers, got {value.dtype}.", "type")
-        check_dense(name, value, device or torch.device("cpu"))
+        check_dense_and_not_meta(name, value, device or torch.device("cpu"))
         return value if device is None else value.to(device)
     expected = f"{name}: must be a tensor, an array or a list of numbers, one entry per item"
     try:

@@ -44,18 +44,18 @@ class ItemAverages(nn.Module):
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
 
-    def update_log_averages(self, positions: Tensor, log_values: Tensor) -> Tensor:
-        """Return the log averages at positions, (k,); in training mode, after an update by new values.
+    def update_log_averages(self, indices: Tensor, log_values: Tensor) -> Tensor:
+        """Return the log averages at some indices, (k,); in training mode, after an update by new values.
 
-        The mean of the values at a position updates its average. The value is the average; the gradient is that of the
-        mean divided by the average. Positions without a finite value give 0.
+        The mean of the values at an index updates its average. The value is the average; the gradient is that of the
+        mean divided by the average. Indices without a finite value give 0.
 
         Args:
-            positions: position of each value in the flattened buffer, (k,); positions may repeat.
+            indices: index of each value in the flattened buffer, (k,); indices may repeat.
             log_values: logs of the values to average, (k,); minus infinity is left out.
         """
-        groups, size, present = group_indices_with_gaps(positions), len(positions), log_values != -torch.inf
-        # Values that are left out form one more group, after the groups of the positions.
+        groups, size, present = group_indices_with_gaps(indices), len(indices), log_values != -torch.inf
+        # Values that are left out form one more group, after the groups of the indices.
         groups_or_last, ones = torch.where(present, groups, size), torch.ones_like(log_values)
         counts = log_values.new_zeros(size + 1).index_add(0, groups_or_last, ones)
         means = log_mean_exp_by_group(groups_or_last, torch.where(present, log_values, 0), ones, counts)
@@ -63,11 +63,11 @@ class ItemAverages(nn.Module):
         new, stored, training = means.detach(), self.log_average.view(-1), should_update_averages(self)
         with torch.no_grad():
             new = torch.where(counts > 0, new, math.nan)
-            averages = stored[positions].to(new)
+            averages = stored[indices].to(new)
             if training:
                 updated = torch.where(new.isnan(), averages, log_moving_average(averages, new, self.momentum))
                 averages = torch.where(averages.isnan(), new, updated)
-                stored[positions] = averages.to(stored)  # in any order: all entries of a position have one mean
+                stored[indices] = averages.to(stored)  # in any order: all entries of an index have one mean
             averages = torch.where(averages.isnan(), new, averages)
         ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
         return torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
@@ -84,7 +84,8 @@ def should_update_averages(module: nn.Module) -> bool:
     return updates
 
 
-def log_moving_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
-    """Return the log of an exponential moving average, log(momentum e^past + (1 - momentum) e^present)."""
+def log_moving_average(log_past: Tensor, log_present: Tensor, past_weight: float) -> Tensor:
+    """Return the log of a moving average, log(w e^log_past + (1 - w) e^log_present), with w the `past_weight`."""
     # In logarithms: sums of a sharp kernel overflow single precision.
-    return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
+    weighted_past = log_past + math.log(past_weight) if past_weight else log_past - torch.inf
+    return torch.logaddexp(weighted_past, log_present + math.log1p(-past_weight))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from contraport.engine import autocast_disabled, normalize
 from contraport.errors import check, check_integer, check_name, describe_value, import_optional, is_number
 from contraport.objectives.auction import MAX_ROWS_IN_MEMORY, STEP_RATIO, Auction
-from contraport.objectives.inputs import check_dense, check_values
+from contraport.objectives.inputs import check_dense_and_not_meta, check_values
 from contraport.seeding import numpy_generator, torch_generator
 
 _COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -140,7 +139,7 @@ def _check_points(x: Tensor, y: Tensor) -> None:
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
-        check_dense(name, points, torch.device("cpu"))
+        check_dense_and_not_meta(name, points, torch.device("cpu"))
         check_values(name, points, points.abs() < 1e150, "finite and below 1e150 in size")  # squares are in range
     message = f"y: must have the shape of x, {tuple(x.shape)}, got {tuple(y.shape)}."
     check(x.shape == y.shape, f"{message} For sets of different sizes use transport.", "shape")
@@ -160,7 +159,7 @@ def _refine_hierarchically(
     Returns:
         The partners, (n,), the cost of each pair, (n,), and the mean cost before and after each pass.
     """
-    solve = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
+    linear_sum_assignment = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
     (x, y), (u, v) = points, scaled
     leaves = list(_iterate_part_indices((u, v), block_size, generator))
     blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
@@ -175,7 +174,7 @@ def _refine_hierarchically(
         gain = 0.0
         for rows in blocks:
             columns = partners[rows]
-            columns = columns[_best_partners(solve, u[rows], v[columns])]
+            columns = columns[_best_partners(linear_sum_assignment, u[rows], v[columns])]
             new_cost = _paired_costs(cost, x[rows], y[columns])
             # Compared in double precision: the products of the block may be rounded to single precision.
             gained = float((row_cost[rows] - new_cost).sum())
@@ -238,14 +237,16 @@ def _iterate_part_indices(
             yield indices
             continue
         cut = len(indices[0]) * (parts // 2) // parts
-        orders = _argsort_into_parts([side[index] for side, index in zip(sides, indices, strict=True)], cut, generator)
+        orders = _argsort_into_two_parts(
+            [side[index] for side, index in zip(sides, indices, strict=True)], cut, generator
+        )
         indices = [index[order] for index, order in zip(indices, orders, strict=True)]
         stack.append(([index[:cut] for index in indices], parts // 2))
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _argsort_into_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return an order of the points of each set, (n,), whose first `cut` points are one part and the others another.
+def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
+    """Return indices that sort the points of each set, (n,): first those of one part, then those of the other.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
@@ -261,17 +262,19 @@ def _argsort_into_parts(sides: Sequence[Tensor], cut: int, generator: torch.Gene
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]
         orders[number] = (points @ direction).argsort()
-        weights = points.new_full((len(points),), -1 / cut)
-        weights[orders[number][cut:]] = 1 / (len(points) - cut)
+        weights = points.new_full((len(points),), -1 / first_size)
+        weights[orders[number][first_size:]] = 1 / (len(points) - first_size)
         direction = weights @ points
     return orders
 
 
-def _best_partners(solve: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Return the best partners of points x, (k, d), among as many points y, as indices, (k,), by a solver of SciPy.
+def _best_partners(
+    linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
+) -> Tensor:
+    """Return the index in y, (k, d), of the best partner of each point of x, (k, d), in a one-to-one assignment, (k,).
 
-    Point i of y is the partner of point i of x so far. The solver begins without potentials; with those of the present
-    assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.
+    Point i of y is the partner of point i of x so far. SciPy's solver begins without potentials; with those of the
+    present assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.
     """
     costs = -(x @ y.T).double().numpy()
     costs -= costs.diagonal()[:, None].copy()
@@ -284,4 +287,4 @@ def _best_partners(solve: Any, x: Tensor, y: Tensor) -> Tensor:
         potentials = shorter
     costs += potentials[:, None]
     costs -= potentials
-    return torch.from_numpy(solve(costs)[1])
+    return torch.from_numpy(linear_sum_assignment(costs)[1])

@@ -27,7 +27,7 @@ from contraport.engine import (
     cached,
 )
 from contraport.errors import UsageError, check, check_boolean, check_name
-from contraport.objectives.inputs import pad_vector_sets
+from contraport.objectives.inputs import zero_pad_vector_sets
 from contraport.objectives.pair_sets import PairSet
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -169,7 +169,7 @@ class PairPattern:
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return a pattern of one direction: this one with k more columns, which are positives of no row.
+        """Return the pattern with k more columns, which are positives of no row, for one direction only.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.
@@ -215,10 +215,10 @@ class PairPattern:
         """Return the set of compared pairs."""
         return self.compute_once("compared", lambda: PairSet.all_pairs(self.items, excluded_by=self.masks))
 
-    def negative_pairs(self) -> PairSet:
-        """Return the set of negatives: compared pairs of two different items."""
+    def different_item_pairs(self) -> PairSet:
+        """Return the set of compared pairs of two different items: the negatives."""
         return self.compute_once(
-            "negatives", lambda: self.compared_pairs().without(PairSet.from_equal_labels(self.items))
+            "different items", lambda: self.compared_pairs().without(PairSet.from_equal_labels(self.items))
         )
 
     @property
@@ -293,7 +293,7 @@ class Block:
     ) -> Block:
         """Return the block with additional columns of embeddings, (k, d); see `PairPattern.append_columns`."""
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
-        return replace(self, pattern=pattern, y=torch.cat(pad_vector_sets([self.y, embeddings])))
+        return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
         """Build the geometry of the block: its compared pairs under a kernel, optionally at another temperature."""
@@ -374,7 +374,9 @@ class Component(NonDefaultsReprMixin):
                 check_boolean(option.name, value)
 
 
-@keep_deprecated_attributes(arrange="arrange_blocks", view_sizes="infer_view_sizes")
+@keep_deprecated_attributes(
+    arrange="arrange_item_values", arrange_blocks="arrange_item_values", view_sizes="infer_view_sizes"
+)
 class Layout(Component, ABC):
     """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
 
@@ -387,8 +389,8 @@ class Layout(Component, ABC):
         """Mask pairs of a block by the features of its rows, (N, k), and columns, (M, k); unchanged by default."""
         return block
 
-    def arrange_blocks(self, *values: Tensor) -> list[Block]:
-        """Arrange values of the items, (n, k) per view, such as marks of present views, in blocks like embeddings."""
+    def arrange_item_values(self, *values: Tensor) -> list[Block]:
+        """Arrange values of the items, (n, k) per view, in blocks as embeddings are, such as marks of present views."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
@@ -514,7 +516,7 @@ class Joint(Layout):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""
-        z = torch.cat(views if views[0].ndim == 2 else pad_vector_sets(views))
+        z = torch.cat(views if views[0].ndim == 2 else zero_pad_vector_sets(views))
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

@@ -27,10 +27,10 @@ from contraport.objectives.inputs import (
     CallInputs,
     ExtraNegatives,
     check_views,
-    mask_vector_sets,
     parse_call_inputs,
     parse_extra_negatives,
     unpack_views,
+    zero_masked_vectors,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
@@ -92,9 +92,9 @@ class MatchingProblem:
         """
         processes, columns, plan_weights = current_processes(), self.non_item_columns, self.plan_weights
         item_counts = negative_counts = None
-        length, ring = 0, False
+        set_size, ring = 0, False
         if processes.size > 1:
-            item_counts, negative_counts, length = _gather_sizes_and_check_options(processes, self)
+            item_counts, negative_counts, set_size = _gather_sizes_and_check_options(processes, self)
             ring = current_exchange() == "ring"
             if ring:
                 _check_ring_support(self)
@@ -103,7 +103,7 @@ class MatchingProblem:
         else:
             target = self.target.gather_across_processes(processes, self.inputs)
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-        inputs = self.inputs.gather(processes, item_counts, with_views=not ring, length=length)
+        inputs = self.inputs.gather(processes, item_counts, with_views=not ring, min_set_size=set_size)
         if plan_weights is not None:
             good = self.traits.compares_items and not columns and self.similarities is None
             good = good and inputs.present is None
@@ -113,7 +113,7 @@ class MatchingProblem:
             inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
         negatives, temperature = self.negatives, self.temperature
         if negatives is not None:
-            negatives = negatives.gather(inputs, processes, negative_counts, length)
+            negatives = negatives.gather(inputs, processes, negative_counts, set_size)
         if isinstance(temperature, Tensor):
             temperature = processes.with_averaged_gradient(temperature)
         return replace(
@@ -138,7 +138,7 @@ class MatchingProblem:
         if inputs.item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.item_counts)
-            whole = self.layout.arrange_blocks(*(view.new_zeros(size, 1) for view in inputs.views))
+            whole = self.layout.arrange_item_values(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
                 whole = self._without_absent_views(whole, inputs.present)
             blocks = [
@@ -157,7 +157,7 @@ class MatchingProblem:
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
-        marks_by_block = self.layout.arrange_blocks(*present.to(torch.float32).T[:, :, None])
+        marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
         remaining = []
         for block, marks in zip(blocks, marks_by_block, strict=True):
             rows = marks.x[:, 0].nonzero()[:, 0]
@@ -230,7 +230,7 @@ def build_local_problem(
         options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
-        views = mask_vector_sets(views, masks) if sets else views
+        views = zero_masked_vectors(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
@@ -239,7 +239,7 @@ def build_local_problem(
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities)
         views = unpack_views(views)
-        views = mask_vector_sets(views, masks) if sets else views
+        views = zero_masked_vectors(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None
@@ -280,11 +280,11 @@ def convert_target(target: object) -> Target:
     return target
 
 
-def describe_type_and_shape(value: object) -> str:
+def describe_type_and_row_shape(value: object) -> str:
     """Describe the type of an option's value as text: for a tensor, its dtype and the shape of one row.
 
-    >>> describe_type_and_shape(torch.zeros(5, 3)), describe_type_and_shape(None), describe_type_and_shape(0.5)
-    ('torch.float32 (n, 3)', 'none', 'float')
+    >>> [describe_type_and_row_shape(value) for value in (torch.zeros(5, 3), None, 0.5)]
+    ['torch.float32 (n, 3)', 'none', 'float']
     """
     if isinstance(value, Tensor):
         trailing = "".join(f", {size}" for size in value.shape[1:])
@@ -292,7 +292,7 @@ def describe_type_and_shape(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _types_and_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
+def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     """Return the type and shape of each option as text, by name; they must be equal on all processes."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
@@ -302,20 +302,20 @@ def _types_and_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     view = first_vectors(inputs.views[0])
     different = "" if inputs.num_first_view_items is None else " of different items"
     shared = f" beside {tuple(problem.non_item_columns[0].shape)}" if problem.non_item_columns else ""
-    forms = {name: describe_type_and_shape(value) for name, value in inputs.attributes.items()}
+    forms = {name: describe_type_and_row_shape(value) for name, value in inputs.attributes.items()}
     ring = ", around a ring" if current_exchange() == "ring" else ""
     # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
     dtype = communication_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
-    forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.compared_form, "present": describe_type_and_shape(inputs.present)}
-    forms["temperature"] = describe_type_and_shape(problem.temperature)
+    forms["views"] = f"{len(inputs.views)} views {describe_type_and_row_shape(view)}{different}{shared}{ring}{sent}"
+    forms |= {"target": problem.target.compared_form, "present": describe_type_and_row_shape(inputs.present)}
+    forms["temperature"] = describe_type_and_row_shape(problem.temperature)
     if (weights := problem.plan_weights) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"
         forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
     if negatives is not None:
-        forms |= {"negatives": describe_type_and_shape(first_vectors(negatives.embeddings))}
-        forms |= {"negative_ids": describe_type_and_shape(negatives.ids)}
+        forms |= {"negatives": describe_type_and_row_shape(first_vectors(negatives.embeddings))}
+        forms |= {"negative_ids": describe_type_and_row_shape(negatives.ids)}
         forms["shared_negatives"] = repr(negatives.same_on_all_processes)
     return forms
 
@@ -328,13 +328,13 @@ def _gather_sizes_and_check_options(
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.
     """
-    forms, views = _types_and_shapes_by_option(problem), problem.inputs.views
+    forms, views = _types_and_row_shapes_by_option(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in COMPARED_OPTION_NAMES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
-    accepted, item_counts, negative_counts, lengths, *codes_by_option = zip(*gathered, strict=True)
+    accepted, item_counts, negative_counts, set_sizes, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
@@ -348,7 +348,7 @@ def _gather_sizes_and_check_options(
                 f"and {texts[other]} on process {other}.",
                 kind="processes_differ",
             )
-    return item_counts, negative_counts, max(lengths)
+    return item_counts, negative_counts, max(set_sizes)
 
 
 def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
@@ -395,7 +395,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
 
 
 def _check_no_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options and targets that apply to items, as the layout compares coordinates."""
+    """Raise `UsageError` for options and targets of items, given for a layout that compares coordinates instead."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

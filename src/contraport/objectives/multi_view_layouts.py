@@ -124,8 +124,8 @@ class LayoutWrapper(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         return self.layout(*views)
 
-    def arrange_blocks(self, *values: Tensor) -> list[Block]:
-        return self.layout.arrange_blocks(*values)
+    def arrange_item_values(self, *values: Tensor) -> list[Block]:
+        return self.layout.arrange_item_values(*values)
 
     @property
     def traits(self) -> LayoutTraits:
@@ -215,8 +215,8 @@ class NestedCoordinates(LayoutWrapper):
         check(max(self.dims) <= d, message, "range")
         return self._flatten_weighted_blocks([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
 
-    def arrange_blocks(self, *values: Tensor) -> list[Block]:
-        return self._flatten_weighted_blocks([self.layout.arrange_blocks(*values)] * len(self.dims))
+    def arrange_item_values(self, *values: Tensor) -> list[Block]:
+        return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
         """Return all blocks in one list, with weights multiplied by the `weights` of the numbers of coordinates."""

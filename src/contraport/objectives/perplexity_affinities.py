@@ -43,8 +43,8 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
     count = n - 1 if exact else min(n - 1, math.ceil(3 * perplexity))
-    distances, neighbors = nearest_distances_and_indices(x, count)
-    shares = row_softmax_of_perplexity(distances, perplexity) / n
+    squared_distances, neighbors = nearest_squared_distances(x, count)
+    shares = row_softmax_of_perplexity(squared_distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
         return (dense + dense.T) / 2 if symmetric else dense
@@ -55,14 +55,14 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
 
 
 @torch.no_grad()
-def nearest_distances_and_indices(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+def nearest_squared_distances(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the squared distances and indices of each item's nearest neighbors, each (n, neighbors).
 
     Args:
         x: the data, (n, d).
         neighbors: number of neighbors, below n.
 
-    >>> nearest_distances_and_indices(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> nearest_squared_distances(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()
@@ -80,20 +80,22 @@ def nearest_distances_and_indices(x: Tensor, neighbors: int) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def row_softmax_of_perplexity(distances: Tensor, perplexity: float) -> Tensor:
-    """Return the softmax over -scale_i distance_ij in each row, with the scale that gives the perplexity, by bisection.
+def row_softmax_of_perplexity(squared_distances: Tensor, perplexity: float) -> Tensor:
+    """Return the softmax of each row of scaled negative distances, with the scale that gives the perplexity.
+
+    The scale is found by bisection.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 
     Args:
-        distances: squared, (n, k).
+        squared_distances: (n, k).
         perplexity: exponential of the entropy of a row, at least 1 and below k.
 
     >>> shares = row_softmax_of_perplexity(torch.tensor([[1.0, 2.0, 4.0]]).double(), 2.0)
     >>> round(torch.special.entr(shares).sum().exp().item(), 6)
     2.0
     """
-    excess = distances - distances.amin(1, keepdim=True)
+    excess = squared_distances - squared_distances.amin(1, keepdim=True)
     scale = excess.mean(1, keepdim=True)
     excess = excess / torch.where(scale > 0, scale, 1)
     # The entropy decreases with the log-precision.

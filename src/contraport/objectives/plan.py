@@ -181,8 +181,8 @@ class Plan:
         return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))
 
     @property
-    def negative_cost_kernel(self) -> LogKernel:
-        """Log-kernel whose entries are the negative cost in units of `cost_unit`, T = -C / cost_unit."""
+    def scaled_negative_cost_kernel(self) -> LogKernel:
+        """Log-kernel whose entries are minus the cost divided by its `cost_unit`: T = -C / cost_unit."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -193,7 +193,7 @@ class Plan:
         Args:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
-        kernel = self.negative_cost_kernel
+        kernel = self.scaled_negative_cost_kernel
         if self.cost_geometry is not None:
 
             def dense_rows(rows: slice) -> Tensor:
@@ -266,7 +266,7 @@ class Plan:
 
     @torch.no_grad()
     def effective_partners(self) -> Tensor:
-        """Return the effective number of partners of each row, (N,): exp(H) for shares of the row's mass of entropy H.
+        """Return the effective number of partners of each row, (N,): exp of the entropy of the row, scaled to mass 1.
 
         The number is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass
         give 1. It depends neither on the unit of the cost nor on the mass of the row, and takes the memory of a block
@@ -322,7 +322,7 @@ class Plan:
         missing_columns = (b.exp() - scaled.log_column_mass().exp()).clamp_min(0)
         total = missing_columns.sum()
         shares = missing_columns / torch.where(total > 0, total, 1)
-        return RoundedPlan(scaled, missing_rows, shares, self.negative_cost_kernel)
+        return RoundedPlan(scaled, missing_rows, shares, self.scaled_negative_cost_kernel)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
@@ -372,7 +372,7 @@ class DensePlan(Plan):
         return self.from_masses(self.masses.T, self.kernel_geometry.T, marginals, self.dual_potentials[::-1])
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
-        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.negative_cost_kernel
+        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.scaled_negative_cost_kernel
         with autocast_disabled(plan):
             costs: Tensor = -kernel.cost_unit * kernel.dense()
             return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
@@ -387,13 +387,13 @@ class RoundedPlan:
         scaled: Plan of which no row or column has more than its target mass.
         missing_row_mass: Missing mass of each row, (N,).
         column_shares: Share of each column in the missing mass, (M,).
-        negative_cost_kernel: Log-kernel from which the costs follow; see `Plan.negative_cost_kernel`.
+        scaled_negative_cost_kernel: Log-kernel from which the costs follow; see `Plan.scaled_negative_cost_kernel`.
     """
 
     scaled: Plan
     missing_row_mass: Tensor
     column_shares: Tensor
-    negative_cost_kernel: LogKernel
+    scaled_negative_cost_kernel: LogKernel
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -414,7 +414,7 @@ class RoundedPlan:
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
             ),
-            self.negative_cost_kernel,
+            self.scaled_negative_cost_kernel,
         )
 
     @torch.no_grad()

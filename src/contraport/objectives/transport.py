@@ -53,7 +53,7 @@ class Transport:
     @property
     def _temperature(self) -> float | Tensor:
         """Temperature of the kernel of the plan."""
-        return self.plan.negative_cost_kernel.temperature
+        return self.plan.scaled_negative_cost_kernel.temperature
 
     @cached_property
     def value(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -191,7 +192,7 @@ class Exact(Constraint):
             masses[torch.arange(n), torch.from_numpy(columns)] = 1 / n
         else:
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
-            solved, f, g = _solve_plan_and_potentials(optimize.linprog, cost, a, b)
+            solved, f, g = _solve_linear_program(optimize.linprog, cost, a, b)
             masses = torch.from_numpy(solved).to(s)
         row_potentials, column_potentials = (
             geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
@@ -200,12 +201,16 @@ class Exact(Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
 
-def _solve_plan_and_potentials(
-    solve: Any, cost: np.ndarray, a: np.ndarray, b: np.ndarray
+def _solve_linear_program(
+    linprog: Callable[..., Any], cost: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the plan of least cost with row masses a and column masses b, (N, M), and the potentials of both sides.
+    """Return the transport plan of least cost, (N, M), with its row potentials, (N,), and column potentials, (M,).
 
-    It is a linear program, for `scipy.optimize.linprog`.
+    Args:
+        linprog: `scipy.optimize.linprog`.
+        cost: cost of each pair, (N, M); infinite ones are forbidden.
+        a: masses of the rows, (N,).
+        b: masses of the columns, (M,).
     """
     sparse = import_optional("scipy.sparse", "train", "The constraint Exact")
     n, m = cost.shape
@@ -216,7 +221,7 @@ def _solve_plan_and_potentials(
         for side, size in ((rows, n), (columns, m))
     ]
     marginals = np.concatenate([a / a.sum(), b / b.sum()])
-    solution = solve(cost[rows, columns], A_eq=sparse.vstack(incidence), b_eq=marginals, method="highs")
+    solution = linprog(cost[rows, columns], A_eq=sparse.vstack(incidence), b_eq=marginals, method="highs")
     check(solution.status == 0, f"constraint: no exact plan exists ({solution.message}).", "infeasible")
     plan = np.zeros_like(cost)
     plan[rows, columns] = solution.x

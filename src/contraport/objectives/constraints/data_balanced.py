@@ -66,23 +66,23 @@ class DataBalanced(ItemAverages, Constraint):
         check(pattern is not None, message, "conflict")
         assert pattern is not None
         ids = self.require_ids(request.ids)
-        row_positions, column_positions = (self._buffer_positions(ids, pattern, side) for side in range(2))
+        row_indices, column_indices = (self._flat_average_indices(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
-            stored = self.log_average.view(-1)[row_positions]
+            stored = self.log_average.view(-1)[row_indices]
             mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
             f = -torch.where(stored.isnan(), mean, stored).to(like)
-            num_rows = self._count_items_seen_so_far(row_positions, 0).to(like)
+            num_rows = self._count_rows_or_columns_seen(row_indices, 0).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
-        g = -self.update_log_averages(column_positions, column_values).detach()
-        columns = self._count_items_seen_so_far(column_positions, 1).to(like)
+        g = -self.update_log_averages(column_indices, column_values).detach()
+        columns = self._count_rows_or_columns_seen(column_indices, 1).to(like)
         row_values = self._estimate_log_row_means(geometry, pattern, g, columns)
-        f = -self.update_log_averages(row_positions, row_values)
+        f = -self.update_log_averages(row_indices, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
-    def _buffer_positions(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return the position in the flattened buffer of each row (side 0), (N,), or of each column (side 1), (M,)."""
+    def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
+        """Return where the flattened buffer has the average of each row (side 0), (N,), or column (side 1), (M,)."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
@@ -93,10 +93,10 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _count_items_seen_so_far(self, positions: Tensor, side: int) -> Tensor:
-        """Count the different rows (side 0) or columns (side 1) seen so far, including those at `positions`."""
+    def _count_rows_or_columns_seen(self, indices: Tensor, side: int) -> Tensor:
+        """Count the rows (side 0) or columns (side 1) seen so far, each once, with those of the batch, at `indices`."""
         seen = ~self.log_average.isnan()
-        seen.view(-1)[positions] = True
+        seen.view(-1)[indices] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
     def _estimate_log_row_means(
@@ -109,7 +109,7 @@ class DataBalanced(ItemAverages, Constraint):
         )
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = row_log_sums(of_others, g)
-        counts = pattern.negative_pairs().row_counts(g)
+        counts = pattern.different_item_pairs().row_counts(g)
         in_data = num_columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
         scale = in_data / counts.clamp_min(1)
         present = (counts > 0) & (in_data > 0)

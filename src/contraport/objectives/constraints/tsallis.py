@@ -70,12 +70,13 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True, eq=False)
 class TsallisProblem(HostLoop):
-    """Root finding for a Tsallis plan: thresholds t at which the entries [(order - 1) (theta - t)]_+^p have mass 1.
+    """Root finding for a Tsallis plan: potentials at which the masses of each row, or of all pairs, add up to 1.
 
-    The power is the Tsallis q-exponential, p = 1/(order - 1), computed as level^p [1 + (theta - v) / (p level)]_+^p.
-    The potential v = t + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near
-    order 1 the level is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is
-    near their base. The loop is Newton's iteration, run eagerly until the potentials no longer change.
+    A pair with the logit theta has the mass [(order - 1) (theta - t)]_+^p with the threshold t and p = 1/(order -
+    1), the Tsallis q-exponential. It is computed as level^p [1 + (theta - v) / (p level)]_+^p. The potential v = t
+    + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near order 1 the level
+    is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is near their base.
+    The loop is Newton's iteration, run eagerly until the potentials no longer change.
 
     Attributes:
         logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
@@ -131,9 +132,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent))
+        log_total = self._pool_log_row_sums_if_shared(self.log_row_sums(potential, self.exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent - 1))
+            log_slopes = self._pool_log_row_sums_if_shared(self.log_row_sums(potential, self.exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -172,14 +173,14 @@ class TsallisProblem(HostLoop):
         """
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
-            return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
+            return self._pool_log_row_sums_if_shared(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.pairs_per_unit_mass)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, scale=sharpness)))
+        sharp = self._pool_log_row_sums_if_shared(row_log_sums(self.logit_geometry.with_link(None, scale=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log-sum of each row, (N,); if all rows share a potential, the log-sum of all pairs N times."""
+    def _pool_log_row_sums_if_shared(self, log_row_sums: Tensor) -> Tensor:
+        """Return for each row the log-sum of the pairs that share its potential, (N,): its own pairs, or all pairs."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

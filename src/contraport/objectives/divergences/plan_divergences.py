@@ -301,7 +301,7 @@ class PlanUniformity(Divergence):
         return super().constraint_conflict_message(constraint)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        plan, negatives = result.plan, result.block.pattern.negative_pairs()
+        plan, negatives = result.plan, result.block.pattern.different_item_pairs()
         positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
         row_counts, column_counts = negatives.row_counts(plan.f), negatives.T.row_counts(plan.g)
         count = row_counts.sum()

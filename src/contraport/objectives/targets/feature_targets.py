@@ -23,7 +23,7 @@ from contraport.engine import (
     traceable_log,
 )
 from contraport.errors import UsageError, check, check_integer, check_type, describe_value
-from contraport.objectives.inputs import Attributes, check_dense, check_values
+from contraport.objectives.inputs import Attributes, check_dense_and_not_meta, check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import SparseTargetPlan, Target, TargetPlan
 
@@ -155,7 +155,7 @@ def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tup
         if not (good and view.is_floating_point()):
             expected = f"a floating-point tensor with one row per item, ({items}, k)"
             raise UsageError(f"features: must be {expected}, got {describe_value(view)}.", kind="shape")
-        check_dense("features", view, block.x.device)
+        check_dense_and_not_meta("features", view, block.x.device)
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from contraport import distributed
 from contraport.data import BatchOffset
 from contraport.errors import check
-from contraport.objectives.inputs import pad_vector_sets
+from contraport.objectives.inputs import zero_pad_vector_sets
 
 EmbedFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
@@ -66,7 +66,7 @@ def embed_in_chunks(
     ]
     positions = torch.arange(len(views[0]), device=views[0].device)
     inverse = torch.cat([positions[chunk] for chunk in chunks]).argsort()  # undoes the dealing
-    return tuple(torch.cat(pad_vector_sets(parts))[inverse] for parts in zip(*pieces, strict=True))
+    return tuple(torch.cat(zero_pad_vector_sets(parts))[inverse] for parts in zip(*pieces, strict=True))
 
 
 @contextmanager
