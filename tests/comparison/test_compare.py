@@ -51,7 +51,7 @@ from contraport.comparison.tuning import (
     build_cell_from_trial,
     build_search_space,
     build_trial_cells,
-    find_best_trial,
+    find_best_trial_if_all_done,
     untuned_settings_by_row,
 )
 from contraport.errors import FolderInUseError
@@ -170,7 +170,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_changes_by_reference] == rows
+    assert [*grid.encoder_changes_from_baseline] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.reference_metrics] == names
@@ -184,12 +184,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_changes_by_reference == {
+    assert grid.encoder_changes_from_baseline == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_by_reference] == ["2 views"], "all are judged by the same view"
+    assert [*suite.encoder_changes_from_baseline] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
 def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.num_missing == 4
-    assert any(note.startswith("4 of 4 trainings") for note in found.notes)
+    assert any(note.startswith("4 of 4 training runs") for note in found.notes)
     clock = TimeBudget(100.0)
     assert clock.allows_next_job()
     clock.first_job_seconds = 150.0
@@ -366,14 +366,16 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
         trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
-    assert find_best_trial(trials, found, knn) is trials[1]
-    assert find_best_trial(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
+    assert find_best_trial_if_all_done(trials, found, knn) is trials[1]
+    assert find_best_trial_if_all_done(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
     found[trials[1].folder_name] = {"failed": "it diverged"}
-    assert find_best_trial(trials, found, knn) is trials[3]
+    assert find_best_trial_if_all_done(trials, found, knn) is trials[3]
     ranks = {
         trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
-    assert find_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], "of places the least is the best"
+    assert find_best_trial_if_all_done(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
+        "of places the least is the best"
+    )
     longer = build_trial_cells(build_grid({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 
@@ -653,7 +655,7 @@ def test_sentence_names_the_fastest_of_equal_rows_only_if_clear(
     ]
     sentence = sentence_of(*cells)
     assert ("fastest" in sentence) == is_named
-    assert sentence.endswith("; row 1 is the fastest of these, 12 s per training, row 2 40 s.") == is_named
+    assert sentence.endswith("; row 1 is the fastest of these, 12 s per training run, row 2 40 s.") == is_named
 
 
 def test_sentence_of_rows_that_tie_without_intervals() -> None:
@@ -875,7 +877,7 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.num_missing == 1
     assert any(one.startswith("Only one seed for gca-ince on digits") for one in found.notes)
-    assert "The budget of 0s is shorter than one training, so none was started." in found.notes
+    assert "The budget of 0s is shorter than one training run, so none was started." in found.notes
 
 
 @pytest.mark.parametrize("by", ["train", "compare"])
@@ -893,7 +895,7 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
     entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert (entry.failure_reason, entry.num_seeds) == (None, 1)
-    assert any(note.startswith("1 of 4 trainings") for note in found.notes)
+    assert any(note.startswith("1 of 4 training runs") for note in found.notes)
 
 
 def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -966,7 +968,7 @@ def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     assert "every trial of its search failed" in str(entry.failure_reason)
     assert found.num_missing == 0
     (told,) = [note for note in found.notes if note.startswith("hot on digits, standard: ")]
-    assert told.startswith("hot on digits, standard: 2 of 2 trainings failed. First reason: every trial")
+    assert told.startswith("hot on digits, standard: 2 of 2 training runs failed. First reason: every trial")
 
 
 def test_rejects_rows_with_other_test_items() -> None:
@@ -992,7 +994,7 @@ def test_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "--dry_run",
     ]
     assert main([*line, *more]) == 0
-    assert "2 objectives x 1 setting x 2 seeds: 4 trainings; 4 to run" in capsys.readouterr().err
+    assert "2 objectives x 1 setting x 2 seeds: 4 training runs; 4 to run" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

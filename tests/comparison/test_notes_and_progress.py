@@ -80,16 +80,16 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     results[where] = results[where][0], {"failed": "the disk is full"}
     assert _compose_notes(grid, results, 0, has_started=True) == [
         "One seed: the intervals cover other test items, not other seeds.",
-        "gca-ince on digits, standard: 2 of 2 trainings failed. First reason: the loss is nan",
-        "info-nce on digits, standard: 1 of 2 trainings failed. Reason: the disk is full",
+        "gca-ince on digits, standard: 2 of 2 training runs failed. First reason: the loss is nan",
+        "info-nce on digits, standard: 1 of 2 training runs failed. Reason: the disk is full",
     ]
 
 
 @pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
 def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None:
     notes = _compose_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
-    assert notes[0].startswith("4 of 4 trainings")
-    assert notes[1:] == ["The budget of 1h is shorter than one training, so none was started."][: number - 1]
+    assert notes[0].startswith("4 of 4 training runs")
+    assert notes[1:] == ["The budget of 1h is shorter than one training run, so none was started."][: number - 1]
 
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_plan_estimates_the_total_duration(
 ) -> None:
     monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
-    assert f"600 s per training, {told}" in capsys.readouterr().err
+    assert f"600 s per training run, {told}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,7 +178,7 @@ def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkey
     monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
     assert (begun, found.num_missing) == ([], 4)
-    assert "The budget of 5m is shorter than one training, so none was started." in found.notes
+    assert "The budget of 5m is shorter than one training run, so none was started." in found.notes
 
 
 def test_dry_run_without_progress_trains_nothing(tmp_path: Path) -> None:

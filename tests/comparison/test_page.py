@@ -56,10 +56,10 @@ def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
     column = several.columns[0]
     single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
     (summary,) = single.summary_sentences
-    assert single.lede is not None
-    assert summary.startswith(single.lede)
-    assert "Of 2 metrics" in summary.removeprefix(single.lede)
-    for shown, heading in ((single, single.lede), (several, several.title)):
+    assert single.single_column_lede is not None
+    assert summary.startswith(single.single_column_lede)
+    assert "Of 2 metrics" in summary.removeprefix(single.single_column_lede)
+    for shown, heading in ((single, single.single_column_lede), (several, several.title)):
         html = render_comparison_page(shown, [])
         (found,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", found).split())) == heading

@@ -1,7 +1,7 @@
 """Table of training recipes: named sets of `contraport.train` options, with citations.
 
 Settings that depend on the length of the training or the number of GPUs (epochs, batch size, optimizer) are not part of
-a recipe. The citation gives a paper's own settings if they are for much longer trainings.
+a recipe. The citation gives a paper's own settings if they are for much longer training runs.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ RECIPES: dict[str, Recipe] = {
     "iot-tighten": Recipe(
         {"objective": "nt-xent", "constraint": "tighten:every=2"},
         "Inverse optimal transport under a constraint that tightens: rows alone, then 1, 2, 4 and 8 iterations.",
-        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
+        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for training runs of ten or more.",
     ),
     "iot-relax": Recipe(
         {"objective": "nt-xent", "constraint": "relax:every=2"},
         "Inverse optimal transport under a constraint that relaxes: 8, 4, 2 and 1 iterations, then rows alone.",
-        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
+        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for training runs of ten or more.",
     ),
     "alpha-cl": _build_objective_recipe("alpha-cl"),
     "direct-clr": _build_objective_recipe("direct-clr", projection=0),

@@ -245,7 +245,7 @@ USE_CASES = (
             Recommendation(
                 ("vic-reg", "byol", "barlow-twins"),
                 "Of the objectives without negatives, vic-reg was as good as nt-xent. byol and barlow-twins, which are "
-                "designed for long trainings, were worse.",
+                "designed for long training runs, were worse.",
                 _parse_claim_references("needs 4"),
             ),
         ),

@@ -17,7 +17,7 @@ from contraport.training.train import train
 
 DEMO_OBJECTIVES = ("nt-xent", "gca-uot")  # names of the two that the demo compares
 
-# Options of both trainings, which reach their final accuracy in a minute on two cores.
+# Options of both training runs, which reach their final accuracy in a minute on two cores.
 DEMO_TRAIN_OPTIONS: dict[str, Any] = {
     "data": "digits",
     "encoder": "small-cnn",

@@ -39,14 +39,14 @@ from contraport.comparison.result_statistics import (
     build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_single_seed_cell_names,
+    list_cells_without_seed_variance,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
     build_search_space,
     build_trial_cells,
     describe_trial_settings,
-    find_best_trial,
+    find_best_trial_if_all_done,
     untuned_settings_by_row,
 )
 from contraport.embedding import LoaderConfig
@@ -77,7 +77,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     """Train and evaluate objectives on a grid of data, settings and seeds, and return the comparison.
 
     Raises:
-        UsageError: a wrong argument, every training refused its settings, or a worker process was killed.
+        UsageError: a wrong argument, every training run refused its settings, or a worker process was killed.
         KeyboardInterrupt: it was interrupted; the same call resumes.
 
     >>> import tempfile
@@ -116,7 +116,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
         data = [column.data_label for column in grid.columns]
         return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [], column_data=data)
-    hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
+    hint = f"Finished training runs are in {grid.output_folder}; the same command resumes."
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
             trial_results = _run_cells(grid, trial_cells, budget, on_done)
@@ -164,7 +164,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
         results[job.run_folder.name] = result
         first = next((one for one in results.values() if "values" in one), None)
         if first is not None and not first["values"]:
-            remark = f"; finished trainings in {grid.output_folder} are reused"
+            remark = f"; finished training runs in {grid.output_folder} are reused"
             raise _no_metric_error(first["not_measured"], remark)
         if job.run_folder.name in missing:
             on_done(missing[job.run_folder.name], result)
@@ -201,11 +201,11 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
                 kind="none_computed",
             )
         return tuple(metric.key for metric in chosen)
-    raise UsageError(f"every training refused its settings: {refusals[0]}", kind="all_refused")
+    raise UsageError(f"every training run refused its settings: {refusals[0]}", kind="all_refused")
 
 
 def _list_all_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
-    """List all trainings, finished ones included: the cells of the search trials, then those of the table.
+    """List all training runs, finished ones included: the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -227,7 +227,7 @@ def _build_tuned_cells(
         own_trials = trials.get((cell.row.name, cell.column.name))
         if own_trials is None:
             cells.append(cell)
-        elif (best := find_best_trial(own_trials, results, selection_metric)) is not None:
+        elif (best := find_best_trial_if_all_done(own_trials, results, selection_metric)) is not None:
             cells.append(build_cell_from_trial(best, cell.seed))
     return cells
 
@@ -253,7 +253,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
     """Check that some metric of a cell can be computed; with `estimate`, return its training time in seconds.
 
-    The time is estimated from a few steps. It is None without `estimate`, or if the training would be refused.
+    The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
 
     Raises:
         UsageError: no metric can be computed.
@@ -290,16 +290,16 @@ def _first_unmet_requirements(
 def _print_training_estimate(
     console: Console, grid: Grid, num_trials: int, num_missing: int, seconds_per_training: float | None
 ) -> None:
-    """Print the number of trainings and, if there is an estimate, their total duration."""
+    """Print the number of training runs and, if there is an estimate, their total duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
     search = f", and {num_trials} trials of the search" if grid.compare_options.tune else ""
-    message = f"{product}: {len(grid.cells)} trainings{search}; {num_missing} to run"
+    message = f"{product}: {len(grid.cells)} training runs{search}; {num_missing} to run"
     console.print(message, highlight=False, soft_wrap=True)
     if seconds_per_training is not None:
         rounds = num_missing / min(grid.compare_options.processes, num_missing)
         total = format_rough_duration(seconds_per_training * rounds)
-        message = f"estimate: {seconds_per_training:.0f} s per training, {total} in all, without the evaluations"
+        message = f"estimate: {seconds_per_training:.0f} s per training run, {total} in all, without the evaluations"
         console.print(message, highlight=False, soft_wrap=True)
 
 
@@ -370,12 +370,12 @@ def _build_comparison(
     """Build the comparison from the results of its cells and of the search trials.
 
     Raises:
-        UsageError: every training refused its settings.
+        UsageError: every training run refused its settings.
     """
     every_result = [*trial_results.values(), *(one for _, one in results.values())]
     refused = [one["failed"] for one in every_result if one.get("refused")]
     if refused and len(refused) == len(every_result):
-        raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
+        raise UsageError(f"every training run refused its settings: {refused[0]}", kind="all_refused")
     results = {**results, **_failed_search_results_by_cell(grid, trials, trial_results)}
     missing = len(grid.cells) - len(results)
     return Comparison(
@@ -387,7 +387,7 @@ def _build_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_collect_reference_metrics(grid, results),
+        reference_metrics=_metrics_by_reference_and_column(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -433,10 +433,10 @@ def _failed_search_results_by_cell(
     return failed_cells
 
 
-def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+def _metrics_by_reference_and_column(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
     """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_by_reference.items():
+    for row, differing in grid.encoder_changes_from_baseline.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -454,7 +454,7 @@ def _build_trial_records(
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
     for (row, column), cells in trials.items():
-        best = find_best_trial(cells, results, selection_metric)
+        best = find_best_trial_if_all_done(cells, results, selection_metric)
         for cell in cells:
             result = results.get(cell.folder_name, {"failed": "not done"})
             value = result.get("values", {}).get(selection_metric.key)
@@ -472,7 +472,7 @@ def _build_trial_records(
 
 
 def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has_started: bool) -> list[str]:
-    """Return the notes below the tables, about intervals, missing and failed trainings, and the search."""
+    """Return the notes below the tables, about intervals, missing and failed training runs, and the search."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
     most_seeds = max(seeds.values(), default=0)
@@ -484,22 +484,23 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_single_seed_cell_names(grid, results)):
+    if most_seeds > 1 and (single := list_cells_without_seed_variance(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(
-            f"{missing} of {len(grid.cells)} trainings are missing or run in another process. The same command resumes."
+            f"{missing} of {len(grid.cells)} training runs are missing or run in another process. "
+            "The same command resumes."
         )
         if grid.compare_options.budget is not None and not has_started:
             notes.append(
-                f"The budget of {grid.compare_options.budget} is shorter than one training, so none was started."
+                f"The budget of {grid.compare_options.budget} is shorter than one training run, so none was started."
             )
     reasons: dict[str, list[str]] = {}
     for (row, column, _), (_, one) in results.items():
         if "failed" in one:
             reasons.setdefault(f"{row} on {column}", []).append(one["failed"])
     notes += [
-        f"{place}: {len(texts)} of {pluralize(len(grid.seeds), 'training')} failed. "
+        f"{place}: {len(texts)} of {pluralize(len(grid.seeds), 'training run')} failed. "
         f"{'First reason' if len(texts) > 1 else 'Reason'}: {texts[0]}"
         for place, texts in reasons.items()
     ]
@@ -507,8 +508,8 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
     if options.tune:
         notes.append(
             f"Settings were searched with {options.tune} trials per objective and setting, with seed 0, on "
-            f"{options.validation:.0%} of the training items. The final trainings use all training items. An objective "
-            "without searchable settings has one trial."
+            f"{options.validation:.0%} of the training items. The final training runs use all training items. "
+            "An objective without searchable settings has one trial."
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."

@@ -35,12 +35,12 @@ class Comparison:
         rows: names of the rows (objectives).
         columns: names of the columns, each one data set with one setting.
         entries: table entries, one for each row, column and metric.
-        epoch_means: means over seeds at intermediate epochs; empty unless the trainings used `keep_every`.
+        epoch_means: means over seeds at intermediate epochs; empty unless the training runs used `keep_every`.
         reference_metrics: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
         search_spaces: range of each searched hyperparameter, by row and hyperparameter.
         search_trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
         notes: notes printed below the tables.
-        num_missing: number of trainings that are not done yet.
+        num_missing: number of training runs that are not done yet.
         column_data: name of the data of each column, with which the column's name begins; empty: the part of its name
             before the first comma.
     """
@@ -127,8 +127,8 @@ class Comparison:
         ]
 
     @property
-    def lede(self) -> str | None:
-        """Summary sentence of the first metric, shown at the head of the page; None if there are several columns."""
+    def single_column_lede(self) -> str | None:
+        """Summary sentence of the first metric, which heads the page; None unless there is one column."""
         has_one = len(self.columns) == 1 and len(self.entries) > 0
         return _summarize_first_metric(self, self.columns[0]) if has_one else None
 
@@ -203,21 +203,17 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     (metric,) = select_metrics_keeping_order([verdict.metric_key])
     text = f"{largest}: {metric.format_difference(verdict.gains[largest], signed=True)}."
     if len(verdict.gains) > 1:
-        directions = (better, "better"), (worse, "worse")
-        counts = " and ".join(_describe_significant_count(*one, largest) for one in directions)
-        text = f"Of {len(verdict.gains)} comparisons, {counts}. Largest difference, {text}"
+        counts = []
+        for names, direction in ((better, "better"), (worse, "worse")):
+            is_listed = 0 < len(names) <= 4 and names != [largest]  # the largest is named below
+            listed = f" ({'; '.join(names)})" if is_listed else ""
+            counts.append(f"{len(names)} significantly {direction}{listed}")
+        text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
     if verdict.num_seeds_to_decide is None:
         return text
     if verdict.num_seeds_to_decide == MAX_PREDICTED_SEEDS:
         return f"{text} If the differences stayed the same, more seeds would not decide it: it needs more test items."
     return f"{text} If the differences stayed the same, about {verdict.num_seeds_to_decide} seeds would decide it."
-
-
-def _describe_significant_count(names: Sequence[str], direction: str, largest_name: str) -> str:
-    """Return text such as "2 significantly better (a; b)", without the names if there are more than four."""
-    is_listed = 0 < len(names) <= 4 and list(names) != [largest_name]
-    listed = f" ({'; '.join(names)})" if is_listed else ""
-    return f"{len(names)} significantly {direction}{listed}"
 
 
 def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
@@ -325,11 +321,11 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
     groups = _group_rows_by_significance(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    value, tied = _format_entry(metric, best), [one.row_name for one in entries if one.mean == best.mean]
+    value, tied = _describe_mean_with_interval(metric, best), [one.row_name for one in entries if one.mean == best.mean]
     is_undecided = len(groups.level) > 0 and not groups.better and best.row_name in (comparison.baseline, *groups.level)
     if is_undecided:
-        start = _describe_level_rows(comparison, groups.level, best.row_name)
-        parts = [f"{start} on {title}, {_format_level_values(comparison, metric, entries, best)}"]
+        start = _describe_level_with_baseline(comparison, groups.level, best.row_name)
+        parts = [f"{start} on {title}, {_describe_baseline_and_best_means(comparison, metric, entries, best)}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
         parts = [f"{_join_first_few(tied)} have the {same} {title}, {value}"]
@@ -344,8 +340,8 @@ def _summarize_first_metric(comparison: Comparison, column: str) -> str:
     return f"{column}: {'; '.join(parts)}."
 
 
-def _format_entry(metric: Metric, entry: TableEntry) -> str:
-    """Format the mean of an entry with its interval and unit, or the reason why it has no interval."""
+def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
+    """Return the mean of an entry as text, with its unit, and its interval or the reason why it has none."""
     value = f"{format_mean_with_interval(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
         reason = f"all {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
@@ -353,12 +349,15 @@ def _format_entry(metric: Metric, entry: TableEntry) -> str:
     return value
 
 
-def _format_level_values(
+def _describe_baseline_and_best_means(
     comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best: TableEntry
 ) -> str:
-    """Return text such as "90 ± 1 for a and 91 ± 1 for b": baseline and best row, or one if both read the same."""
+    """Return the means of the baseline and of the best row, such as "90 ± 1 for a and 91 ± 1 for b".
+
+    If both texts are equal, only the baseline is named.
+    """
     baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
-    values = {one.row_name: _format_entry(metric, one) for one in (baseline, best)}
+    values = {one.row_name: _describe_mean_with_interval(metric, one) for one in (baseline, best)}
     return " and ".join(
         f"{value} for {row}"
         for row, value in values.items()
@@ -367,7 +366,7 @@ def _format_level_values(
 
 
 def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
-    """Return a sentence that counts and names the metrics in which rows differ significantly; empty for one metric."""
+    """Return a sentence on the metrics in which rows differ significantly from the baseline; empty for one metric."""
     metrics, clauses, equal = comparison.metrics, [], []
     others = [row for row in comparison.rows if row != comparison.baseline]
     missing: dict[str, list[str]] = {}
@@ -395,7 +394,7 @@ def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
 
 
 def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
-    """Return a sentence on how many seeds would decide the differences that are not decided; empty if all are."""
+    """Return a sentence on how many seeds would decide the undecided differences; empty if there are none."""
     metric = comparison.metrics[0]
     undecided = {
         one.row_name: one.num_seeds_to_decide
@@ -448,8 +447,8 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
     return _RowsBySignificance(better, worse, level)
 
 
-def _describe_level_rows(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
-    """Return text such as "b and c do not differ significantly from a", with the best row first."""
+def _describe_level_with_baseline(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
+    """Return text such as "b and c do not differ significantly from a", where a is the baseline."""
     names = _join_first_few(sorted(level, key=lambda name: name != best_row))
     return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
@@ -471,9 +470,9 @@ def _list_clauses_against_baseline(
     if worse:
         parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
     if level and not omit_level_rows:
-        parts.append(_describe_level_rows(comparison, level, best_row))
+        parts.append(_describe_level_with_baseline(comparison, level, best_row))
     compared = [one for one in entries if one.row_name in (baseline, *level)]
-    if level and not better and (fastest := _describe_fastest(compared)):
+    if level and not better and (fastest := _find_clearly_fastest_clause(compared)):
         parts.append(fastest)
     unknown: dict[str, list[str]] = {}
     for one in entries:
@@ -482,21 +481,21 @@ def _list_clauses_against_baseline(
     return parts + [f"no interval for {_join_first_few(names)}, as {reason}" for reason, names in unknown.items()]
 
 
-def _describe_fastest(entries: Sequence[TableEntry]) -> str:
-    """Return a clause that names the fastest row; empty if the times do not separate it from the others.
+def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
+    """Return a clause that names the fastest row; None if no row is clearly faster than all others.
 
-    The load of the machine can change times severalfold. So each row needs at least two trainings, and the longest
-    training of the fastest row must be shorter than every training of the others. The means of the fastest and of the
+    The load of the machine can change times severalfold. So each row needs at least two training runs, and the longest
+    run of the fastest row must be shorter than every run of the others. The means of the fastest and of the
     slowest row must differ by half, as those of one computer vary by a third with its other work.
     """
     if any(one.training_seconds is None or len(one.seconds_by_training) < 2 for one in entries):
-        return ""
+        return None
     fastest, *others = sorted(entries, key=lambda one: one.training_seconds or 0.0)
     if not others or max(fastest.seconds_by_training) >= min(min(one.seconds_by_training) for one in others):
-        return ""
+        return None
     least, most = fastest.training_seconds or 0.0, others[-1].training_seconds or 0.0
-    times = f"{least:.3g} s per training, {others[-1].row_name} {most:.3g} s"
-    return f"{fastest.row_name} is the fastest of these, {times}" if most >= 1.5 * least else ""
+    times = f"{least:.3g} s per training run, {others[-1].row_name} {most:.3g} s"
+    return f"{fastest.row_name} is the fastest of these, {times}" if most >= 1.5 * least else None
 
 
 def _join_first_few(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ def parse_duration(budget: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(BaseOptions):
-    """Options for the rows, columns and trainings of the grid."""
+    """Options for the rows, columns and training runs of the grid."""
 
     suite: str | Path | None = option(
         None,
@@ -75,9 +75,10 @@ class GridOptions(BaseOptions):
     )
 
 
+# A dataclass takes the fields of its bases from the last to the first, then its own, as the order of the options.
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(BaseOptions):
-    """Options for metrics, hyperparameter search and computing resources: trials, device, processes, budget."""
+class CompareOptions(DataPreparationSettings, GridOptions):
+    """Options of `contraport.compare`: the grid, preparation of data, metrics, hyperparameter search and computing."""
 
     metrics: Sequence[str] = option(
         (),
@@ -96,12 +97,12 @@ class EvaluationOptions(BaseOptions):
     )
     validation: float = option(
         0.25,
-        "Share of the training items that `tune` holds out for validation; the final trainings use all items.",
+        "Share of the training items that `tune` holds out for validation; the final training runs use all items.",
         check=check_fraction,
     )
     budget: str | None = option(
         None,
-        "Maximum duration, such as 30m: a training that would end later is not started. Repeat the command to "
+        "Maximum duration, such as 30m: a training run that would end later is not started. Repeat the command to "
         "continue; default: none.",
         check=lambda _, value: parse_duration(value),
         lifetime="call",
@@ -109,28 +110,24 @@ class EvaluationOptions(BaseOptions):
     )
     processes: int = option(
         1,
-        "Number of trainings that run at once, distributed over the GPUs.",
+        "Number of training runs at once, distributed over the GPUs.",
         check=int_in_range(1),
         lifetime="machine",
     )
     device: str = training_device_option()
     out: str | Path | None = option(
-        None, "Output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", lifetime="call"
+        None,
+        "Output folder for training runs and tables; default: runs/compare, or runs/compare-SUITE.",
+        lifetime="call",
     )
     dry_run: bool = option(
-        False, "Print the number of trainings and their estimated duration, and train nothing.", lifetime="call"
+        False, "Print the number of training runs and their estimated duration, and train nothing.", lifetime="call"
     )
-    progress: bool = progress_option("Show a progress bar, or a line per training, on standard error.")
-
-
-# A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions(EvaluationOptions, DataPreparationSettings, GridOptions):
-    """Options of `contraport.compare`."""
+    progress: bool = progress_option("Show a progress bar, or a line per training run, on standard error.")
 
 
 DATA_OPTIONS = get_declared_options(DataPreparationSettings)
-"""Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training."""
+"""Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training run."""
 
 COMPARE_COMMAND_SPEC = Command(
     CompareOptions,
@@ -143,7 +140,7 @@ COMPARE_COMMAND_SPEC = Command(
 
         The output folder contains `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`,
         the commands that train each cell by itself. The same command, or one with more seeds or objectives, resumes
-        interrupted trainings and reuses finished ones.
+        interrupted training runs and reuses finished ones.
     """,
     examples=(
         "contraport compare --data digits --objectives info-nce,rince:q=0.1 --settings standard,mismatched:0.2",
@@ -156,9 +153,7 @@ COMPARE_COMMAND_SPEC = Command(
     group=TRAIN_AND_EVALUATE_GROUP,
     # Options of data preparation are those of `train`.
     short_help_options=tuple(
-        one.name
-        for one in (*fields(GridOptions), *fields(EvaluationOptions))
-        if one.name not in ("validation", "progress")
+        one.name for one in fields(CompareOptions) if one.name not in {*DATA_OPTIONS, "validation", "progress"}
     ),
     docs_page="evaluating comparing",
 )

@@ -34,7 +34,7 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
     "freeze",
     "image_size",
 )
-"""Options of a training that determine its untrained encoder; images are scaled to `image_size` before it."""
+"""Options of `contraport.train` that determine the untrained encoder; it sees images of `image_size`."""
 
 
 class Row(NamedTuple):
@@ -85,7 +85,7 @@ class Claim(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One training of the grid: a row (objective) and a column (data and setting) with one seed.
+    """One training run of the grid: a row (objective) and a column (data and setting) with one seed.
 
     Attributes:
         options: keyword arguments of `contraport.train` that determine the training result.
@@ -113,7 +113,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Grid of a comparison: rows, columns and seeds, with the options of all trainings.
+    """Grid of a comparison: rows, columns and seeds, with the options of all training runs.
 
     Attributes:
         common_options: options of `contraport.train` that hold for all cells.
@@ -133,7 +133,7 @@ class Grid:
 
     @property
     def seeds(self) -> range:
-        """Random seeds of the trainings, from 0."""
+        """Random seeds of the training runs, from 0."""
         return range(self.compare_options.seeds)
 
     @property
@@ -158,8 +158,8 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_by_reference(self) -> dict[str, dict[str, Any]]:
-        """By name of reference row: the encoder options in which it differs from the baseline.
+    def encoder_changes_from_baseline(self) -> dict[str, dict[str, Any]]:
+        """Encoder options in which each reference row differs from the baseline, by row name.
 
         The untrained encoder and the raw inputs of a reference row are evaluated too. References are the baseline and
         the first row of each other encoder or representation: metrics of another representation do not show what
@@ -200,7 +200,7 @@ class Grid:
 
 
 def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Return the resolved options of a training that determine the metrics of its encoder before training."""
+    """Return the resolved options that determine the metrics of the untrained encoder."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_setup import resolve_settings
 

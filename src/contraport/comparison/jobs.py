@@ -1,6 +1,6 @@
 """Jobs of a comparison: train and evaluate cells, in parallel and within a time budget.
 
-Interrupted trainings are resumed, and finished ones are not repeated.
+Interrupted training runs are resumed, and finished ones are not repeated.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_from_baseline,
     )
 
 

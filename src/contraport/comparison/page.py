@@ -28,8 +28,8 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
     names, heads = (
-        [_wrap_for_figure(row) for row in rows],
-        [_wrap_for_figure(head) for head in comparison.table_headings[1:]],
+        [_wrap_for_matplotlib(row) for row in rows],
+        [_wrap_for_matplotlib(head) for head in comparison.table_headings[1:]],
     )
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
@@ -62,8 +62,8 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     return figure
 
 
-def _wrap_for_figure(name: str) -> str:
-    """Wrap a long name into lines of the figure, with dollar signs escaped for matplotlib."""
+def _wrap_for_matplotlib(name: str) -> str:
+    """Wrap a long name into lines separated by newlines, with dollar signs escaped for matplotlib."""
     return escape_dollars("\n".join(textwrap.wrap(name, 36)))
 
 
@@ -120,8 +120,8 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
-    """Render the HTML page of a comparison, with the shell commands of its trainings."""
-    lede = comparison.lede
+    """Render the HTML page of a comparison, with the shell commands of its training runs."""
+    lede = comparison.single_column_lede
     rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]
     return render_page(
         "comparison.html.j2",

@@ -62,14 +62,14 @@ class TableEntry(NamedTuple):
     """Entry of a comparison table: statistics of one metric for one row and column.
 
     Attributes:
-        num_seeds: number of seeds with a value; less than requested if trainings are missing or failed.
+        num_seeds: number of seeds with a value; less than requested if training runs are missing or failed.
         mean: mean of the metric over these seeds; None without any.
         interval: confidence interval of the mean; None if the variance cannot be estimated.
         difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
         training_seconds: mean training time in seconds.
         failure_reason: reason why the first failed training failed; None if none failed.
         missing_interval_reason: reason why `difference` is None; itself None for the baseline.
-        seconds_by_training: time of each training in seconds; empty in files of earlier versions.
+        seconds_by_training: time of each training run in seconds; empty in files of earlier versions.
         num_seeds_to_decide: for a difference in the first metric that is neither significant nor negligible, number of
             seeds that would decide, `MAX_PREDICTED_SEEDS` if no smaller number would; None otherwise, or if unknown.
     """
@@ -211,10 +211,10 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_single_seed_cell_names(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List the cells, as "row on column", whose interval does not cover other seeds, by the first metric.
+def list_cells_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
+    """List the cells, as "row on column", whose difference from the baseline has no variance between seeds.
 
-    Their difference from the baseline has one seed, and the table is too small for a prior of its variance.
+    It is the difference in the first metric. It has one seed, and the table is too small for a prior of the variance.
     """
     values = collect_metric_values(grid, results, grid.metrics[0].key)
     return [
@@ -263,7 +263,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
                     if difference is None
                     else difference.missing_interval_reason,
                     seconds_by_training=tuple(seconds),
-                    num_seeds_to_decide=_predict_num_seeds_for_difference(difference, metric, comparisons=comparisons)
+                    num_seeds_to_decide=_predict_num_seeds_if_undecided(difference, metric, comparisons=comparisons)
                     if difference is not None and metric == grid.metrics[0]
                     else None,
                 )
@@ -271,8 +271,11 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
     return entries
 
 
-def _predict_num_seeds_for_difference(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
-    """Predict the number of seeds that would show a difference to be significant or negligible; None if it is so."""
+def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
+    """Predict the number of seeds that would decide whether a difference is significant; None if it is decided.
+
+    It is decided if it is significant or negligible.
+    """
     negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
 
     def is_decided(differences: Sequence[Difference]) -> bool:

@@ -112,7 +112,9 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
     return cells
 
 
-def find_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
+def find_best_trial_if_all_done(
+    trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric
+) -> Cell | None:
     """Return the trial whose metric is best on the validation items.
 
     None is returned unless all trials are done and at least one succeeded.
