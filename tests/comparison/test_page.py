@@ -64,7 +64,7 @@ def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
         (found,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", found).split())) == heading
         text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
-        rest = [sentence.removeprefix(shown.lede or "").strip() for sentence in shown.summary_sentences]
+        rest = [sentence.removeprefix(shown.single_column_lede or "").strip() for sentence in shown.summary_sentences]
         assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
         assert shown.title in text
 
