@@ -30,7 +30,7 @@ from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
 from contraport.auditing.audit_rounds import iterate_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners, score_candidates
+from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners, score_candidates
 from contraport.data import from_arrays
 
 SHARE, PACKAGES, DIMENSIONS = 0.2, 3_000, 128
@@ -96,7 +96,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     )
     paired = result.paired
     assert paired is not None
-    free = lowest_scoring_item_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
+    free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)
     is_wrong = item != content
     measured = {}

@@ -50,7 +50,7 @@ from benchmarks.near_swaps import embed_texts
 from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
-from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners
+from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import Batch, BatchOrder, Dataset
 from contraport.embedding import LoaderConfig
@@ -133,7 +133,7 @@ class TargetRepair(RepairCallback):
         if self.last_state is None:
             return
         suspects, matrices = self.suspects, []
-        for nearest in self.extract_paired_features().neighbor_indices_by_view:
+        for nearest in self.extract_paired_features().nearest_pool_items_by_view:
             matrices.append(torch.eye(len(self._dataset)))
             matrices[-1][suspects] = 0
             matrices[-1][suspects[:, None], nearest[suspects, :NUM_NEIGHBORS]] = 1
@@ -157,7 +157,7 @@ class PartnerRepair(RepairCallback):
         super()._apply_selection()
         if self.last_state is None:
             return
-        free = lowest_scoring_item_indices(self.last_state.mean_scores, self.last_state.noise_rate)
+        free = lowest_scoring_indices(self.last_state.mean_scores, self.last_state.noise_rate)
         partners = propose_partners(self.extract_paired_features(), free).partners
         suspects = self.suspects[partners[self.suspects] >= 0]
         self.proposals, decoys = PairIndices(suspects, partners[suspects]), self._dataset.decoy_pairs
@@ -170,7 +170,7 @@ class PartnerRepair(RepairCallback):
 class PlanScores(AuditCallback):
     """Scores features of the encoders by the balanced plan of all items, and raw vectors as usual."""
 
-    def _score_pairs_and_mismatches(self) -> tuple[Tensor, ...]:
+    def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
@@ -181,7 +181,8 @@ class PlanScores(AuditCallback):
         for scores in (score_pairs(paired, pairs, "balanced"), score_pairs(vectors, pairs, "combined")):
             spread, mean = torch.std_mean(scores[: len(paired)])
             total += (scores - mean) / spread
-        return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
+        scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
+        return scores, decoy_scores, fresh_scores
 
 
 class PeerAudit(AuditCallback):

@@ -34,7 +34,7 @@ from sklearn.preprocessing import StandardScaler
 
 import contraport
 from benchmarks.engine import machine
-from contraport.auditing.pairs.paired_features import encode_views
+from contraport.auditing.pairs.paired_features import encode_and_project_views
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run
@@ -108,9 +108,9 @@ def measure_trainings(seed: int) -> Iterator[dict[str, object]]:
 
 def encode(run: Run, dataset: Dataset) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """Return the features and the projections of each view of a dataset, by the model of a run."""
-    encoded = encode_views(run.model(), dataset, build_views(run.settings(), dataset), LoaderConfig())
-    number = len(dataset.shapes)
-    return [features.numpy() for features in encoded[:number]], list(encoded[number:])
+    views = build_views(run.settings(), dataset)
+    features, projections = encode_and_project_views(run.model(), dataset, views, LoaderConfig())
+    return [one.numpy() for one in features], list(projections)
 
 
 def recall_by_pair(projections: list[torch.Tensor]) -> dict[tuple[int, int], float]:

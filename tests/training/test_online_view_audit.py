@@ -90,7 +90,7 @@ class RecordingCallback(ViewAuditCallback):
 
     given: tuple[Tensor, ...]
 
-    def _score_view_pairs(self) -> tuple[Tensor, ...]:
+    def _score_items_and_fresh_decoys(self) -> tuple[Tensor, ...]:
         return self.given
 
 

@@ -24,10 +24,10 @@ from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, Aud
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
-from contraport.auditing.pairs.canonical_maps import find_projection_message
+from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
 from contraport.auditing.pairs.partner_plan import (
     find_second_view_content_ids,
-    lowest_scoring_item_indices,
+    lowest_scoring_indices,
     propose_partners,
 )
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
@@ -223,9 +223,9 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     paired = result.paired
     assert paired is not None
-    if statistic in ("canonical", "combined") and (projection := find_projection_message(paired.features)):
+    if statistic in ("canonical", "combined") and (projection := find_width_reduction_note(paired.features)):
         log.info("%s", projection)
-    free = lowest_scoring_item_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
+    free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals = propose_partners(paired, free, statistic, content_ids=find_second_view_content_ids(dataset))
     return Audit(
         dataset.name,

@@ -1,4 +1,4 @@
-"""Commands that train on audited data, with the options by which the audit loaded them."""
+"""Commands to run after an audit: trainings on the audited or cleaned data, with the same data options."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.view_scores import (
-    compute_mismatch_log_ratio,
-    compute_view_log_odds,
     estimate_view_noise_rates,
+    mismatch_log_ratios,
+    right_view_log_odds,
 )
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
@@ -69,11 +69,11 @@ class ViewAudit:
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
-            compute_mismatch_log_ratio(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
+            mismatch_log_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
-        scores = compute_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
+        scores = right_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
         return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.rows.numpy(), dataset.keys)
 
     def flagged(self, *, count: int | None = None) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ class FilterWithGivenScores(AuditCallback):
 
     looks: list[tuple[Tensor, Tensor, Tensor]]
 
-    def _score_pairs_and_mismatches(self) -> tuple[Tensor, ...]:
+    def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, ...]:
         return self.looks.pop(0)
 
 
@@ -152,7 +152,7 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "score_pairs", scores)
     monkeypatch.setattr(audit, "extract_paired_features", lambda: PairedFeatures((features, features)))
-    found = AuditCallback._score_pairs_and_mismatches(audit)
+    found = AuditCallback._score_pairs_decoys_fresh_decoys(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in found] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])

@@ -13,8 +13,8 @@ from contraport.auditing.config import STATISTIC_NAMES
 from contraport.auditing.pairs.canonical_maps import (
     NUM_FOLDS,
     RIDGE,
-    decompose_cross_covariance,
-    find_projection_message,
+    find_width_reduction_note,
+    truncated_svd,
 )
 from contraport.auditing.pairs.pair_scoring import (
     MARGINAL_RELAXATION,
@@ -190,7 +190,7 @@ def test_equal_items_count_as_one_group() -> None:
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
     theirs = both.neighbor_indices_of_members(both.observed_pair_indices)[1]
-    near = both.compute_neg_log_rank_shares(1, torch.arange(600), theirs)
+    near = both.neg_log_rank_shares(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
 
@@ -250,7 +250,7 @@ def test_decomposition_agrees_with_singular_values(rows: int, columns: int, rank
     u, v = (np.linalg.qr(random.normal(size=(size, max(rank, 1))))[0] for size in (rows, columns))
     values = np.linspace(0.99, 0.01, rank) if rank else np.zeros(1)
     matrix = torch.from_numpy((u * values @ v.T).astype(np.float32))
-    found_u, found, found_v = decompose_cross_covariance(matrix)
+    found_u, found, found_v = truncated_svd(matrix)
     left, singular, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
     kept = len(found)
     assert singular[kept:].max(initial=0) < 0.3
@@ -275,7 +275,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses nothing of features that vary in few directions, and little where the rest is noise."""
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     expected, whole = (score_pairs(paired, statistic="canonical") for paired in (exact, noisy))
-    assert find_projection_message(noisy.features) is None
+    assert find_width_reduction_note(noisy.features) is None
     monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_FITTED_WIDTH", 20)
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     assert [linear.shape[0] for linear in noisy.cross_fitted_canonical_maps.fold_maps[0]] == [90, 90]
@@ -285,7 +285,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     aurocs = [roc_auc_score(np.arange(400) >= WRONG, scores) for scores in (whole, projected)]
     assert min(aurocs) > 0.9
     assert aurocs[1] > aurocs[0] - 0.01
-    assert "90 and 90" in str(find_projection_message(noisy.features))
+    assert "90 and 90" in str(find_width_reduction_note(noisy.features))
 
 
 def csls(x: np.ndarray, y: np.ndarray, number: int) -> np.ndarray:

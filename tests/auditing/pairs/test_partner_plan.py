@@ -13,8 +13,8 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED_PAIRS,
     CandidateScoreMatrix,
-    _assigned_item_indices,
-    lowest_scoring_item_indices,
+    _assign_items_by_mass,
+    lowest_scoring_indices,
     propose_partners,
     score_candidates,
     solve_mass_and_slack,
@@ -59,7 +59,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
 def test_finds_exchanged_partners(statistic: str) -> None:
     first, second, right = _swapped()
     paired = PairedFeatures((first, second))
-    free = lowest_scoring_item_indices(score_pairs(paired, None, statistic), WRONG / ITEMS)
+    free = lowest_scoring_indices(score_pairs(paired, None, statistic), WRONG / ITEMS)
     proposals = propose_partners(paired, free, statistic)
     proposed = proposals.partners >= 0
     assert not proposed[WRONG:][~torch.isin(torch.arange(WRONG, ITEMS), free)].any()
@@ -137,7 +137,7 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
 def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = lowest_scoring_item_indices(values, rate)
+        free = lowest_scoring_indices(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
 
@@ -169,5 +169,5 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     found = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    assigned = _assigned_item_indices(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    assigned = _assign_items_by_mass(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert assigned.tolist() == [1, -1, 0]

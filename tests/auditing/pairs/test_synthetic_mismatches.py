@@ -7,7 +7,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
-from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchange_groups, rotate_partners
+from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchanging_item_sets, rotate_partners
 from contraport.data import BatchOrder, Dataset, from_arrays
 
 ITEMS = 300
@@ -94,13 +94,15 @@ def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
 @pytest.mark.parametrize("items", [50, 51])
 def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
     dataset = _numbers(items)
-    first, again, other = (rotate_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
+    first, again, other = (
+        rotate_partners(draw_exchanging_item_sets(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
+    )
     assert first == again != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_partners_are_swapped_within_groups(items: int) -> None:
-    groups = draw_exchange_groups(_numbers(items), seed=2)
+    groups = draw_exchanging_item_sets(_numbers(items), seed=2)
     partners = rotate_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()

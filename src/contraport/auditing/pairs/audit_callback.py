@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.canonical_maps import find_projection_message
+from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
 from contraport.auditing.pairs.noise_rate import (
     area_under_roc_curve,
     estimate_noise_rate,
@@ -43,7 +43,7 @@ from contraport.auditing.pairs.paired_features import (
 )
 from contraport.auditing.pairs.partner_plan import (
     find_second_view_content_ids,
-    lowest_scoring_item_indices,
+    lowest_scoring_indices,
     propose_partners,
 )
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
@@ -245,7 +245,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
             scored, self._last_features = self._last_features, None
             proposals = propose_partners(
                 self.extract_paired_features() if scored is None else scored,
-                lowest_scoring_item_indices(state.mean_scores, state.noise_rate),
+                lowest_scoring_indices(state.mean_scores, state.noise_rate),
                 content_ids=find_second_view_content_ids(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
@@ -255,7 +255,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
     def _compute_next_state(self, epoch: int) -> PairAuditState:
         last = self.last_state
-        scores, decoy_scores, fresh_scores = self._score_pairs_and_mismatches()
+        scores, decoy_scores, fresh_scores = self._score_pairs_decoys_fresh_decoys()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
             self._last_features = None
         trained_scores, number = decoy_scores, 1
@@ -273,11 +273,11 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
-    def _score_pairs_and_mismatches(self) -> tuple[Tensor, ...]:
-        """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
+    def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Score the pairs, the decoys (mismatches that were trained on), and fresh decoys, which were not."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired
-        if self.last_state is None and (projection := find_projection_message(paired.features)):
+        if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
@@ -287,7 +287,8 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         if has_vector_views(self._dataset, widest=MAX_SCORED_VECTOR_WIDTH):
             sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_candidates))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
-        return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
+        scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
+        return scores, decoy_scores, fresh_scores
 
     def _select_positions(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
         """Return the sorted positions to train on: all but the share `rate` of the pairs with the lowest scores.
@@ -319,10 +320,10 @@ def max_audited_batch_size(items: int) -> int:
     return max(NUM_NEIGHBORS + 2, items // 4)
 
 
-def format_memorization_warning(share: float) -> str:
+def format_memorization_warning(memorization_auc: float) -> str:
     """Format the warning that the scores seem to come from memorized pairs."""
     return (
         f"The network seems to have memorized wrong pairs: known mismatches that it was trained on score above fresh "
-        f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "
+        f"ones in {memorization_auc:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "
         "method=crossfit help."
     )

@@ -103,8 +103,8 @@ def _project_rows(rows: Tensor, basis: Tensor | None) -> Tensor:
     return rows if basis is None else rows @ basis
 
 
-def find_projection_message(features: tuple[Rows, Rows]) -> str | None:
-    """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
+def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
+    """Describe how wide features are reduced before canonical maps are fitted to them; None if they are not."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_FITTED_WIDTH:
         return None
@@ -139,16 +139,17 @@ def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor |
     return basis
 
 
-def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the singular vectors and values of a matrix that are not negligible, ``(F, r)``, ``(r,)`` and ``(G, r)``.
+def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the leading left singular vectors, ``(F, r)``, singular values, ``(r,)``, and right vectors, ``(G, r)``.
 
-    They are eigenvectors of the symmetric product in double precision: a singular value decomposition in single
-    precision takes longer, and fails to converge on some matrices whose singular values are nearly equal.
+    Values that are negligible for canonical correlations are left out. The vectors are eigenvectors of the symmetric
+    product in double precision: a singular value decomposition in single precision takes longer, and fails to converge
+    on some matrices whose singular values are nearly equal.
     """
-    if cross.shape[0] > cross.shape[1]:
-        v, correlations, u = decompose_cross_covariance(cross.T)
-        return u, correlations, v
-    exact = cross.double()
+    if matrix.shape[0] > matrix.shape[1]:
+        v, singular_values, u = truncated_svd(matrix.T)
+        return u, singular_values, v
+    exact = matrix.double()
     squares, vectors = torch.linalg.eigh(exact @ exact.T)
     # A similarity in canonical space weighs a direction by the third power of its correlation; its variance, by the
     # sixth. Most directions of wide features are noise, and cost as much time as the others: those with a share of the
@@ -157,8 +158,8 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     kept = max(1, int((rest > 1e-4 * rest[0]).sum()))
     u = vectors.flip(1)[:, :kept]
     v = exact.T @ u
-    correlations = v.norm(dim=0)
-    return u.to(cross), correlations.to(cross), F.normalize(v, dim=0).to(cross)  # of a zero matrix zeros, not NaN
+    values = v.norm(dim=0)
+    return u.to(matrix), values.to(matrix), F.normalize(v, dim=0).to(matrix)  # of a zero matrix zeros, not NaN
 
 
 def _fit_maps_and_correlations(
@@ -174,7 +175,7 @@ def _fit_maps_and_correlations(
         roots.append(torch.linalg.cholesky(covariance + ridge * identity))
     left = torch.linalg.solve_triangular(roots[0], cross_products / num_pairs, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    u, correlations, v = decompose_cross_covariance(cross)
+    u, correlations, v = truncated_svd(cross)
     # The maps act on rows from the right: x L'^-1 whitens x.
     to_first = torch.linalg.solve_triangular(roots[0].T, u, upper=True)
     to_second = torch.linalg.solve_triangular(roots[1].T, v, upper=True)

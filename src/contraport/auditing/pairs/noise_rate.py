@@ -66,7 +66,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _compute_noise_rates(_compute_shares_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
+    rates = _rates_at_thresholds(_compute_shares_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
     draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(THRESHOLD_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
@@ -77,15 +77,15 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         # Numbers of resampled pairs between thresholds are multinomial, so pairs need not be resampled one by one.
         between = np.diff(_compute_shares_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
-        draws[draw] = _compute_noise_rates(below, drawn)
+        draws[draw] = _rates_at_thresholds(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
     low, high = np.quantile(draws[:, best], ((1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
 
 
-def _compute_score_thresholds(mismatches: Scores) -> Scores:
+def _compute_score_thresholds(sorted_mismatches: Scores) -> Scores:
     """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
-    thresholds: Scores = mismatches[np.ceil(THRESHOLD_QUANTILES * (len(mismatches) - 1)).astype(int)]
+    thresholds: Scores = sorted_mismatches[np.ceil(THRESHOLD_QUANTILES * (len(sorted_mismatches) - 1)).astype(int)]
     return thresholds
 
 
@@ -94,9 +94,10 @@ def _compute_shares_below(sorted_scores: Scores, thresholds: Scores) -> NDArray[
     return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
-def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
+def _rates_at_thresholds(pair_shares_below: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
     """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
-    rates: NDArray[np.float64] = below / _compute_shares_below(mismatches, _compute_score_thresholds(mismatches))
+    thresholds = _compute_score_thresholds(sorted_mismatches)
+    rates: NDArray[np.float64] = pair_shares_below / _compute_shares_below(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)
 
 
@@ -119,7 +120,7 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
 
 
 def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
-    """Estimate the AUC of right pairs against known mismatches, from pairs of which the share `rate` is wrong.
+    """Estimate the AUC of right pairs against known mismatches, given the share of wrong pairs, `rate`.
 
     Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
     is a cautious one.

@@ -103,8 +103,8 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     # In blocks, as each pair takes some hundred bytes per neighbor.
     for first, second in zip(*(members.split(2**16) for members in pairs), strict=True):
         near_first, near_second = paired.neighbor_indices_of_members(PairIndices(first, second))
-        in_second = paired.compute_neg_log_rank_shares(1, second, near_first)
-        in_first = paired.compute_neg_log_rank_shares(0, first, near_second)
+        in_second = paired.neg_log_rank_shares(1, second, near_first)
+        in_first = paired.neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
     return torch.cat(scores)
 
@@ -119,7 +119,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
-    references = paired.canonical_reference_samples
+    references = paired.canonical_references_by_fold
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
     # items the share is constant.
     nearest = math.ceil(paired.neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))

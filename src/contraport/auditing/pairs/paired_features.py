@@ -84,7 +84,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.neighbor_indices_by_view[0].shape
+    >>> paired.nearest_pool_items_by_view[0].shape
     torch.Size([60, 17])
     """
 
@@ -122,12 +122,12 @@ class PairedFeatures:
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
         >>> half = whole.with_neighbor_pool(torch.arange(30))
-        >>> int(half.neighbor_indices_by_view[0].max()) < 30, half.features is whole.features
+        >>> int(half.nearest_pool_items_by_view[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
-        maps = ("cross_fitted_canonical_maps", "canonical_reference_samples")
-        for name in ("neighbor_indices_by_view", *maps, "observed_scores_by_statistic"):
+        maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold")
+        for name in ("nearest_pool_items_by_view", *maps, "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -169,8 +169,8 @@ class PairedFeatures:
             return None
         return gram_matrix(self.features[0][:]), gram_matrix(self.features[1][:])
 
-    def _neighbor_indices_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
-        """Return the `number` candidates, ``(m,)``, nearest to each item in a view, as int64 ``(n, number)``."""
+    def _nearest_candidates_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
+        """Return the `number` candidates, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
         if self._similarity_matrices is None:
             return self.nearest_item_indices(self.features[view], self.features[view], candidates, number)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
@@ -179,26 +179,26 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def unrestricted_neighbor_indices(self) -> tuple[Tensor, Tensor]:
-        """Nearest items of each item in each view, also outside the pool: up to 2 (neighbors + 2) of them."""
+    def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
+        """Items nearest to each item in each view, in the pool or not, itself included: up to 2 (neighbors + 2)."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
-        return self._neighbor_indices_in_view(0, items, number), self._neighbor_indices_in_view(1, items, number)
+        return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 
     @cached_property
-    def neighbor_indices_by_view(self) -> tuple[Tensor, Tensor]:
-        """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
+    def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
+        """Pool items nearest to each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
         # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.unrestricted_neighbor_indices
+            first, second = self.nearest_items_by_view
             return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
-            first, second = (self._neighbor_indices_in_view(view, self.neighbor_pool, number) for view in (0, 1))
+            first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, number) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.unrestricted_neighbor_indices, strict=True):
+        for values, nearest in zip(self.features, self._parent.nearest_items_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
@@ -230,67 +230,71 @@ class PairedFeatures:
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
-        near = self.neighbor_indices_by_view[0][pairs.first], self.neighbor_indices_by_view[1][pairs.second]
-        return self._drop_pair_members(near[0], members), self._drop_pair_members(near[1], members)
+        near = []
+        for nearest, own in zip(self.nearest_pool_items_by_view, pairs, strict=True):
+            of_pairs = nearest[own]
+            is_member = (of_pairs[:, :, None] == members[:, None]).any(dim=2)
+            order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
+            near.append(of_pairs.gather(1, order))
+        return near[0], near[1]
 
-    def _drop_pair_members(self, nearest: Tensor, members: Tensor) -> Tensor:
-        """Return the first `neighbors` of the `nearest` items, ``(p, k)``, without the pair's members, ``(p, 2)``."""
-        is_member = (nearest[:, :, None] == members[:, None]).any(dim=2)
-        order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
-        return nearest.gather(1, order)
-
-    def compute_neg_log_rank_shares(self, view: int, items: Tensor, candidates: Tensor) -> Tensor:
-        """Return the negative log rank share of `candidates`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
+    def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Return the negative log rank share of each candidate, ``(p, k)``, by nearness to its query, ``(p,)``, in a view.
 
         The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
         mean is 1 in every space. Ties count as one group.
         """
-        values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
+        values, thresholds = self.features[view], self._similarities_at_ranks[view]
         if self._similarity_matrices is not None:
-            similarity = self._similarity_matrices[view][items[:, None], candidates]
+            similarity = self._similarity_matrices[view][queries[:, None], candidates]
         else:
             # Filled in place: small results that are kept between large temporary blocks would scatter the heap.
             similarity = torch.empty(candidates.shape, device=values.device)
             width = candidates.shape[1] * values.shape[1]
-            for rows in split_into_row_blocks(torch.arange(len(items), device=values.device), width):
+            for rows in split_into_row_blocks(torch.arange(len(queries), device=values.device), width):
                 k = candidates[rows]
                 near = values.index_select(0, k.flatten()).unflatten(0, k.shape)
-                similarity[rows] = torch.einsum("pf,pkf->pk", values[items[rows]], near)
-        passed = torch.searchsorted(-thresholds[items], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
-        return -ranks[(passed - 1).clamp(min=0)].log()
+                similarity[rows] = torch.einsum("pf,pkf->pk", values[queries[rows]], near)
+        passed = torch.searchsorted(-thresholds[queries], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
+        shares = self._compared_ranks / (len(self.reference_sample_indices) - 1)
+        return -shares[(passed - 1).clamp(min=0)].log()
 
     @cached_property
-    def _ranks_and_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
-        if self._parent is not None:
-            return self._parent._ranks_and_thresholds
-        return self._compute_ranks_and_thresholds(0), self._compute_ranks_and_thresholds(1)
+    def _compared_ranks(self) -> Tensor:
+        """Ranks among the references at which similarities are compared, ``(r,)``: at most 64, geometrically spaced.
 
-    def _compute_ranks_and_thresholds(self, view: int) -> tuple[Tensor, Tensor]:
-        """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
-        values, references = self.features[view], self.reference_sample_indices
-        compared, number = values[references], len(references) - 1  # the item itself does not count
-        # At most 64 ranks, geometrically spaced: only the log of a rank is used.
-        ranks = torch.logspace(0, math.log10(number), 64).round().clamp(max=number).unique()
-        ranks = ranks.to(values.device)
-        reference_of = torch.full((len(self),), -1, device=values.device)
-        reference_of[references] = torch.arange(len(references), device=values.device)
-        thresholds = []
-        for items in split_into_row_blocks(self.observed_pair_indices.first, len(references)):
-            if self._similarity_matrices is None:
-                similarity = values[items] @ compared.T
-            else:
-                similarity = self._similarity_matrices[view][items[0] : items[-1] + 1].index_select(1, references)
-            places = reference_of[items]
-            own = (places >= 0).nonzero().flatten()
-            similarity[own, places[own]] = -torch.inf
-            if values.device.type == "cpu":
-                # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
-                similarity.numpy().sort(axis=1)
-            else:
-                similarity = similarity.sort(1).values
-            thresholds.append(similarity[:, -ranks.long()])
-        return ranks / number, torch.cat(thresholds)
+        Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
+        """
+        number = len(self.reference_sample_indices) - 1
+        ranks: Tensor = torch.logspace(0, math.log10(number), 64).round().clamp(max=number).unique()
+        return ranks.to(self.features[0].device)
+
+    @cached_property
+    def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
+        """Similarity of each item to the reference at each of `_compared_ranks`, ``(n, r)``, within each view."""
+        if self._parent is not None:
+            return self._parent._similarities_at_ranks
+        references, found = self.reference_sample_indices, []
+        reference_of = torch.full((len(self),), -1, device=references.device)
+        reference_of[references] = torch.arange(len(references), device=references.device)
+        for view, values in enumerate(self.features):
+            compared, thresholds = values[references], []
+            for items in split_into_row_blocks(self.observed_pair_indices.first, len(references)):
+                if self._similarity_matrices is None:
+                    similarity = values[items] @ compared.T
+                else:
+                    similarity = self._similarity_matrices[view][items[0] : items[-1] + 1].index_select(1, references)
+                places = reference_of[items]
+                own = (places >= 0).nonzero().flatten()
+                similarity[own, places[own]] = -torch.inf
+                if values.device.type == "cpu":
+                    # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
+                    similarity.numpy().sort(axis=1)
+                else:
+                    similarity = similarity.sort(1).values
+                thresholds.append(similarity[:, -self._compared_ranks.long()])
+            found.append(torch.cat(thresholds))
+        return found[0], found[1]
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
@@ -298,7 +302,7 @@ class PairedFeatures:
         return fit_canonical_maps(self.features, self.neighbor_candidates)
 
     @cached_property
-    def canonical_reference_samples(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+    def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
         """Reference sample in canonical space, ``(r, k)``: by fold, by pair of `CANONICAL_POWERS`, and by view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
@@ -388,13 +392,14 @@ def encode_pairs(
 
     The mode and device of the model stay as they are.
     """
-    first, second, *projections = encode_views(model, dataset, views, loader_config)
-    comparable = projections[0].shape == projections[1].shape
-    return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, neighbor_pool)
+    (first, second), (x, y) = encode_and_project_views(model, dataset, views, loader_config)
+    return PairedFeatures((first, second), (x, y) if x.shape == y.shape else None, neighbor_pool)
 
 
-def encode_views(model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> tuple[Tensor, ...]:
-    """Encode all items of a dataset with a model; return the features of each view, then the projections of each.
+def encode_and_project_views(
+    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Encode all items of a dataset with a model; return the features and the projections, one tensor per view each.
 
     The mode and device of the model stay as they are.
     """
@@ -403,7 +408,7 @@ def encode_views(model: Model, dataset: Dataset, views: Views, loader_config: Lo
     places, sizes = range(len(dataset.shapes)), ("num_features", "projection_width")
     widths = [getattr(model.tower(view), size) for size in sizes for view in places]
     encoded: tuple[Tensor, ...] = values.split(widths, dim=1)
-    return encoded
+    return encoded[: len(places)], encoded[len(places) :]
 
 
 class _FeaturesAndProjections(nn.Module):

@@ -64,13 +64,15 @@ class PartnerProposals(NamedTuple):
 
 
 class CandidateScoreMatrix(NamedTuple):
-    """Sparse score matrix: a row for each item, a column for each distinct content of a candidate second view.
+    """Sparse matrix of scores, with a row for each item and a column for each distinct candidate.
+
+    A candidate is a second view; equal second views are one candidate.
 
     Attributes:
         rows: row of each entry, int64 ``(e,)``, sorted.
         columns: column of each entry, int64 ``(e,)``.
         scores: score of each entry, ``(e,)``.
-        capacities: number of items that have the content of each column, ``(c,)``.
+        capacities: number of items that have the second view of each column, ``(c,)``.
         own_columns: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
     """
 
@@ -87,15 +89,15 @@ class CandidateScoreMatrix(NamedTuple):
         return own_partner_mask
 
 
-def lowest_scoring_item_indices(scores: Tensor, rate: float) -> Tensor:
-    """Return the sorted indices of the share `rate` of the items with the lowest scores, at least 10 %, int64 ``(f,)``.
+def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
+    """Return the sorted indices of the lowest scores: a share of all, but at least `min_share`, int64 ``(f,)``.
 
-    Users also inspect pairs beyond the estimated noise rate.
+    The minimum is for users, who also inspect pairs beyond the estimated noise rate.
 
-    >>> lowest_scoring_item_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    >>> lowest_scoring_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
-    number = math.ceil(max(rate, 0.1) * len(scores))
+    number = math.ceil(max(share, min_share) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
@@ -148,7 +150,7 @@ def propose_partners(
         entries = _row_argmax_entries(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assigned_item_indices(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _assign_items_by_mass(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -169,8 +171,8 @@ def score_candidates(
     own_contents = contents[items.cpu().numpy()]
     own_columns = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
     own_columns = np.where(columns[own_columns] == own_contents, own_columns, -1)
-    of_items = _shortlist_candidates(paired, 0, items, candidates).cpu().numpy()
-    of_candidates = _shortlist_candidates(paired, 1, candidates, items).cpu().numpy()
+    of_items = _shortlist_partner_positions(paired, 0, items, candidates).cpu().numpy()
+    of_candidates = _shortlist_partner_positions(paired, 1, candidates, items).cpu().numpy()
     codes = [np.arange(len(items))[:, None] * len(candidates) + of_items]
     codes.append(of_candidates * len(candidates) + np.arange(len(candidates))[:, None])
     if with_own:
@@ -183,10 +185,10 @@ def score_candidates(
     return CandidateScoreMatrix(rows, places, scores, capacities.astype(float), own_columns)
 
 
-def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the k candidate partners of each of the p items as positions in `others`, int64 ``(p, k)``.
+def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
+    """Return the candidate partners of each item, ``(p,)``, as positions in `others`, int64 ``(p, k)``.
 
-    Of an item's neighbors in `view`, the partners are averaged; the candidates are nearest to this in the other view.
+    The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """
     values = paired.features[1 - view]
     queries = torch.cat([
@@ -274,23 +276,23 @@ def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assigned_item_indices(
-    entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
+def _assign_items_by_mass(
+    proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
     """Return the item that each proposal gets, int64 ``(p,)``, or -1 if larger masses took all items of its content.
 
     Args:
-        entries: entries of the matrix that are proposals, ``(p,)``.
+        proposed_entries: entries of the matrix that are proposals, ``(p,)``.
         candidates: the matrix.
         mass: mass of each entry in the plan, ``(e,)``.
         contents: number of the content of each item.
     """
-    order = np.lexsort((-mass[entries], candidates.columns[entries]))
-    columns = candidates.columns[entries[order]]
+    order = np.lexsort((-mass[proposed_entries], candidates.columns[proposed_entries]))
+    columns = candidates.columns[proposed_entries[order]]
     turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
     is_left = turn < candidates.capacities[columns]
     members = np.argsort(contents, kind="stable")
     begin = np.concatenate([[0], candidates.capacities.cumsum()[:-1]]).astype(np.int64)
-    assigned = np.full(len(entries), -1)
+    assigned = np.full(len(proposed_entries), -1)
     assigned[order[is_left]] = members[(begin[columns] + turn)[is_left]]
     return assigned

@@ -128,14 +128,14 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
         check(varies, message, "constant_view")
 
 
-def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw groups of two item sets that exchange partners; a set is one item, or the items of one content.
+def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
+    """Draw groups of two sets of items that exchange partners; a set is one item, or all items of one content.
 
     The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
-    >>> [len(group) for group in draw_exchange_groups(dataset, seed=0)]
+    >>> [len(group) for group in draw_exchanging_item_sets(dataset, seed=0)]
     [2, 2, 3]
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids

@@ -25,13 +25,13 @@ from contraport.auditing.pairs.paired_features import (
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
-    encode_views,
+    encode_and_project_views,
     has_vector_views,
 )
 from contraport.auditing.pairs.view_scores import (
-    compute_mismatch_log_ratio,
-    compute_view_log_odds,
     estimate_view_noise_rates,
+    mismatch_log_ratios,
+    right_view_log_odds,
 )
 from contraport.runs import RunFolder
 
@@ -113,7 +113,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_view_pairs()
+        scores, fresh_scores = self._score_items_and_fresh_decoys()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -131,7 +131,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
-            compute_mismatch_log_ratio(scores[:, column].numpy(), *sample, float(rates[column]))
+            mismatch_log_ratios(scores[:, column].numpy(), *sample, float(rates[column]))
             for column, sample in enumerate(samples)
         ]
         names = self._dataset.view_names
@@ -140,20 +140,21 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             for (first, second), rate in zip(self._view_pairs, rates.tolist(), strict=True)
         }
         view_rates = estimate_view_noise_rates(names, rate_by_names)
-        view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
+        view_scores = torch.from_numpy(right_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
         positions, trusted = self._select_positions_and_views(view_scores, with_decoys=epoch < self._decoy_epochs)
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs(self) -> tuple[Tensor, ...]:
-        """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
+    def _score_items_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
+        """Score each pair of views, ``(n + d, pairs)`` for items and decoys, ``(d, pairs)`` for fresh decoys.
 
-        Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.
+        Fresh decoys were not trained on. Their scores are NaN for pairs without the replaced view, and for decoys for
+        which no other partner was found.
         """
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
-        encoded = encode_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
-        sources = [encoded[: len(dataset.shapes)]]
+        features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
+        sources = [features]
         if has_vector_views(dataset, widest=MAX_SCORED_VECTOR_WIDTH):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
@@ -171,7 +172,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
                 pool = trained
             pairs = PairIndices(members[:, first], members[:, second])
             paired = (PairedFeatures((views[first], views[second]), None, pool) for views in sources)
-            columns.append(torch.stack([score_pairs(features, pairs, "combined") for features in paired]).sum(dim=0))
+            columns.append(torch.stack([score_pairs(one, pairs, "combined") for one in paired]).sum(dim=0))
         scores, fresh_scores = torch.stack(columns, dim=1).split([items + len(partners), len(partners)])
         has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
         is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]

@@ -42,32 +42,32 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
     return np.asarray(-np.expm1(-logs))
 
 
-def compute_view_log_odds(
-    ratios: NDArray[np.floating], pairs: Sequence[tuple[int, int]], rates: NDArray[np.floating]
+def right_view_log_odds(
+    pair_log_ratios: NDArray[np.floating], view_pairs: Sequence[tuple[int, int]], view_noise_rates: NDArray[np.floating]
 ) -> NDArray[np.floating]:
     """Return the log odds that each of `k` views belongs to its item, ``(n, k)``.
 
     Args:
-        ratios: log ratio of a mismatch of each pair of views, ``(n, pairs)``; see `compute_mismatch_log_ratio`.
-        pairs: the numbers of the two views of each pair.
-        rates: share of items whose view is wrong, for each view, ``(k,)``.
+        pair_log_ratios: log ratio of a mismatch for each pair of views, ``(n, pairs)``; see `mismatch_log_ratios`.
+        view_pairs: the numbers of the two views of each pair.
+        view_noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     from scipy.special import logsumexp
 
-    views = range(len(rates))
+    views = range(len(view_noise_rates))
     wrong_views = [wrong for size in range(MAX_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
-    is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
-    prior = np.clip(rates, 0.01, 0.9)
+    is_pair_wrong = np.array([[row[first] or row[second] for first, second in view_pairs] for row in is_wrong])
+    prior = np.clip(view_noise_rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + PAIR_EVIDENCE_FACTOR * ratios @ is_pair_wrong.T
+    log_posterior = log_prior + PAIR_EVIDENCE_FACTOR * pair_log_ratios @ is_pair_wrong.T
     columns = [
         logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
     ]
     return np.stack(columns, axis=1)
 
 
-def compute_mismatch_log_ratio(
+def mismatch_log_ratios(
     scores: NDArray[np.floating],
     pair_scores: NDArray[np.floating],
     mismatch_scores: NDArray[np.floating],
