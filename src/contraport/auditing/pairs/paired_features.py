@@ -239,7 +239,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return the negative log rank share of each candidate, ``(p, k)``, by nearness to its query, ``(p,)``, in a view.
+        """Return the negative log rank share of each candidate, ``(p, k)``, by nearness to its query, ``(p,)``.
 
         The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
         mean is 1 in every space. Ties count as one group.
