@@ -134,10 +134,10 @@ def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
     return torch.cat(means)
 
 
-def gram_matrix(rows: Tensor) -> Tensor:
+def inner_products_of_rows(rows: Tensor) -> Tensor:
     """Return the inner products of all rows ``(n, d)`` with one another, ``(n, n)``.
 
-    >>> gram_matrix(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+    >>> inner_products_of_rows(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     tensor([[5., 6.],
             [6., 9.]])
     """

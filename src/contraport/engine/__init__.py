@@ -7,7 +7,7 @@ from contraport.engine.autograd import (
     disable_autocast_in_backward,
     is_in_torch_func,
     normalize,
-    normalize_with_two_divisors,
+    normalized_rows_and_divisors,
 )
 from contraport.engine.backends import (
     BACKENDS,
@@ -67,7 +67,7 @@ __all__ = [
     "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
     "communication_dtype", "constant_vector", "create_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
-    "is_in_torch_func", "normalize", "normalize_with_two_divisors", "precision", "row_log_sums", "run_half_steps",
+    "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",
     "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 

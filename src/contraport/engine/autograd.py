@@ -98,11 +98,11 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     return value
 
 
-def pairwise_inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the inner products of all pairs plus biases, <x_i, y_j> + bias_j, (N, M); backward never uses autocast."""
+def pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return <x_i, y_j> + bias_j of all pairs, (N, M); backward never uses autocast."""
     if is_in_torch_func():
-        return disable_autocast_in_backward(torch.addmm(bias, x, y.T))
-    products: Tensor = _PairwiseInnerProducts.apply(bias, x, None if y is x else y)
+        return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
+    products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)
     return products
 
 
@@ -132,12 +132,12 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return normalize_with_two_divisors(z, z.detach(), length)[0]
+        return normalized_rows_and_divisors(z, z.detach(), length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def normalize_with_two_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+def normalized_rows_and_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scaled rows, (n, d), and the two numbers by which each row was divided in turn, (n, 1) each."""
     largest = detached.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
@@ -152,7 +152,7 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = normalize_with_two_divisors(z, z, length)
+        rows, largest, scale = normalized_rows_and_divisors(z, z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -163,7 +163,7 @@ class _NormalizeRows(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return normalize_with_two_divisors(z, z.detach(), ctx.length)[:1]
+                return normalized_rows_and_divisors(z, z.detach(), ctx.length)[:1]
 
             return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.

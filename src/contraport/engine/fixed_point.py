@@ -206,14 +206,14 @@ def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
 
 
 def _solve_by_conjugate_gradients(
-    multiply: Callable[[Tensor], Tensor], right: Tensor, subtracted_norm: Tensor
+    multiply: Callable[[Tensor], Tensor], right: Tensor, reference_norm: Tensor
 ) -> Tensor:
     """Solve a symmetric positive semidefinite linear system by conjugate gradients, up to rounding error.
 
-    The stopping rule is relative to the norm of what was subtracted to get `right`, not of `right` itself: where
-    the difference cancels to rounding noise (a target with the marginals of the plan), no step is made.
+    The tolerance is relative to `reference_norm`, the norm of the terms whose difference is `right`: where the
+    difference cancels to rounding noise (a target with the marginals of the plan), no step is made.
     """
-    tolerance = (64 * torch.finfo(right.dtype).eps * subtracted_norm) ** 2
+    tolerance = (64 * torch.finfo(right.dtype).eps * reference_norm) ** 2
     solution, residual = torch.zeros_like(right), right.clone()
     direction, square = residual.clone(), residual @ residual
     steps = 0

@@ -91,7 +91,7 @@ class Kernel(nn.Module, ABC):
             check(temperature.is_leaf, f"{message} {remedy}", "not_leaf")
         learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
-            _check_learned_temperature(self._value)
+            _check_minimum_temperature(self._value)
         # By its logarithm: it stays positive, and steps are relative.
         self.log_temperature = create_scalar_parameter(self, math.log(self._value)) if learned else None
 
@@ -117,7 +117,7 @@ class Kernel(nn.Module, ABC):
         message = "temperature: cannot be set, as the kernel reads it from a tensor of yours; change that tensor."
         check(self._external is None, message, "external")
         if self.log_temperature is not None:
-            _check_learned_temperature(value)
+            _check_minimum_temperature(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
         self._value = float(value)
@@ -126,11 +126,11 @@ class Kernel(nn.Module, ABC):
         """Return the temperature to use in a call: a number, or a tensor if it needs a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
-            _check_positive_if_on_cpu(override)
+            _check_temperature_tensor(override)
         elif override is not None:
             check_positive("temperature", override)
         elif self._external is not None:
-            _check_positive_if_on_cpu(self._external[0])
+            _check_temperature_tensor(self._external[0])
             temperature = current_processes().with_averaged_gradient(self._external[0].reshape(()))
         elif self.log_temperature is not None:
             # In place: a clamp in the graph has no gradient beyond the bound, so the temperature could not rise again.
@@ -179,7 +179,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_linkless_log_kernel, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_log_kernel_without_link, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -220,7 +220,7 @@ class Kernel(nn.Module, ABC):
             temperature: temperature of this call.
         """
 
-    def _build_linkless_log_kernel(
+    def _build_log_kernel_without_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         """Build the log-kernel T = -cost / cost_unit between embeddings, without a link function."""
@@ -299,13 +299,13 @@ def _temperature_to_float(temperature: TemperatureLike) -> float:
     return float(temperature)
 
 
-def _check_learned_temperature(temperature: float) -> None:
-    """Raise `UsageError` if the initial value of a learned temperature is below its lower bound."""
+def _check_minimum_temperature(temperature: float) -> None:
+    """Raise `UsageError` if a learned temperature is below `MIN_LEARNED_TEMPERATURE`."""
     valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
 
-def _check_positive_if_on_cpu(temperature: Tensor) -> None:
+def _check_temperature_tensor(temperature: Tensor) -> None:
     """Raise `UsageError` unless the caller's temperature tensor has one element, positive if it is on the CPU.
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.

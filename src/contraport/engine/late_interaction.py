@@ -34,7 +34,7 @@ from contraport.engine.autograd import (
     differentiable_gradients,
     is_in_torch_func,
     normalize,
-    normalize_with_two_divisors,
+    normalized_rows_and_divisors,
 )
 from contraport.engine.kernels import Kernel, NegativeCostInUnits, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
@@ -141,7 +141,7 @@ class LateInteraction(Kernel):
         own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _build_linkless_log_kernel(
+    def _build_log_kernel_without_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
@@ -362,7 +362,7 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
         # A stable sort moves padding behind the vectors, which keep their order.
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        parts = normalize_with_two_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
+        parts = normalized_rows_and_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
         units, *divisors = (part.view(*rows.shape[:2], -1) for part in parts)
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
@@ -458,7 +458,7 @@ def _write_max_sim_gradient(
     A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, *divisors = normalize_with_two_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    units, *divisors = normalized_rows_and_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
     masses = _nonpadding_mask(x).to(grad_output.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
@@ -467,7 +467,7 @@ def _write_max_sim_gradient(
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, *column_divisors = normalize_with_two_divisors(*(y[block].reshape(-1, d),) * 2, 1.0)
+        column_units, *column_divisors = normalized_rows_and_divisors(*(y[block].reshape(-1, d),) * 2, 1.0)
         entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)

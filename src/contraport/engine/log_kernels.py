@@ -460,12 +460,12 @@ class CallableLogKernel(LogKernel):
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        t = self._linkless_tile(rows, columns).dense().detach()
+        t = self._tile_kernel_without_link(rows, columns).dense().detach()
         return self._apply_link(t), t
 
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
-        tile = self._linkless_tile(rows, columns)
+        tile = self._tile_kernel_without_link(rows, columns)
         structure = flatten(tile, tensors)
 
         def t(*values: Tensor) -> Tensor:
@@ -480,8 +480,8 @@ class CallableLogKernel(LogKernel):
             if gradient is not None and value is not None:
                 gradient[part] += value
 
-    def _linkless_tile(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the kernel between the rows and columns of a tile, without the link."""
+    def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
+        """Return the kernel between the rows and columns of a tile, without the link function."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 

@@ -18,7 +18,7 @@ from contraport._utils.vector_search import (
     CellSearch,
     ComputedRows,
     Rows,
-    gram_matrix,
+    inner_products_of_rows,
     mean_top_products,
     select_rows,
     top_indices,
@@ -29,7 +29,7 @@ from contraport.data import Dataset, Views
 from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, extract_features
 from contraport.encoders import Model
-from contraport.engine import normalize, normalize_with_two_divisors
+from contraport.engine import normalize, normalized_rows_and_divisors
 from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -167,7 +167,7 @@ class PairedFeatures:
             return self._parent._similarity_matrices
         if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
             return None
-        return gram_matrix(self.features[0][:]), gram_matrix(self.features[1][:])
+        return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
     def _nearest_candidates_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
         """Return the `number` candidates, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
@@ -369,7 +369,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
         values = torch.empty(len(dataset), width) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, divisors[0, rows], divisors[1, rows] = normalize_with_two_divisors(fetched, fetched, 1.0)
+            units, divisors[0, rows], divisors[1, rows] = normalized_rows_and_divisors(fetched, fetched, 1.0)
             if values is not None:
                 values[rows] = units
         computed = ComputedRows(partial(_read_unit_rows, store, divisors), (len(dataset), width))

@@ -86,9 +86,9 @@ class CudaPairPasses(PairPasses):
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if column_potential is not None:
-            by_row = self._gather_row_sums(self.inputs, column_potential + column_bias) + row_bias
+            by_row = self._gather_log_or_weighted_sums(self.inputs, column_potential + column_bias) + row_bias
         if row_potential is not None:
-            by_column = self._gather_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
+            by_column = self._gather_log_or_weighted_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
     def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -97,7 +97,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.factor_axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._gather_row_sums(inputs, b, a, term.factor))
+            sums.append(self._gather_log_or_weighted_sums(inputs, b, a, term.factor))
         return sums
 
     def input_grads(
@@ -131,14 +131,14 @@ class CudaPairPasses(PairPasses):
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(f))
 
-    def _gather_row_sums(
+    def _gather_log_or_weighted_sums(
         self,
         inputs: _KernelInputs,
         column_exponents: Tensor,
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return the log-sums or weighted sums of all rows, (N,); each process computes its own range."""
+        """Return the log-sums, or weighted sums, of all rows, (N,), of which each process computes its own range."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -274,7 +274,7 @@ class _WeightVariants(NamedTuple):
 
 
 def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
-    """Build both forms of the pair weights; in the second, all terms share the exponential of the first term.
+    """Build pair weights with one exponential per term, and with the first term's exponential for all terms.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
@@ -296,7 +296,10 @@ def _row_log_sums_or_weighted_sums(
     row_exponents: Tensor | None = None,
     column_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
+    """Return the log-sum-exp of each row, log sum_j exp(S_ij + B_j), (N,); with column weights v, a weighted sum.
+
+    The weighted sum is sum_j exp(S_ij + A_i + B_j) v_j, for exponents A of the rows and B of the columns.
+    """
     n, logarithm = len(inputs.x), column_weights is None
     blocks = _choose_device_launch_config("row_sums_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
@@ -317,13 +320,13 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of W: the gradients of x, y and the biases.
+    """Return the gradients of x, y and the row and column biases: W y, W^T x and the sums of W, the pair weights.
 
     Gradients that are not needed are uninitialized.
     """
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
-        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient_and_bias_sums(z)] for z in (x, y))
+        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient_and_sums(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     forms = _build_weight_variants(weights)
     if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
@@ -332,7 +335,7 @@ def _input_gradients(
     for slot, side, form in ((0, inputs, forms), (1, inputs.T, forms.T)):
         needed = needs_grad[slot] or needs_grad[slot + 2]
         fused = _row_gradients_and_sums_fused
-        sides.append(fused(side, form, without_link) if needed else _allocate_gradient_and_bias_sums(side.x))
+        sides.append(fused(side, form, without_link) if needed else _empty_gradient_and_sums(side.x))
     (dx, row_mass), (dy, column_mass) = sides
     return dx, dy, row_mass, column_mass
 
@@ -340,7 +343,7 @@ def _input_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return W y and the row sums of W in one kernel, which never writes W to memory."""
+    """Return the gradient of x, W y, and the row sums of W by one kernel, which never writes W to memory."""
     blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
@@ -355,7 +358,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of W, computed in a workspace of some rows of W at a time."""
+    """Return the same as `_input_gradients`, with the pair weights of one block of rows in memory at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -365,8 +368,8 @@ def _input_gradients_by_workspace(
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks.BLOCK_M, 1) * blocks.BLOCK_M
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
-    dx, row_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(x))
-    dy, column_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(y))
+    dx, row_mass = (v.zero_() for v in _empty_gradient_and_sums(x))
+    dy, column_mass = (v.zero_() for v in _empty_gradient_and_sums(y))
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks.BLOCK_N)
@@ -512,8 +515,8 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
 
 
-def _allocate_gradient_and_bias_sums(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate the gradient of row or column embeddings, (n, d), and the row or column sums of W, (n,)."""
+def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate uninitialized tensors for the gradient of embeddings z, (n, d), and one sum per embedding, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
@@ -525,7 +528,7 @@ def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, lik
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
-    """Return a link function in the form of the Triton kernels, (name, factor, power), or None if unsupported."""
+    """Return the kernel arguments of a link function, (name, factor, power), or None if no kernel supports it."""
     match link:
         case None:
             return "identity", 1.0, 1.0

@@ -180,7 +180,7 @@ class StreamedPairPasses(PairPasses):
 
     def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
         """Compute a tile of log K, or of K if `exponential`, with masked pairs filled in."""
-        buffer = self._buffer_view(0, rows, columns)
+        buffer = self._kernel_tile_buffer(rows, columns)
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
         else:
@@ -193,9 +193,9 @@ class StreamedPairPasses(PairPasses):
                 kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
-    def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
-        """Return the part of a buffer that a tile fills: buffer 0 for the kernel, 1 for the weights."""
-        return self._buffers[buffer_index, : rows.stop - rows.start, : columns.stop - columns.start]
+    def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
+        """Return the memory in which a tile of the kernel is computed."""
+        return self._buffers[0, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
         """Yield the tiles of this process; a tile is valid until the next one, which overwrites it."""
@@ -251,7 +251,7 @@ class StreamedPairPasses(PairPasses):
         """Return the pair weights of a group on a tile; in a symmetric problem, plus those of the transposed tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
-        out = self._buffer_view(1, rows, columns)
+        out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
         if group.shared_exponents is None:
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
             left = torch.cat([u[:, rows], v[:, rows]]) if self.is_symmetric else u[:, rows]
@@ -265,9 +265,12 @@ class StreamedPairPasses(PairPasses):
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
-    def _exponential_on_tile(self, kernel: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Return exp(S + A + B) on a tile, for exponents A of the rows and B of the columns."""
-        return (kernel + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
+    def _exponential_on_tile(
+        self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
+    ) -> Tensor:
+        """Return exp(log K + A + B) on a tile, for exponents A of the tile's rows and B of its columns."""
+        by_row, by_column = row_exponents + self.row_bias[rows], column_exponents + self.column_bias[columns]
+        return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
         """Group terms with similar exponents, as a tile needs one exponential per group; usually there is one group.
@@ -317,7 +320,7 @@ class StoredPairPasses(StreamedPairPasses):
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _storage_size_bound(self.geometry, self.processes)
+        size = _max_stored_entries(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
@@ -336,13 +339,11 @@ class StoredPairPasses(StreamedPairPasses):
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_storage_size_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_max_stored_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
-    def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
-        """Return the stored tile itself as buffer 0, so that a tile is computed in place."""
+    def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
+        """Return the stored tile, so that a tile is computed in place."""
         # The tile of T where the kernel has a link, else that of the kernel.
-        if buffer_index > 0:
-            return super()._buffer_view(buffer_index, rows, columns)
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
@@ -378,8 +379,8 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and _HAS_FAST_CPU_BFLOAT16
 
 
-def _storage_size_bound(geometry: Geometry, processes: Processes) -> int:
-    """Return how many numbers the tiles of this process contain at most; sizes may be symbolic."""
+def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
+    """Return the largest number of entries that the tiles of one process have; sizes may be symbolic."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
