@@ -26,7 +26,7 @@ from contraport._utils.files import (
     list_leftovers,
     read_npy_array,
     read_npz_arrays,
-    stage_folder,
+    stage_files,
     write_checksum,
     write_text,
 )
@@ -100,7 +100,7 @@ def write_checked(path: Path, text: str) -> None:
 
 
 def write_folder(folder: Path, text: str) -> None:
-    with stage_folder(folder) as temporary:
+    with stage_files(folder) as temporary:
         (temporary / "config.json").write_text("{}")
         (temporary / "weights").write_text(text)
         write_checksum(temporary / "weights")
@@ -111,7 +111,7 @@ def test_leftovers_are_temporary_files_and_staging_folders(tmp_path: Path) -> No
         with atomic_write(tmp_path / name, checksum=True) as temporary:
             temporary.write_text("half")
             assert list_leftovers(tmp_path) == [temporary]
-    with stage_folder(tmp_path / "model") as temporary:
+    with stage_files(tmp_path / "model") as temporary:
         assert list_leftovers(tmp_path) == [temporary]
     assert list_leftovers(tmp_path) == []
 

@@ -9,7 +9,7 @@ from contraport._utils.text_bytes import (
     MAX_TEXT_BYTES,
     check_nonempty_texts,
     concatenate_batches,
-    encode_utf8,
+    encode_truncated_utf8,
     string_list_or_none,
     tensor_to_texts,
     texts_to_tensor,
@@ -52,7 +52,7 @@ def test_returns_none_for_other_values(values):
 )
 def test_rejects_characters_that_cannot_be_encoded(texts, code, row):
     with raises_usage_error(code, row):
-        encode_utf8(texts)
+        encode_truncated_utf8(texts)
 
 
 def test_rejects_mixed_values_and_empty_texts():
@@ -65,7 +65,7 @@ def test_rejects_mixed_values_and_empty_texts():
 
 
 def test_long_texts_are_cut_between_letters_with_a_warning(caplog):
-    (content,) = encode_utf8(["é" * MAX_TEXT_BYTES], "data: x.csv")
+    (content,) = encode_truncated_utf8(["é" * MAX_TEXT_BYTES], "data: x.csv")
     assert content.decode() == "é" * (MAX_TEXT_BYTES // 2)
     (record,) = caplog.records
     assert record.args == ("data: x.csv", 1, 1, MAX_TEXT_BYTES, 0)

@@ -47,7 +47,7 @@ def test_what_was_replaced_can_be_put_back(run: RunFolder) -> None:
     new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.append_metrics({"step": 7})
     new.evaluation_path.write_text("{}")
-    run.backup.roll_back()
+    run.backup.restore_unless_checkpointed()
     assert content(run) == before
     assert not run.backup.path.exists()
 
@@ -58,7 +58,7 @@ def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: RunFolder) -> 
     new.last_checkpoint.write_bytes(b"new weights")
     before = content(run)
     del before[".replaced/config.yaml"]
-    run.backup.roll_back()
+    run.backup.restore_unless_checkpointed()
     assert content(run) == {name: text for name, text in before.items() if not name.startswith(".replaced")}
 
 
@@ -98,12 +98,12 @@ def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing
             left = killed_after(patch, calls)
             with suppress(Killed):
                 RunFolder.create(run.path, {"data": "other"}, overwrite=True)
-                run.backup.roll_back()
+                run.backup.restore_unless_checkpointed()
             through = left() > 0
         assert run.config()["data"] in ("digits", "other")
         if last == "overwrite":
             RunFolder.create(run.path, {"data": "a third"}, overwrite=True)
-        run.backup.roll_back()
+        run.backup.restore_unless_checkpointed()
         assert content(run) == before, calls
         assert not run.backup.path.exists(), calls
         if through:

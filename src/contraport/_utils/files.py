@@ -92,7 +92,7 @@ def delete_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def stage_folder(folder: Path) -> Iterator[Path]:
+def stage_files(folder: Path) -> Iterator[Path]:
     """Context manager: yield a staging folder, whose files are moved to `folder` one by one if the block succeeds.
 
     The files in subfolders are moved first. Missing folders are made.
@@ -190,7 +190,7 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
 
 @functools.cache  # once for each file: the splits of a file are read one after the other
 def _log_compressed_arrays(path: str) -> None:
-    """Log how large arrays would have to be written to be memory-mapped."""
+    """Log that a compressed file is read into memory, and how to write one that is memory-mapped."""
     log.info("%s is compressed, so it is read into memory. np.savez, or one .npy per view, makes it mappable", path)
 
 

@@ -79,7 +79,7 @@ def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
     )
 
 
-def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
+def encode_truncated_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
     """Encode texts as UTF-8; texts longer than `MAX_TEXT_BYTES` are cut, with a warning.
 
     Raises:
@@ -106,7 +106,7 @@ def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
 
 def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
     """Convert texts to a uint8 tensor of UTF-8 bytes, ``(b, bytes)``."""
-    encoded = encode_utf8(texts, argument)
+    encoded = encode_truncated_utf8(texts, argument)
     longest = max([1, *map(len, encoded)])
     padded = b"".join(content.ljust(longest, b"\0") for content in encoded)
     return torch.frombuffer(bytearray(padded), dtype=torch.uint8).view(len(encoded), longest)

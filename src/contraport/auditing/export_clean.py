@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from contraport._utils.files import atomic_write, stage_folder, write_npz
+from contraport._utils.files import atomic_write, stage_files, write_npz
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
@@ -151,7 +151,7 @@ def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str,
         factors = np.where(is_audited, edits.sample_weights[positions], 1)
         pairs = tables.add_number_column(pairs, "weight", factors * weights)
     sources["pairs"] = pairs.filter(pa.array(~is_audited | edits.is_kept[positions]))
-    with stage_folder(path) as temporary:
+    with stage_files(path) as temporary:
         for part, file in files.items():
             if part != "pairs":  # names of files are relative to the folder
                 same = np.arange(len(parsed[part]))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, encode_truncated_utf8, item_shape
 from contraport.data.duplicate_groups import digest_byte_strings, digest_encoded_items, digest_rows
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class PackedTextStore(Store):
         >>> len(store), store.shapes, store.fetch_views(torch.tensor([1, 0]))[0].tolist()
         (3, ((),), [[98, 99], [97, 0]])
         """
-        encoded = encode_utf8(texts, argument)
+        encoded = encode_truncated_utf8(texts, argument)
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         content = bytearray(b"".join(encoded) or b"\0")  # torch refuses an empty buffer
         return cls(torch.frombuffer(content, dtype=torch.uint8), torch.from_numpy(ends))

@@ -51,16 +51,16 @@ class Shards(NamedTuple):
     inverse_order: Tensor | None = None
 
     @classmethod
-    def from_row_items(cls, row_items: Tensor, item_counts: tuple[int, ...]) -> Shards:
-        """Build the shards: a row belongs to the process that has its item.
+    def assign_rows_by_item(cls, item_of_row: Tensor, items_per_process: tuple[int, ...]) -> Shards:
+        """Assign each row to the process that has its item.
 
         Args:
-            row_items: index of the item of each row, (N,), counted over all processes.
-            item_counts: number of items of each process.
+            item_of_row: index of the item of each row, (N,), counted over all processes.
+            items_per_process: number of items of each process.
         """
-        ends = torch.tensor(item_counts, device=row_items.device).cumsum(0)
-        owners = torch.bucketize(row_items, ends, right=True)
-        sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
+        ends = torch.tensor(items_per_process, device=item_of_row.device).cumsum(0)
+        owners = torch.bucketize(item_of_row, ends, right=True)
+        sizes = tuple(owners.bincount(minlength=len(items_per_process)).tolist())
         if bool((owners[1:] >= owners[:-1]).all()):
             return cls(sizes)
         order = owners.argsort(stable=True)  # rows of one owner keep their order

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from contraport._utils.files import read_npy_array, stage_folder, write_npz
+from contraport._utils.files import read_npy_array, stage_files, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
@@ -127,7 +127,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
         None if options.out is None else Path(options.out),
     )
     if result.folder is not None:
-        with report_write_errors("out", result.folder), stage_folder(result.folder) as folder:
+        with report_write_errors("out", result.folder), stage_files(result.folder) as folder:
             _write_cost_files(folder, result, observed, x, y)
     return result
 

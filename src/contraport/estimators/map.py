@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import stage_folder, write_csv, write_text
+from contraport._utils.files import stage_files, write_csv, write_text
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
@@ -116,7 +116,7 @@ def map(values: dict[str, Any]) -> Map:
         None if options.out is None else Path(options.out),
     )
     if result.folder is not None:
-        with report_write_errors("out", result.folder), stage_folder(result.folder) as folder:
+        with report_write_errors("out", result.folder), stage_files(result.folder) as folder:
             _write_map_files(folder, result, features, dataset)
     return result
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport._utils.files import atomic_write, stage_folder
+from contraport._utils.files import atomic_write, stage_files
 from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
@@ -58,7 +58,7 @@ def export(arguments: dict[str, Any]) -> Path:
         message = f"out: must end in {suffixes}, got {path}; or pass {format_options(format=...)}."
         raise UsageError(message, kind="unknown_suffix")
     format = _FORMAT_BY_NAME[name]
-    is_folder = format.atomic_writer is stage_folder
+    is_folder = format.atomic_writer is stage_files
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
     kind = "folder" if is_folder else "file"
@@ -237,7 +237,7 @@ _FORMAT_BY_NAME = {
     "torchscript": _ExportFormat(
         _write_torchscript, lambda path, _: torch.jit.load(str(path), map_location="cpu"), atomic_write
     ),
-    "safetensors": _ExportFormat(lambda model, folder: model.save_pretrained(folder), _load_safetensors, stage_folder),
+    "safetensors": _ExportFormat(lambda model, folder: model.save_pretrained(folder), _load_safetensors, stage_files),
 }
 
 _FORMAT_NAME_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}

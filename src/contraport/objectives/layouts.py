@@ -199,9 +199,9 @@ class PairPattern:
         """Return the distribution of rows and columns over processes, given the number of items of each process."""
 
         def distribute() -> tuple[Shards, Shards]:
-            rows = Shards.from_row_items(self.row_items, item_counts)
+            rows = Shards.assign_rows_by_item(self.row_items, item_counts)
             same = self.row_items is self.column_items
-            return rows, rows if same else Shards.from_row_items(self.column_items, item_counts)
+            return rows, rows if same else Shards.assign_rows_by_item(self.column_items, item_counts)
 
         return self.compute_once(("shards", item_counts), distribute)
 

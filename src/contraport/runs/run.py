@@ -423,7 +423,7 @@ _SAME_LENGTH_ARRAY_NAMES = (
 
 
 def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a `samples.npz`; lengths, positions, classes and numbers that the page uses are checked."""
+    """Read the arrays of a `samples.npz`, and raise `ValueError` unless the report page can show them."""
     arrays = read_arrays(path)
 
     def require(condition: object, name: str, expected: str) -> None:

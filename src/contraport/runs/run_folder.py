@@ -43,7 +43,7 @@ import yaml
 from contraport._utils.files import (
     atomic_write,
     list_leftovers,
-    stage_folder,
+    stage_files,
     write_npz,
     write_text,
 )
@@ -70,7 +70,7 @@ class RunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def move_to_backup(self) -> None:
+    def back_up_or_delete_files(self) -> None:
         """Move the files of the run to the backup; if a complete backup is there already, delete the files instead."""
         run = self._run
         for path in (*run.paths_besides_config, self.path):  # all checks before the first move
@@ -97,7 +97,7 @@ class RunBackup:
                     (self.path / path.name).rename(path)
             shutil.rmtree(self.path)
 
-    def roll_back(self) -> None:
+    def restore_unless_checkpointed(self) -> None:
         """Restore the replaced run from the backup, unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
             _delete_paths(self._run.paths_besides_config)
@@ -240,7 +240,7 @@ class RunFolder(Run):
         run.check_accepts_new_run(overwrite=overwrite)
         run.backup.finish_interrupted_operation()
         if run.config_path.exists():
-            run.backup.move_to_backup()
+            run.backup.back_up_or_delete_files()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -268,13 +268,13 @@ class RunFolder(Run):
             _save_model_files(model, self.model_path)
             write_text(self.trained_path, record)
 
-    def save_initial_model(self, model: Model, *, has_random_weights: bool = False) -> None:
+    def save_initial_model(self, model: Model, *, configs_only: bool = False) -> None:
         """Write the initial model, so that the training can resume without the source of its weights.
 
-        If its weights are random, only tokenizer and architecture of transformers models are written.
+        With `configs_only`, for random weights, only tokenizer and architecture of transformers models are written.
         """
         with self.translate_write_errors():
-            if has_random_weights:
+            if configs_only:
                 model.save_encoder_configs(self.initial_path)
             else:
                 _save_model_files(model, self.initial_path)
@@ -385,7 +385,7 @@ def _save_model_files(model: Model, target: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        with stage_folder(target) as folder:
+        with stage_files(target) as folder:
             model.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(str(error)) from error

@@ -116,7 +116,7 @@ def restore_run_on_failure(run: RunFolder) -> Iterator[None]:
     except Exception:
         if is_main_process():
             with run.translate_write_errors():
-                run.backup.roll_back()
+                run.backup.restore_unless_checkpointed()
         raise
 
 

@@ -129,7 +129,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     create_run_folder(run, recorded, record)
                 if is_main_process() and start.step == 0:
                     run.save_initial_model(
-                        with_merged_lora(components.module.model), has_random_weights=initial_weights is None
+                        with_merged_lora(components.module.model), configs_only=initial_weights is None
                     )
                 if components.partner_indices is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
