@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_flags, pluralize, to_file_name
@@ -26,20 +25,6 @@ MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 
 LITE0_ENCODER_FLAGS = "--encoder lite0 --freeze"
 """Command-line flags recommended for few photos if the package with the lite0 weights is installed."""
-
-MIN_TIME_STEPS = 12
-"""Number of columns from which a table of numbers may be recordings, one per row."""
-
-MIN_NEIGHBOR_CORRELATION = 0.6
-"""Median correlation of neighboring columns from which they may be time steps."""
-
-MIN_CORRELATION_DECAY = 0.2
-"""Difference by which the correlation of neighboring columns must exceed that of distant ones.
-
-Columns that all measure the same thing are correlated in any order; time steps are correlated with the next ones.
-"""
-
-_MAX_ROWS_FOR_CORRELATION = 1_000
 
 
 class Suggestion(NamedTuple):
@@ -60,13 +45,6 @@ class Suggestion(NamedTuple):
         return f"- {self.options}: {self.text}"
 
 
-class MultiViewCommand(NamedTuple):
-    """Command that trains on the columns of a table of numbers as several views, with a text on when to do so."""
-
-    text: str
-    command: str
-
-
 @dataclass(frozen=True)
 class CommandAdvice:
     """Recommended training command for given data.
@@ -75,14 +53,14 @@ class CommandAdvice:
         command: Command to start from.
         reasons: Reasons for the options of the command.
         alternatives: Options to compare the command with.
-        multi_view: Command for a table of numbers whose columns are several views; None for other data.
+        multi_view: When a table of numbers is several views, and on a line of its own the command for them; or None.
         series_note: How to pass the data if the columns are time steps; None if nothing points to it.
     """
 
     command: str
     reasons: tuple[Suggestion, ...]
     alternatives: tuple[Suggestion, ...] = ()
-    multi_view: MultiViewCommand | None = None
+    multi_view: str | None = None
     series_note: str | None = None
 
     def __str__(self) -> str:
@@ -91,7 +69,7 @@ class CommandAdvice:
         if self.alternatives:
             lines += ["", "Worth comparing:", *map(str, self.alternatives)]
         if self.multi_view is not None:
-            lines += ["", self.multi_view.text, self.multi_view.command]
+            lines += ["", self.multi_view]
         if self.series_note is not None:
             lines += ["", self.series_note]
         return "\n".join(lines)
@@ -127,8 +105,8 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     return CommandAdvice(command, tuple(reasons), tuple(alternatives), multi_view, find_series_note(dataset))
 
 
-def _find_multi_view_command(values: dict[str, Any], options: AdviseOptions) -> MultiViewCommand | None:
-    """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
+def _find_multi_view_command(values: dict[str, Any], options: AdviseOptions) -> str | None:
+    """Return a note and the command for a table whose columns are several views; None if nothing points to it."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
         return None
@@ -138,7 +116,7 @@ def _find_multi_view_command(values: dict[str, Any], options: AdviseOptions) -> 
     columns = {**(options.columns or {}), "views": suggestion.views}
     how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
     text = f"The {number} columns of numbers are read as one view. If they are {how}:"
-    return MultiViewCommand(text, advise(**values | {"columns": columns}).command)
+    return f"{text}\n{advise(**values | {'columns': columns}).command}"
 
 
 def find_series_note(dataset: Dataset) -> str | None:
@@ -152,25 +130,25 @@ def find_series_note(dataset: Dataset) -> str | None:
     """
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or len(dataset.shapes[0]) != 1:
         return None
-    columns, rows = dataset.shapes[0][0], min(len(dataset), _MAX_ROWS_FOR_CORRELATION)
-    if columns < MIN_TIME_STEPS or rows < 3:
+    columns, rows = dataset.shapes[0][0], min(len(dataset), 1_000)
+    fewest_steps = 12  # with fewer columns, a row is hardly a recording
+    if columns < fewest_steps or rows < 3:
         return None
     spread = torch.linspace(0, len(dataset) - 1, rows).long()
     values = dataset.store.fetch_views(spread)[0].double()
     values = values[:, values.std(0) > 0]
-    if values.shape[1] < MIN_TIME_STEPS:
+    if values.shape[1] < fewest_steps:
         return None
     standardized = (values - values.mean(0)) / values.std(0, correction=0)
-    neighbors, distant = (_median_column_correlation(standardized, gap) for gap in (1, values.shape[1] // 2))
-    if neighbors < MIN_NEIGHBOR_CORRELATION or neighbors - abs(distant) < MIN_CORRELATION_DECAY:
+    # Median correlations. Columns that all measure the same thing are correlated in any order; time steps are
+    # correlated with the next ones.
+    neighbors, distant = (
+        float((standardized[:, :-gap] * standardized[:, gap:]).mean(0).median()) for gap in (1, values.shape[1] // 2)
+    )
+    if neighbors < 0.6 or neighbors - abs(distant) < 0.2:
         return None
     shape = f"(n, 1, {columns})"
     return f"Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array {shape}."
-
-
-def _median_column_correlation(standardized: Tensor, gap: int) -> float:
-    """Return the median correlation of the columns of ``(rows, columns)`` with those `gap` places further."""
-    return float((standardized[:, :-gap] * standardized[:, gap:]).mean(0).median())
 
 
 def list_main_suggestions(

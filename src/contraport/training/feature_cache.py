@@ -20,7 +20,6 @@ from contraport.data import build_loader
 from contraport.data.image_cache import digest_for_cache
 from contraport.data.stores import UndigestedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
-from contraport.encoders import Model
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.config import Settings
@@ -88,6 +87,12 @@ def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict
     """Return the cache key, as JSON values: everything that determines the cached features."""
     model, views, items = components.module.model, components.module.views, len(components.dataset)
     draws = 1 if views.augment == "none" else count_cached_draws(settings)
+    weights = hashlib.sha256()
+    for number, encoder in enumerate(model.encoders):
+        tower = model.tower(number)
+        for name, value in (*encoder.state_dict().items(), ("mean", tower.mean), ("std", tower.std)):
+            weights.update(f"{number} {name} {tuple(value.shape)} {value.dtype}".encode())
+            weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
@@ -97,21 +102,10 @@ def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict
         "networks": [
             hashlib.sha256(re.sub("0[xX][0-9a-fA-F]+", "", repr(each)).encode()).hexdigest() for each in model.encoders
         ],
-        "weights": _compute_weights_digest(model),
+        "weights": weights.hexdigest(),  # with the input normalization
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
         "seed": None if views.augment == "none" else settings.seed,
         "shapes": [[items, draws, width] for width in widths],
         "dtype": "float32",
     }
-
-
-def _compute_weights_digest(model: Model) -> str:
-    """Return a digest of all encoder weights and of the input normalization."""
-    digest = hashlib.sha256()
-    for number, encoder in enumerate(model.encoders):
-        tower = model.tower(number)
-        for name, value in (*encoder.state_dict().items(), ("mean", tower.mean), ("std", tower.std)):
-            digest.update(f"{number} {name} {tuple(value.shape)} {value.dtype}".encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -82,8 +82,11 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     caches_by_default = settings.freezes_all_encoders and settings.frozen_draws is None
     if caches_by_default and (reason := feature_cache_unsupported_reason(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", reason)
-    if (note := _format_missing_views_note(dataset)) is not None:
-        log.warning("%s", note)
+    if dataset.present is not None:
+        numbers = zip(dataset.view_names, (~dataset.present).sum(0).tolist(), strict=True)
+        lacking = ", ".join(f"{count:,} {name}" for name, count in numbers if count)
+        items = f"{int((~dataset.present.all(1)).sum()):,} of {len(dataset):,} items"
+        log.warning("%s lack a view (%s); they are used with their other views", items, lacking)
     for note in components.adjustment_notes:
         log.warning("%s", note)
     if settings.threads is not None:
@@ -104,16 +107,6 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
 def list_overridden_recipe_options(settings: Settings) -> list[str]:
     """Return the names of the recipe's options that the user overrode."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
-
-
-def _format_missing_views_note(dataset: Dataset) -> str | None:
-    """Format a note with the numbers of items that lack each view; None if all views are present."""
-    if dataset.present is None:
-        return None
-    numbers = (~dataset.present).sum(0).tolist()
-    views = ", ".join(f"{number:,} {name}" for name, number in zip(dataset.view_names, numbers, strict=True) if number)
-    items = int((~dataset.present.all(1)).sum())
-    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they are used with their other views"
 
 
 def log_preflight_warnings(

@@ -39,9 +39,6 @@ DRY_RUN_SKIPPED_STEPS = 2
 DRY_RUN_STEPS = 7
 """Number of steps of a dry run, with the untimed ones."""
 
-PROFILE_SKIPPED_STEPS, PROFILE_WARMUP_STEPS, PROFILE_RECORDED_STEPS, PROFILE_TABLE_ROWS = 5, 2, 10, 30
-"""Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
-
 SLOW_STEP_SECONDS = 1.0
 """Seconds of a step on one thread from which all threads are used, without timing other numbers of threads."""
 
@@ -152,7 +149,11 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     finally:
         components.batches.close()
     step_seconds = statistics.median(timer.seconds[DRY_RUN_SKIPPED_STEPS:])
-    return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory_bytes(device), device)
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+    else:  # macOS reports bytes, Linux KiB
+        peak = (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return DryRunResult(step_seconds, feature_cache_seconds, peak, device)
 
 
 def _measure_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
@@ -173,14 +174,6 @@ def _synchronize_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
-
-
-def _read_peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory in bytes: of the CUDA device, or of the whole process on other devices."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _format_duration(seconds: float) -> str:
@@ -262,7 +255,7 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
 
 
 class ProfilerCallback(Callback):
-    """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`."""
+    """Callback that profiles ten steps of a session; writes `profile/trace.json` and `profile/steps.txt`."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
@@ -274,9 +267,7 @@ class ProfilerCallback(Callback):
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(
             activities=activities,
-            schedule=schedule(
-                wait=PROFILE_SKIPPED_STEPS, warmup=PROFILE_WARMUP_STEPS, active=PROFILE_RECORDED_STEPS, repeat=1
-            ),
+            schedule=schedule(wait=5, warmup=2, active=10, repeat=1),
             on_trace_ready=self._write_profile,
         )
         self._profiler.start()
@@ -292,10 +283,7 @@ class ProfilerCallback(Callback):
             return
         profiler.stop()
         if not self._run.profile_path.exists():
-            log.warning(
-                "profile: nothing was recorded; it requires more than %d steps.",
-                PROFILE_SKIPPED_STEPS + PROFILE_WARMUP_STEPS,
-            )
+            log.warning("profile: nothing was recorded; it requires more than 7 steps.")
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         # The files of a failed session are not written.
@@ -312,11 +300,9 @@ class ProfilerCallback(Callback):
             self._run.profile_path.mkdir(exist_ok=True)
             with atomic_write(self._run.profile_path / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))
-            write_text(
-                self._run.profile_path / "steps.txt",
-                events.table(sort_by=f"self_{where}_time_total", row_limit=PROFILE_TABLE_ROWS),
-            )
+            table = events.table(sort_by=f"self_{where}_time_total", row_limit=30)
+            write_text(self._run.profile_path / "steps.txt", table)
         seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in PROFILED_SECTION_NAMES}
         total = sum(seconds.values())
         shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in PROFILED_SECTION_NAMES)
-        log.info("CPU time of %d steps: %s; see %s", PROFILE_RECORDED_STEPS, shares, self._run.profile_path)
+        log.info("CPU time of 10 steps: %s; see %s", shares, self._run.profile_path)

@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from contraport._utils.files import atomic_write, check_checksum
 from contraport._utils.formatting import format_options
@@ -181,7 +180,12 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
         loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
         loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
         loop.optimizer.load_state_dict(state["optimizer"])
-        _reshape_scalar_optimizer_states(loop.optimizer)  # before sharding, which compares shapes
+        # In checkpoints of version 0.1.0 the state of a learned scalar has the shape (), not (1,). The sharding below
+        # compares shapes.
+        for weights, own in loop.optimizer.state.items():
+            for name, value in own.items():
+                if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
+                    own[name] = value.reshape(1)
         shard_loaded_optimizer_state(loop.optimizer)
         # Restores only the counters: the function of the step is that of the settings, so that a training resumed with
         # more epochs follows the longer schedule.
@@ -194,14 +198,6 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
         reason, remedy = one_line_reason(error), format_checkpoint_remedy(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
         raise_on_one_rank(UsageError(message, kind="checkpoint"))
-
-
-def _reshape_scalar_optimizer_states(optimizer: Optimizer) -> None:
-    """Reshape the optimizer state of learned scalars to (1,); checkpoints of version 0.1.0 have shape ()."""
-    for weights, state in optimizer.state.items():
-        for name, value in state.items():
-            if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
-                state[name] = value.reshape(1)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

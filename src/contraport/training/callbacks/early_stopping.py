@@ -21,9 +21,6 @@ from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
-MIN_DEFAULT_PATIENCE_EPOCHS, DEFAULT_PATIENCE_FRACTION = 10, 0.2
-"""Default patience: at least so many epochs, and so large a share of all epochs."""
-
 FLAT_RELATIVE_CHANGE = 1e-3
 """Relative change below which a loss or metric that is logged only, and does not stop the training, counts as flat."""
 
@@ -56,8 +53,8 @@ class StoppingRule(NamedTuple):
         return f"{value:.4f}" if self.metric is None else self.metric.format(value)
 
     def resolve_patience(self, epochs: int) -> int:
-        """Return the patience, or its default for a training of `epochs` epochs."""
-        return self.patience or max(MIN_DEFAULT_PATIENCE_EPOCHS, int(DEFAULT_PATIENCE_FRACTION * epochs))
+        """Return the patience; default: a fifth of the `epochs` of the training, but at least 10."""
+        return self.patience or max(10, int(0.2 * epochs))
 
 
 def parse_stopping_rule(text: str) -> StoppingRule:
@@ -157,7 +154,13 @@ class EarlyStopping(Callback):
         key = None if self._rule.metric is None else self._rule.metric.key
         # All processes decide by the value of the first, which alone computes the online metrics.
         value: float | None = broadcast_object(mean_loss if key is None else self._meter.last_row.get(key))
-        if value is not None and self._is_better(value):
+        margin = self._rule.min_delta if self._stops else FLAT_RELATIVE_CHANGE * abs(self._best or 0.0)
+        is_better = (
+            value is not None
+            and not math.isnan(value)
+            and (self._best is None or self._rule.sign * (value - self._best) > margin)
+        )
+        if is_better:
             self._best, self._best_epoch = value, loop.completed_epochs
         patience = self._rule.resolve_patience(loop.epochs)
         if self._best is None or loop.completed_epochs - self._best_epoch != patience:
@@ -192,10 +195,3 @@ class EarlyStopping(Callback):
                     metric.key, epoch, metric.format(best), pluralize(loop.completed_epochs - epoch, "epoch"),
                     metric.key,
                 )  # fmt: skip
-
-    def _is_better(self, value: float) -> bool:
-        """Return whether a value is better than the best one by more than the smallest change."""
-        if self._best is None:
-            return not math.isnan(value)
-        margin = self._rule.min_delta if self._stops else FLAT_RELATIVE_CHANGE * abs(self._best)
-        return self._rule.sign * (value - self._best) > margin

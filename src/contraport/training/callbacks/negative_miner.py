@@ -44,7 +44,15 @@ class NegativeMiner(Callback):
         tables = num_views if num_views > 1 else 1
         items = np.arange(len(dataset))[:, None]
         if spec.file is not None:
-            negatives = _read_negative_positions(spec.file, len(dataset))
+            negatives = read_npy("negatives", spec.file)
+            good = negatives.ndim == 2 and len(negatives) == len(items) and negatives.shape[1] > 0
+            good = good and negatives.dtype.kind in "iu" and negatives.min() >= -1 and negatives.max() < len(items)
+            message = (
+                f"negatives: {spec.file} must have integers from -1 to {len(items) - 1} of shape ({len(items)}, k), "
+                f"one row per training item, got {negatives.dtype} of shape {negatives.shape}."
+            )
+            check(good, message, "shape")
+            negatives = negatives.astype(np.int64)  # -1 stands for none
             self._positions = np.tile(np.where(negatives < 0, items, negatives), tables)
         else:
             message = f"negatives: k: must be below {len(items)}, the number of training items, got {spec.rule.k}."
@@ -115,20 +123,3 @@ class NegativeMiner(Callback):
                 "start=N mines from epoch N on, relative_margin=0 excludes fewer items"
             )
         return positions.numpy()
-
-
-def _read_negative_positions(file: str, items: int) -> np.ndarray:
-    """Read the positions of the negatives of each item, int64 ``(items, k)``; -1 stands for none.
-
-    Raises:
-        UsageError: the file cannot be read, or has other values.
-    """
-    array = read_npy("negatives", file)
-    good = array.ndim == 2 and len(array) == items and array.shape[1] > 0 and array.dtype.kind in "iu"
-    good = good and array.min() >= -1 and array.max() < items
-    message = (
-        f"negatives: {file} must have integers from -1 to {items - 1} of shape ({items}, k), one row per training "
-        f"item, got {array.dtype} of shape {array.shape}."
-    )
-    check(good, message, "shape")
-    return array.astype(np.int64)

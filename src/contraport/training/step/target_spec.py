@@ -50,25 +50,12 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_REQUIRED_PARAMETER_BY_KIND = {"soft": "file", "matrix": "file"}
-"""Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
-
 _CONSTANT_TARGETS: Mapping[str, type[Target]] = {
     "pairs": Pairs,
     "labels": Labels,
     "domains": Domains,
 }
 """Targets that are the same for all batches, by kind."""
-
-_PARAMETER_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
-    "alpha": check_nonnegative,
-    "beta": check_nonnegative,
-    "file": lambda name, value: check_existing_file(name, str(value)),
-    "features": lambda name, value: check_existing_file(name, str(value)),
-    "k": int_in_range(1),
-    "temperature": check_positive,
-}
-"""Check of the value of each parameter, by parameter name."""
 
 
 def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
@@ -140,17 +127,26 @@ def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
 
-def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
+def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict[str, Any]]:
     """Parse a target specification into its kind and parameters; values and the existence of files are checked.
 
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_BY_KIND)
-    has_required = name not in _REQUIRED_PARAMETER_BY_KIND or _REQUIRED_PARAMETER_BY_KIND[name] in parameters
+    required = {"soft": "file", "matrix": "file"}  # its name may be omitted, as in soft:FILE
+    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=required)
+    has_required = name not in required or required[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
-        _PARAMETER_CHECKS[parameter](f"target: {parameter}", value)
+        argument = f"target: {parameter}"
+        if parameter in ("alpha", "beta"):
+            check_nonnegative(argument, value)
+        elif parameter == "k":
+            int_in_range(1)(argument, value)
+        elif parameter == "temperature":
+            check_positive(argument, value)
+        elif check_files:
+            check_existing_file(argument, str(value))
     return name, dict(parameters)
 
 
@@ -160,8 +156,7 @@ def find_constant_target(text: str) -> Target | None:
     >>> find_constant_target("domains:alpha=0.1"), find_constant_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
-    # Files are not checked: they may be gone when a run is evaluated.
-    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_BY_KIND)
+    name, parameters = parse_target_spec(text, check_files=False)  # they may be gone when a run is evaluated
     return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
 
 
@@ -177,7 +172,15 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
     Raises:
         UsageError: the file is unreadable, has other items, or has numbers that are not finite.
     """
-    array = _read_training_features(argument, file) if Path(file).suffix == ".npz" else read_npy(argument, file)
+    if Path(file).suffix == ".npz":
+        arrays = read_npz(argument, file)
+        embedded, splits = arrays.get("features"), arrays.get("splits")
+        if embedded is None or splits is None or embedded.ndim == 0 or splits.shape != embedded.shape[:1]:
+            message = f"{argument}: {file} must have the features and splits of contraport embed, got {sorted(arrays)}."
+            raise UsageError(message, kind="no_features")
+        array = embedded[splits == "train"]
+    else:
+        array = read_npy(argument, file)
     per_view = views is not None and array.ndim == 3 and array.shape[1] == views
     good = (array.ndim == 2 or per_view) and len(array) == items and array.shape[-1] > 0 and array.dtype.kind in "iufb"
     or_views = "" if views is None else f" or ({items}, {views}, k)"
@@ -192,17 +195,6 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
     message = f"{argument}: {file} must have finite numbers; see row {int(finite.long().argmin())}."
     check(bool(finite.all()), message, "not_finite")
     return features
-
-
-def _read_training_features(argument: str, file: str) -> np.ndarray:
-    """Read the features of the training items from an .npz file of `contraport embed`."""
-    arrays = read_npz(argument, file)
-    features, splits = arrays.get("features"), arrays.get("splits")
-    if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
-        message = f"{argument}: {file} must have the features and splits of contraport embed, got {sorted(arrays)}."
-        raise UsageError(message, kind="no_features")
-    train_features: np.ndarray = features[splits == "train"]
-    return train_features
 
 
 def read_pairwise_matrix(file: str, items: int) -> Tensor:
