@@ -37,7 +37,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
     summaries = [
-        _build_cosines_template_data(assets, run, lowest) for run in assets.runs if "cosines" in run.figure_arrays
+        _build_cosine_heatmap_data(assets, run, lowest) for run in assets.runs if "cosines" in run.figure_arrays
     ]
     spectrum = sphere = None
     if with_spectrum := [run for run in assets.runs if "spectrum" in run.figure_arrays]:
@@ -50,8 +50,8 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _build_cosines_template_data(assets: PageAssets, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
-    """Draw the cosines between test items of a run, and return the heatmap with means within and between classes."""
+def _build_cosine_heatmap_data(assets: PageAssets, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
+    """Draw the heatmap of cosines between test items of a run; return it with the means within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
     label = f"cosines of {len(cosines)} test items"

@@ -26,7 +26,7 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
 
 
 def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, Any]:
-    """Build the template data of a run: rows of a query item with its neighbors, and the share of same class."""
+    """Build the template data of a run: query items with neighbors, and the share of neighbors of the same class."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 

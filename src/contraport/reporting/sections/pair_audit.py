@@ -50,7 +50,7 @@ def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str
 
 
 def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> Figure:
-    """Draw the histograms of the scores of pairs, in the given color, and of known mismatches."""
+    """Draw two histograms of scores: pairs in the given color, known mismatches in gray."""
     edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), 40)
     traces = [
         {

@@ -130,7 +130,7 @@ def _add_plans_to_page(
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = compute_item_mass_ratios(last, items)
+    kept = compute_item_mass_over_target(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
@@ -186,7 +186,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def compute_item_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+def compute_item_mass_over_target(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
     """Return each item's mass in the plan divided by its mass in the target, ``(num_items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items
@@ -228,8 +228,8 @@ def _draw_heatmap(
     trace = build_heatmap_trace(quantize_masses(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
-        "rows": _build_hover_texts(rows, suffixes, views, view=0),
-        "columns": _build_hover_texts(columns, suffixes, views, view=1),
+        "rows": _build_hover_texts(rows, suffixes, views, view_index=0),
+        "columns": _build_hover_texts(columns, suffixes, views, view_index=1),
         "scale": [scale.log10_low, scale.log10_high],
     }
     style = {"type": "line", "line": {"color": MUTED_COLOR, "width": 1, "dash": "dot"}}
@@ -238,15 +238,18 @@ def _draw_heatmap(
         shapes.append(style | {"x0": columns / 2 - 0.5, "x1": columns / 2 - 0.5, "y0": -0.5, "y1": rows - 0.5})
     if rows > items:
         shapes.append(style | {"y0": rows / 2 - 0.5, "y1": rows / 2 - 0.5, "x0": -0.5, "x1": columns - 0.5})
-    x = build_titled_axis("column embedding", **_build_view_name_ticks(columns, items, views, view=1))
-    y = build_titled_axis("row embedding", **_build_view_name_ticks(rows, items, views, view=0))
+    x = build_titled_axis("column embedding", **_build_view_name_ticks(columns, items, views, view_index=1))
+    y = build_titled_axis("row embedding", **_build_view_name_ticks(rows, items, views, view_index=0))
     y |= {"autorange": "reversed", "scaleanchor": "x", "tickangle": -90}
     return build_figure([trace], x=x, y=y, shapes=shapes)
 
 
-def _build_view_name_ticks(size: int, items: int, views: tuple[str, str], *, view: int) -> dict[str, Any]:
-    """Build plotly ticks with the names of the views on an axis: both if it has more than `items` embeddings."""
-    middles, names = ([size / 4, 3 * size / 4], views) if size > items else ([size / 2], (views[view],))
+def _build_view_name_ticks(
+    num_embeddings: int, num_items: int, views: tuple[str, str], *, view_index: int
+) -> dict[str, Any]:
+    """Build plotly ticks that name the views on an axis: one view, or both if there are more embeddings than items."""
+    names = list(views) if num_embeddings > num_items else [views[view_index]]
+    middles = [(place + 0.5) * num_embeddings / len(names) for place in range(len(names))]
     return {
         "tickvals": [middle - 0.5 for middle in middles],
         "ticktext": [escape_tags(shorten_label(name)) for name in names],
@@ -255,9 +258,12 @@ def _build_view_name_ticks(size: int, items: int, views: tuple[str, str], *, vie
     }
 
 
-def _build_hover_texts(size: int, suffixes: list[str], views: tuple[str, str], *, view: int) -> list[str]:
+def _build_hover_texts(
+    num_embeddings: int, suffixes: list[str], views: tuple[str, str], *, view_index: int
+) -> list[str]:
     """Build the hover text of each row or column, such as "view 1, item 3 (cat)"."""
     items = len(suffixes)
     return [
-        f"{views[k // items if size > items else view]}, item {k % items + 1}{suffixes[k % items]}" for k in range(size)
+        f"{views[k // items if num_embeddings > items else view_index]}, item {k % items + 1}{suffixes[k % items]}"
+        for k in range(num_embeddings)
     ]

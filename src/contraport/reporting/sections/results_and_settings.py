@@ -37,7 +37,7 @@ def build_results_section(assets: PageAssets) -> Section:
         "metrics": metrics,
         "notes": notes,
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
-        "differences": _add_difference_plots(assets, metrics),
+        "differences": _add_dataset_difference_plots(assets, metrics),
         "directions": _build_retrieval_table(runs),
     }
     return Section("results", "Results", values)
@@ -58,7 +58,9 @@ def build_settings_section(assets: PageAssets) -> Section:
     return Section("settings", "Settings", values)
 
 
-def _add_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[tuple[ReportedRun, PlotElement]]:
+def _add_dataset_difference_plots(
+    assets: PageAssets, metrics: Sequence[Metric]
+) -> list[tuple[ReportedRun, PlotElement]]:
     """Add a forest plot for each data set to the page: differences from the first run, with intervals.
 
     Returns:
@@ -237,7 +239,7 @@ class _EvaluatedEncoder(NamedTuple):
 
 
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
-    """List the baselines of all runs without duplicates of equal values; repeated names get the run's name appended."""
+    """List the baselines of all runs, those of equal values once; to a name used twice the run's name is appended."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_TITLES):
         for run in runs:
