@@ -16,7 +16,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
     root_bootstrap_means,
 )
-from contraport.metrics.probes import bootstrap_r_squared, squared_calibration_error_per_item
+from contraport.metrics.probes import bootstrap_r_squared, squared_calibration_pseudovalues
 
 RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
@@ -101,9 +101,7 @@ def test_calibration_error_is_unbiased_and_its_interval_covers(shift: float, err
     for seed in range(120):
         random = np.random.default_rng(seed)
         confidence = random.uniform(0.4, 0.99, 400)
-        gaps = squared_calibration_error_per_item(
-            np.stack([confidence, random.random(400) < confidence - shift], axis=1)
-        )
+        gaps = squared_calibration_pseudovalues(np.stack([confidence, random.random(400) < confidence - shift], axis=1))
         low, high = bootstrap_interval(MetricResult(gaps, root_bootstrap_means), resamples=150)
         squares.append(gaps.mean())
         covered.append(low <= error <= high)

@@ -16,7 +16,7 @@ from contraport.metrics.intervals import (
     bootstrap_means_at_most_one,
     bootstrap_means_from_zero_to_one,
 )
-from contraport.metrics.probes import squared_calibration_error_per_item
+from contraport.metrics.probes import squared_calibration_pseudovalues
 
 ITEMS = 150
 
@@ -77,7 +77,7 @@ NUMBERS = {
     ),
     "calibration": (
         calibration,
-        lambda x, y, c: squared_calibration_error_per_item(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
+        lambda x, y, c: squared_calibration_pseudovalues(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
     ),
 }
 

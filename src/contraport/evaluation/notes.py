@@ -14,7 +14,7 @@ from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
 from contraport.evaluation.split_loading import is_training_data
-from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, shared_titles_by_name
+from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, combined_titles_by_name
 from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
 from contraport.metrics.intervals import (
     CONFIDENCE_LEVEL,
@@ -49,13 +49,14 @@ def build_skipped_metric_notes(
         if requirement is not None and (by_name or not requirement.is_rarely_met):
             skipped.setdefault(requirement.reason, []).append(metric)
     notes = [
-        f"Not measured, as {reason}: {', '.join(shared_titles_by_name(of).values())}." for reason, of in skipped.items()
+        f"Not measured, as {reason}: {', '.join(combined_titles_by_name(of).values())}."
+        for reason, of in skipped.items()
     ]
     # A metric added by a user may return NaN.
     not_finite = [metric for metric in metrics if unmet[metric.key] is None and metric.key not in results]
     if not_finite:
         notes.append(
-            f"Left out, as a value was NaN or infinite: {', '.join(shared_titles_by_name(not_finite).values())}."
+            f"Left out, as a value was NaN or infinite: {', '.join(combined_titles_by_name(not_finite).values())}."
         )
     return notes
 
@@ -115,7 +116,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> l
         if isinstance(result, MetricResult) and result.positions is not None
     }
     parts = [
-        f"{', '.join(shared_titles_by_name(collect_metrics_from_rows([keys])).values())} on {size:,}"
+        f"{', '.join(combined_titles_by_name(collect_metrics_from_rows([keys])).values())} on {size:,}"
         for size in sorted(set(sizes.values()), reverse=True)
         if (keys := [key for key in sizes if sizes[key] == size])
     ]

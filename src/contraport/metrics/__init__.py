@@ -9,11 +9,11 @@ from contraport.metrics.registry import (
     Metric,
     Requirement,
     collect_metrics_from_rows,
+    combined_titles_by_name,
     find_metric,
     register_metric,
     select_metrics,
     select_metrics_keeping_order,
-    shared_titles_by_name,
 )
 from contraport.options import keep_deprecated_module_names
 
@@ -22,11 +22,16 @@ __all__ = [
     "Metric",
     "Requirement",
     "collect_metrics_from_rows",
+    "combined_titles_by_name",
     "find_metric",
     "register_metric",
     "select_metrics",
     "select_metrics_keeping_order",
-    "shared_titles_by_name",
 ]
 
-__getattr__ = keep_deprecated_module_names(__name__, metric="register_metric", metric_by_key="find_metric")
+__getattr__ = keep_deprecated_module_names(
+    __name__,
+    metric="register_metric",
+    metric_by_key="find_metric",
+    shared_titles_by_name="combined_titles_by_name",
+)

@@ -125,7 +125,7 @@ def knn_result(context: EvalContext) -> MetricResult:
 def rms_calibration_result(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
     pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
-    return intervals.MetricResult(probes.squared_calibration_error_per_item(pairs), intervals.root_bootstrap_means)
+    return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.root_bootstrap_means)
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
@@ -231,9 +231,9 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
         ),
     ),
 )
-def unseen_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
+def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
-    return probes.unseen_domain_correctness(
+    return probes.held_out_domain_correctness(
         (context.train_features, context.train_labels, context.train_domains),
         (context.test_features, context.test_labels, context.test_domains),
     )
@@ -450,7 +450,9 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
         Requirement(
-            attrgetter("image_channel_counts"), "the items are not images with pixels in [0, 1]", is_rarely_met=True
+            attrgetter("unit_range_image_channels"),
+            "the items are not images with pixels in [0, 1]",
+            is_rarely_met=True,
         ),
         *requirements,
     )
@@ -470,6 +472,6 @@ _register_corruption_metric(
     "JPEG@{}",
     "test images after strong JPEG compression",
     Requirement(
-        lambda context: context.image_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+        lambda context: context.unit_range_image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
     ),
 )

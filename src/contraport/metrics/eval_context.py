@@ -126,8 +126,8 @@ class EvalContext:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
-    def image_channel_counts(self) -> set[int]:
-        """Distinct channel counts of the views; empty unless all views are images with pixels in [0, 1]."""
+    def unit_range_image_channels(self) -> set[int]:
+        """Distinct channel counts of the views if all are images with pixels in [0, 1]; otherwise empty."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
         are_images = are_images and all(self.test.channel_range(view) is None for view in range(len(shapes)))
@@ -273,7 +273,7 @@ class EvalContext:
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
-        """Ranking of all columns of a coupling that are in a pair, for each row of the test pairs."""
+        """Ranking of the columns of a coupling for each row of a test pair; columns without any pair are left out."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)

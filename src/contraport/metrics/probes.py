@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import Rows, calibrate_search, scale_rows, top_products_and_indices
+from contraport._utils.vector_search import calibrate_search, scale_rows, top_products_and_indices
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.pseudovalues import compute_pseudovalues
@@ -175,8 +175,8 @@ def probe_confidence_correctness_pairs(probe: Pipeline, test_x: Tensor, test_y: 
     return np.stack([probabilities.max(axis=1), probe_correctness(probe, test_x, test_y)], axis=1)
 
 
-def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a value per item, `(m,)`, whose mean is the squared calibration error of a probe.
+def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the pseudovalue of each item for the squared calibration error of a probe, `(m,)`.
 
     `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_correctness_pairs`.
 
@@ -184,10 +184,10 @@ def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[An
     gap between their bin's accuracy and confidence, without its bias: the product of (correct - confidence) is averaged
     over pairs of different items. It is 0 on average for calibrated probabilities and may be negative; the plain
     squared gap would grow as bins get smaller. A bin of one item is left out. Kumar, Liang and Ma, "Verified
-    uncertainty calibration" (NeurIPS 2019), section 4. The values per item are pseudovalues (module `pseudovalues`).
+    uncertainty calibration" (NeurIPS 2019), section 4.
 
     >>> values = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
-    >>> round(float(squared_calibration_error_per_item(values).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
+    >>> round(float(squared_calibration_pseudovalues(values).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
     0.135
     """
     confidence, correct = torch.from_numpy(np.asarray(confidence_and_correctness, dtype=np.float64)).T
@@ -212,7 +212,7 @@ _FeaturesLabelsDomains = tuple[Tensor, Tensor, Tensor]
 """Features `(n, F)`, labels `(n,)` and domains `(n,)` of items."""
 
 
-def unseen_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabelsDomains) -> ItemCorrectness:
+def held_out_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabelsDomains) -> ItemCorrectness:
     """Return whether a probe trained on all other domains predicts the class of each test item correctly, `(m,)`.
 
     Raises:
@@ -294,40 +294,32 @@ def knn_correctness(
     check_all_values("train_y", train_y, train_y >= 0, "classes from 0")
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = scale_rows(test_x, scale_to_unit_length), scale_rows(train_x, scale_to_unit_length)
-    is_large = len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1
-    found = _find_approximate_cosines_and_neighbors(queries, keys, neighbors) if is_large else None
+    approximate = None
+    if len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1:
+        # A fixed number of compared keys would bias the vote by an amount that depends on the data. So it is chosen by
+        # the exact neighbors of a sample, and the recall is measured on another one.
+        generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
+        search = calibrate_search(queries, keys, neighbors, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000)
+        if search is not None:  # fewer than half of the keys are compared
+            message = (
+                "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s."
+            )
+            sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(keys), search.num_measured)]
+            log.info(message, *sizes[:3], search.recall, sizes[3])
+            approximate = search.top_products_and_indices(queries, neighbors)
     hits = []
     for first in range(0, len(queries), MAX_QUERIES_IN_MEMORY):
         part = slice(first, first + MAX_QUERIES_IN_MEMORY)
         block, labels = queries[part], test_y[part]
-        if found is None:
+        if approximate is None:
             cosines, nearest = top_products_and_indices(block, keys, neighbors)
         else:
-            cosines, nearest = found[0][part], found[1][part]
+            cosines, nearest = approximate[0][part], approximate[1][part]
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
         votes = torch.zeros(len(block), int(train_y.max()) + 1, device=weights.device)
         hits.append(votes.scatter_add_(1, train_y[nearest], weights).argmax(dim=1) == labels)
     return torch.cat(hits).cpu().numpy()
-
-
-def _find_approximate_cosines_and_neighbors(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor] | None:
-    """Find neighbors of each query by cells; return cosines and positions, ``(q, count)`` each, or None if it is slow.
-
-    At least `MIN_KNN_RECALL` of the exact neighbors are found. A fixed number of compared keys biases the vote by an
-    amount that depends on the data. So it is chosen by the exact neighbors of a sample, and the recall is measured on
-    another one. None if half of the keys would be compared.
-    """
-    generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-    search = calibrate_search(queries, keys, count, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000)
-    if search is None:
-        return None
-    message = (
-        "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s of them."
-    )
-    sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(keys), search.num_measured)]
-    log.info(message, *sizes[:3], search.recall, sizes[3])
-    return search.top_products_and_indices(queries, count)
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:

@@ -30,22 +30,24 @@ from contraport.metrics.intervals import ItemValues
 from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
-def compute_pseudovalues(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
-    """Return each item's pseudovalue of a statistic, `(items,)`, by autograd, shifted so that their mean is `value`.
+def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
+    """Return each item's pseudovalue of a statistic, `(items,)`: its derivative in the item's weight, shifted.
+
+    The mean of the pseudovalues is `value`.
 
     Args:
         value: the statistic with all weights 1.
-        statistic: the statistic as a function of the item weights `(items,)` float64, up to a constant.
-        items: number of items.
+        weighted_statistic: the statistic as a function of the item weights `(items,)` float64, up to a constant.
+        num_items: number of items.
 
     >>> x = torch.tensor([1.0, 2.0, 6.0])
     >>> compute_pseudovalues(3.0, lambda weights: (weights * x).sum() / weights.sum(), 3).round(6).tolist()
     [1.0, 2.0, 6.0]
     """
-    weights = torch.ones(items, dtype=torch.float64, requires_grad=True)
+    weights = torch.ones(num_items, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        (slopes,) = torch.autograd.grad(statistic(weights), weights)
-    return recenter_pseudovalues(value, items * slopes)
+        (slopes,) = torch.autograd.grad(weighted_statistic(weights), weights)
+    return recenter_pseudovalues(value, num_items * slopes)
 
 
 def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
@@ -56,7 +58,7 @@ def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
 
 
 def uniformity_pseudovalues(z: Tensor) -> ItemValues:
-    """Return the pseudovalue of each item for the uniformity, `(n,)`; items outside the fixed random subset have none.
+    """Return the pseudovalue of each item for the metric `uniformity`, `(n,)`; of many items a fixed subset counts.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> bool(abs(uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)
@@ -72,7 +74,7 @@ def uniformity_pseudovalues(z: Tensor) -> ItemValues:
 
 
 def tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
-    """Return the pseudovalue of each item for the tolerance, `(n,)`."""
+    """Return the pseudovalue of each item for the metric `tolerance`, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
     cosine_sums = (points * sums[codes]).sum(dim=1) - points.square().sum(dim=1)  # with the others of its class
@@ -81,7 +83,7 @@ def tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
 
 
 def effective_rank_pseudovalues(features: Tensor) -> ItemValues:
-    """Return the pseudovalue of each item for the effective rank of the features, `(n,)`."""
+    """Return the pseudovalue of each item for the metric `effective_rank`, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues.
@@ -102,7 +104,7 @@ def effective_rank_pseudovalues(features: Tensor) -> ItemValues:
 
 
 def hubness_pseudovalues(z: Tensor) -> ItemValues:
-    """Return the pseudovalue of each item for the hubness, `(n,)`."""
+    """Return the pseudovalue of each item for the metric `hubness`, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 

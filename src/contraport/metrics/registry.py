@@ -286,11 +286,11 @@ def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
     return [entry for entries in by_name.values() for _, entry in sorted(entries, key=itemgetter(0))]
 
 
-def shared_titles_by_name(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Return metric titles by name; metrics that differ only in a number share a title: "Recall@1, 5 and 10".
+def combined_titles_by_name(metrics: Iterable[Metric]) -> dict[str, str]:
+    """Return metric titles by name; metrics that differ only in a number have one title: "Recall@1, 5 and 10".
 
-    >>> from contraport.metrics import shared_titles_by_name, select_metrics
-    >>> list(shared_titles_by_name(select_metrics(["knn", "recall", "noise"])).values())
+    >>> from contraport.metrics import combined_titles_by_name, select_metrics
+    >>> list(combined_titles_by_name(select_metrics(["knn", "recall", "noise"])).values())
     ['kNN', 'Recall@1, 5 and 10', 'Noise@1 to 5']
     """
     numbers: dict[str, list[str]] = {}

@@ -41,14 +41,14 @@ TIE_DISTANCE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
 
 
-def is_real_tensor(value: object) -> TypeGuard[Tensor]:
+def is_dense_real_tensor(value: object) -> TypeGuard[Tensor]:
     """Return whether a value is a dense tensor of real numbers; a sparse one or one of the device meta is not."""
     return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
 def check_points(argument: str, points: Tensor, least: int = 1) -> None:
     """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
-    if not is_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
+    if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
         expected = f"a tensor (n, d) with n >= {least}"
         raise UsageError(f"{argument}: must be {expected}, got {describe_value(points)}.", kind="shape")
     # Block by block: torch finds the finite points by a copy of all of them.
@@ -59,7 +59,7 @@ def check_points(argument: str, points: Tensor, least: int = 1) -> None:
 
 def check_labels(argument: str, labels: Tensor, items: int) -> None:
     """Raise `UsageError` unless a value is a tensor of integers, (items,)."""
-    if not is_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
+    if not is_dense_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
         expected = f"integers, ({items},)"
         raise UsageError(f"{argument}: must be {expected}, got {describe_value(labels)}.", kind="shape")
 
@@ -117,7 +117,7 @@ def retrieval_ranks(
     shape = (len(points[0]), len(points))
     if content_ids is None:
         content_ids = torch.arange(shape[0])[:, None].expand(shape)
-    good = is_real_tensor(content_ids) and content_ids.shape == shape and not content_ids.is_floating_point()
+    good = is_dense_real_tensor(content_ids) and content_ids.shape == shape and not content_ids.is_floating_point()
     check(good, f"content_ids: must be integers of shape {shape}, got {describe_value(content_ids)}.", "shape")
     ids = content_ids.T
     ranks = {}
@@ -200,8 +200,12 @@ class _MatchedViews(NamedTuple):
     column_thresholds: Tensor
 
     @classmethod
-    def from_points(cls, first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> _MatchedViews:
-        (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, (first_ids, second_ids))
+    def from_points(
+        cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
+    ) -> _MatchedViews:
+        """Match the two views of each item, unit vectors ``(items, d)``; of views with equal ids, the first is kept."""
+        ids = first_content_ids, second_content_ids
+        (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, ids)
         x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
         rows, columns = rows.to(x.device), columns.to(x.device)
         matched = x.new_empty(len(rows))
@@ -398,11 +402,11 @@ class LinkRanking:
 
     def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
-        return len(np.unique(self._nearest_columns(k))) / len(self.column_popularity)
+        return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
         """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
-        counts = np.bincount(self._nearest_columns(k), minlength=len(self.column_popularity))
+        counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
@@ -414,10 +418,10 @@ class LinkRanking:
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
-        shown = self.column_popularity[self._nearest_columns(k)].mean()
+        shown = self.column_popularity[self._flat_nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
-    def _nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
+    def _flat_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
         """Return the k nearest columns of every row, or fewer where too many are left out, in one array."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]
@@ -457,7 +461,7 @@ def rank_links(
         check_points("columns", columns)
     check_equal_widths("columns", columns, "rows", rows)
     for name, pairs in (("train_pairs", train_pairs), ("test_pairs", test_pairs)):
-        good = is_real_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype == torch.int64
+        good = is_dense_real_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype == torch.int64
         check(good, f"{name}: must be int64, (n, 2), got {describe_value(pairs)}.", "shape")
         is_inside = (pairs >= 0) & (pairs < torch.tensor([len(rows), len(columns)]))
         check_all_values(name, pairs, is_inside, f"positions of {len(rows)} rows and {len(columns)} columns")

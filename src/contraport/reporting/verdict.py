@@ -8,7 +8,7 @@ from itertools import islice, permutations
 
 from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
-from contraport.metrics import Metric, shared_titles_by_name
+from contraport.metrics import Metric, combined_titles_by_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageAssets, Section
@@ -142,7 +142,7 @@ def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | 
         for metric in list_evaluated_metrics([one, other])
         if metric.better_direction != "neither" and (gain := _find_gain_over(metric, one, other)) is not None
     }
-    titles = shared_titles_by_name(gains)
+    titles = combined_titles_by_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
         return None
     # A family with significant gains of both signs counts for neither run.

@@ -20,7 +20,7 @@ from contraport.errors import (
     check_nonempty_sequence,
     describe_value,
 )
-from contraport.metrics.retrieval import check_points, is_real_tensor
+from contraport.metrics.retrieval import check_points, is_dense_real_tensor
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
@@ -228,7 +228,7 @@ def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tenso
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     n, size = len(x0), (2 * len(x0), 2 * len(x0))
-    good = is_real_tensor(alpha) and alpha.shape == size
+    good = is_dense_real_tensor(alpha) and alpha.shape == size
     check(good, f"alpha: must be a tensor of shape {size}, got {describe_value(alpha)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)

@@ -20,7 +20,7 @@ from contraport.errors import (
     describe_value,
     format_value,
 )
-from contraport.metrics.retrieval import check_points, is_real_tensor
+from contraport.metrics.retrieval import check_points, is_dense_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
@@ -168,7 +168,7 @@ def _check_temperatures(temperatures: Sequence[float]) -> None:
 
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     """Check positive masses, (n,), and scale them to a sum of 1, in double precision."""
-    good = is_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
+    good = is_dense_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
     check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
     masses = masses.detach().double()
@@ -179,7 +179,7 @@ def _resolve_positions(name: str, positions: Tensor | None, masses: Tensor) -> T
     """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
-    good = is_real_tensor(positions) and positions.shape == masses.shape
+    good = is_dense_real_tensor(positions) and positions.shape == masses.shape
     check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {describe_value(positions)}.", "shape")
     check_all_values(name, positions, torch.isfinite(positions), "finite positions")
     return positions.detach().double()[:, None]
@@ -268,7 +268,7 @@ def compare_constraints(
     if partners is None:
         check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
-    good = is_real_tensor(partners) and partners.shape == shape and partners.dtype == torch.bool
+    good = is_dense_real_tensor(partners) and partners.shape == shape and partners.dtype == torch.bool
     check(good, f"partners: must be Booleans of shape {shape}, got {describe_value(partners)}.", "shape")
     constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
@@ -359,7 +359,7 @@ def solve_entropic_program(
     ([1.0, 0.0, 0.0], tensor([[0.9530, 0.0470, 0.0000],
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
-    costs = costs.tolist() if is_real_tensor(costs) else costs
+    costs = costs.tolist() if is_dense_real_tensor(costs) else costs
     check_nonempty_sequence("costs", costs, "three finite numbers")
     for cost in costs:
         check_finite("costs", cost)
