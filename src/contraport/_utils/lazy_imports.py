@@ -89,7 +89,10 @@ class LazyModule:
 
 
 class _LazyPackage(ModuleType):
-    """Package whose public names are imported on first use; importing its `config` module imports none of them."""
+    """Package whose public names are imported on first use.
+
+    Importing the `config` module of such a package therefore imports none of them.
+    """
 
     _modules: dict[str, str]
 

@@ -81,7 +81,7 @@ def select_rows(values: Rows, rows: Tensor) -> Rows:
 
 
 def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
-    """Return rows that are scaled one by one, at once or, of a large matrix, where they are read.
+    """Return a matrix with each row scaled: a small one at once, a large one when its rows are read.
 
     >>> scale_rows(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -267,7 +267,7 @@ class CellSearch:
 
 
 class CalibratedSearch(NamedTuple):
-    """Approximate search that compares each query with as many rows as a required recall takes.
+    """Approximate search that compares each query with enough rows to reach a required recall.
 
     Attributes:
         search: index of the keys.

@@ -291,7 +291,7 @@ def is_main_process() -> bool:
 
 @contextmanager
 def stop_all_on_error() -> Iterator[None]:
-    """Context manager: if one process fails, all stop; the first to fail raises its error, the others exit quietly.
+    """Context manager: if a process fails, all stop; of those that failed, only the lowest rank raises its error.
 
     The block may take one process long, such as the main process that decodes images for all: the others wait up to a
     day.

@@ -137,9 +137,10 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     return rows
 
 
-def normalized_rows_and_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+def normalized_rows_and_divisors(z: Tensor, detached_z: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scaled rows, (n, d), and the two numbers by which each row was divided in turn, (n, 1) each."""
-    largest = detached.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
+    # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
+    largest = detached_z.abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
     # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.

@@ -39,7 +39,7 @@ class PassesConfig(NamedTuple):
     Attributes:
         passes_class: Class of the backend, which computes the passes over all pairs.
         processes: Processes that share the work.
-        operand_precision: Precision to which the backend ``"cuda"`` rounds embeddings before matrix products.
+        operand_precision: Precision to which a backend rounds embeddings before matrix products, if that is faster.
     """
 
     passes_class: type[PairPasses]

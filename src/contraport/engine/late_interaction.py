@@ -453,9 +453,10 @@ class _CosineTile:
 def _write_max_sim_gradient(
     x: Tensor, y: Tensor, positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
-    """Write the gradients of MaxSim into d_x and d_y: each maximum is one vector of x times one of y.
+    """Write the gradients of MaxSim into d_x and d_y, from the positions of the maxima.
 
-    A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
+    Each maximum is one vector of x times one of y. A vector of x sums over the columns; a vector of y over the entries
+    that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
     units, *divisors = normalized_rows_and_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)

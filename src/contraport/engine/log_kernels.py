@@ -176,7 +176,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
+        """Return log K and the argument T of its link on a tile, without the biases that `biases_outside_link` returns.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """

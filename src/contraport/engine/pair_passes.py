@@ -50,7 +50,7 @@ class PairPasses(ABC):
         geometry: the pairs.
         processes: the processes that share the work.
         saved: the result of `tensors_to_save` after earlier passes over the same geometry.
-        operand_precision: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
+        operand_precision: precision of embeddings in matrix products, on devices where it is faster.
 
     Attributes:
         description: Description of the backend in one line, for `explain_backend`.

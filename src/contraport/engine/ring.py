@@ -280,7 +280,7 @@ class RingLogKernel(LogKernel):
 
 
 class RingPairPasses(PairPasses):
-    """Passes over all pairs as a sum over visits, each with the passes of another backend.
+    """Passes over all pairs as sums over the visits of a ring, each visit computed by another backend.
 
     Attributes:
         visit_passes_class: Backend of a visit.

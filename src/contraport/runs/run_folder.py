@@ -88,7 +88,7 @@ class RunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def finish_interrupted_operation(self) -> None:
-        """Complete the move or deletion of a backup that a killed process left unfinished."""
+        """Move the files of an incomplete backup back; delete a complete one if the new run has a checkpoint."""
         if self._is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self._is_complete() and self.path.exists():

@@ -239,9 +239,9 @@ class _FactoredWeights(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms: one exponential per term, or one shared by all; the device decides which is used.
+    """Pair weights in two forms: with one exponential per term, and with one that all terms share.
 
-    Which one applies is known only on the device, and reading it would make the host wait.
+    Which form is used is decided on the device: reading the flags would make the host wait.
 
     Attributes:
         with_own_exponentials: Weights with one exponential per term; always exact.

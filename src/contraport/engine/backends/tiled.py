@@ -55,7 +55,7 @@ class Tile(NamedTuple):
         rows: Range of rows of the tile.
         columns: Range of columns of the tile.
         values: log K of the tile without row and column biases, minus infinity where masked; or its exponential, K.
-        link_input: Input T of the link function without biases; None if it is not needed.
+        link_input: Argument T of the link function, or log K if there is no link; None if it is not needed.
         stands_for_transpose: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
@@ -427,7 +427,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Weight terms with one common exponential: exp(S + A + B) times the elements of the low-rank matrix U V^T.
+    """Weight terms that share one exponential: together exp(S + A + B) times a low-rank matrix U V^T, elementwise.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
