@@ -47,7 +47,7 @@ def by_plan(name, rows):
     layout, plan = name
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    penalties = {contraport.MarginalPenalty(): 0.3, contraport.ContrastiveEnergy(detach=False): 0.2}
+    penalties = {contraport.MarginalPenalty(): 0.3, contraport.ContrastiveEnergy(detach_plan=False): 0.2}
     parts = LAYOUTS[layout], Gibbs("cosine", 1.0), PLANS[plan], contraport.Pairs(), contraport.KL()
     known = {"weights": FACTS["weights"][rows] + 0.5}
     return contraport.Objective(*parts, penalties)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]

@@ -39,7 +39,7 @@ VARIANTS: dict[str, Callable[[], contraport.Loss]] = {
     ),
     "order 2": lambda: parts(contraport.Tsallis(2), contraport.FenchelYoung()),
     "order 1/2": lambda: parts(contraport.Tsallis(0.5), contraport.KL()),
-    "cost of the plan": lambda: parts(contraport.Rows(), contraport.ContrastiveEnergy(detach=False)),
+    "cost of the plan": lambda: parts(contraport.Rows(), contraport.ContrastiveEnergy(detach_plan=False)),
     "signed pairs": lambda: contraport.pairwise("linear_pairs"),
     "learned temperature": lambda: contraport.info_nce("learn"),
     "own cost": lambda: parts(contraport.Rows(), contraport.KL(), torch.cdist),

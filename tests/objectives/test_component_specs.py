@@ -87,6 +87,7 @@ def test_parts_are_options_of_a_training(tmp_path) -> None:
     ("old", "new"),
     [
         ("tsallis:over=simplex", "tsallis:mass_constraint=simplex"),
+        ("tsallis:conditional=true", "tsallis:regularizes_row_shares=true"),
         ("unbalanced:price=total-variation", "unbalanced:marginal_divergence=total-variation"),
     ],
 )

@@ -52,7 +52,7 @@ TARGETS = {
 }
 DIVERGENCES = [
     cp.KL(), cp.KL(conditional=True), cp.JensenShannon(), cp.Hellinger(), cp.TotalVariation(), cp.SquaredL2(),
-    cp.Rince(0.6, 0.3), cp.TargetCost(), cp.ContrastiveEnergy(), cp.ContrastiveEnergy(detach=False),
+    cp.Rince(0.6, 0.3), cp.TargetCost(), cp.ContrastiveEnergy(), cp.ContrastiveEnergy(detach_plan=False),
 ]  # fmt: skip
 
 

@@ -175,7 +175,10 @@ def fenchel_young_without_pairs():
     [
         (lambda: Tsallis(0, mass_constraint="balanced"), "order.invalid"),
         (lambda: Tsallis(2, mass_constraint="both"), "mass_constraint.unknown"),
-        (lambda: Tsallis(2, mass_constraint="balanced", conditional=True), "conditional.conflict"),
+        (
+            lambda: Tsallis(2, mass_constraint="balanced", regularizes_row_shares=True),
+            "regularizes_row_shares.conflict",
+        ),
         (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(-1)), "constraint.invalid"),
         (
             lambda: transport(1e9 * problem()[0], problem()[1], Gibbs("sqeuclidean", 1.0), BALANCED),
@@ -183,7 +186,7 @@ def fenchel_young_without_pairs():
         ),
         (lambda: transport(*problem()[:2], cp.StudentT(1.0), Tsallis(2)), "kernel.conflict"),
         (
-            lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(2, conditional=True)),
+            lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(2, regularizes_row_shares=True)),
             "constraint.invalid",
         ),
         (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), BALANCED, a=torch.ones(12)), "b.total"),

@@ -351,7 +351,7 @@ DIVERGENCES = {
     "Rince": (Rince(0.7, 0.2), lambda target, plan, pairing: formulas.rince_divergence(target, plan, 0.7, 0.2)),
     "Energy": (ContrastiveEnergy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
     "Energy with its slope through the plan": (
-        ContrastiveEnergy(detach=False),
+        ContrastiveEnergy(detach_plan=False),
         lambda target, plan, pairing: ((target - plan) * cost_of(pairing)).sum(),
     ),
     "PlanUniformity": (PlanUniformity(), lambda target, plan, pairing: formulas.plan_uniformity(pairing, plan)),
@@ -384,7 +384,9 @@ def test_divergences(divergence, plan, layout, backend):
 def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, backend):
     z0, z1 = (z[:5, :3].double() for z in views())
     z1[1] = torch.linalg.cross(z0[0], z0[1])  # pairs whose cost is 0, where its slope is not
-    loss = Objective(Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), ContrastiveEnergy(detach=False))
+    loss = Objective(
+        Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), ContrastiveEnergy(detach_plan=False)
+    )
     unit = torch.nn.functional.normalize if cost == "negative-cosine" else torch.clone
 
     def written(z):

@@ -61,7 +61,7 @@ def test_rejects_invalid_rankings():
         contraport.cosent()(*z, weights=GRADES, reduction="none")
     with raises_usage_error("negatives.conflict"):
         contraport.cosent()(*z, weights=GRADES, negatives=z[0])
-    with raises_usage_error("absolute.*"):
+    with raises_usage_error("absolute_scores.*"):
         contraport.PairRanking("yes")
 
 

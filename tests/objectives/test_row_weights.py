@@ -96,7 +96,7 @@ DIVERGENCES = {
     "quadratic": (Tsallis(mass_constraint="rows"), FenchelYoung()),
     "cost": (Free(), TargetCost()),
     "energy": (Rows(), ContrastiveEnergy()),
-    "energy, not held": (Rows(), ContrastiveEnergy(detach=False)),
+    "energy, not held": (Rows(), ContrastiveEnergy(detach_plan=False)),
     "quadratic energy": (Tsallis(mass_constraint="rows"), ContrastiveEnergy()),
 }
 

@@ -51,7 +51,7 @@ def test_single_precision_is_as_good_as_its_logits(order, columns):
     cost = 1 - F.normalize(x.double()) @ F.normalize(y.double()).T
     for temperature in TEMPERATURES:
         exact = shares(-cost / temperature, order)
-        (plan,) = cp.Tsallis(order, conditional=True)(Geometry(Gibbs("cosine", temperature)(x, y)))
+        (plan,) = cp.Tsallis(order, regularizes_row_shares=True)(Geometry(Gibbs("cosine", temperature)(x, y)))
         found = ROWS * plan.dense().double()
         torch.testing.assert_close(found.sum(1), torch.ones(ROWS).double(), rtol=0, atol=4e-6)
         # The logits themselves are rounded, and a sharp plan follows them.

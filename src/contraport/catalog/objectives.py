@@ -23,6 +23,7 @@ from contraport.errors import (
     check_name,
     check_nonnegative,
     check_positive,
+    check_type,
     is_number,
     rename_argument,
     unknown_name_error,
@@ -537,10 +538,13 @@ def pairwise(
     check_positive("c", c)
     has_temperature = False
     if phi is not None and psi is not None:
+        for name, function in (("phi", phi), ("psi", psi)):
+            check_type(name, function, Callable, "torch.exp")
         divergence: Divergence = cp.objectives.PairwiseSum(phi, psi)
     else:
-        chosen = _get_choice("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
-        has_temperature, divergence = chosen.accepts_temperature, chosen.build_divergence(epsilon, c)
+        build = _get_choice("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
+        divergence = build(epsilon, c)
+        has_temperature = isinstance(divergence, cp.objectives.Pairwise) and divergence.times_temperature
     good = has_temperature or temperature is None
     check(good, f"temperature: does not apply to {preset or 'phi and psi'}, which have none.", "conflict")
     kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if has_temperature else 1.0)
@@ -586,6 +590,9 @@ def alpha_cl(
     -1.0
     """
     check_positive("p", p)
+    check_boolean("detach", detach)
+    if phi is not None:
+        check_type("phi", phi, Callable, "torch.log1p")
     check(is_number(gamma) and 1 < gamma < math.inf, f"gamma: must be a finite number > 1, got {gamma!r}.")
     applies = {
         "p": (p == 4, ("direct",)),
@@ -603,8 +610,11 @@ def alpha_cl(
     check(good, f"temperature: must be at least {minimum:.3g} with phi, got {temperature!r}.", "range")
     weights: dict[str, Callable[[], tuple[Kernel, Constraint]]] = {
         "entropy": lambda: (cp.Gibbs("cosine", temperature), cp.Rows()),
-        "square": lambda: (cp.Gibbs("cosine", temperature / 2), cp.Tsallis(2, conditional=True)),
-        "inverse": lambda: (cp.Gibbs("cosine", gamma * temperature), cp.Tsallis(1 - gamma, conditional=True)),
+        "square": lambda: (cp.Gibbs("cosine", temperature / 2), cp.Tsallis(2, regularizes_row_shares=True)),
+        "inverse": lambda: (
+            cp.Gibbs("cosine", gamma * temperature),
+            cp.Tsallis(1 - gamma, regularizes_row_shares=True),
+        ),
         "inverse-shifted": lambda: (cp.RationalQuadratic("cosine", temperature, power=1 / gamma), cp.Rows()),
         "direct": lambda: (cp.Gibbs("cosine", temperature, power=p / 2), cp.Rows() if normalize else cp.Free()),
         "uniform": lambda: (cp.RationalQuadratic("cosine", temperature, power=0), cp.Rows()),
@@ -768,6 +778,7 @@ def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
     >>> round(dclw(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3069
     """
+    check_positive("sigma", sigma)
     kernel, alignment = cp.Gibbs("negative-cosine", temperature), cp.LogKernelAttraction(sigma)
     return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSumKernel(), {alignment: 1.0})
 
@@ -787,7 +798,7 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
     >>> round(gte(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     1.2446
     """
-    kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.LogSumKernel(pooled=True)
+    kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.LogSumKernel(pooled_over_views=True)
     return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAttraction(): 1.0})
 
 
@@ -1006,7 +1017,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     0.6931
     """
     layout, kernel = cp.PhaseShift(cp.Cross(symmetric=False)), cp.Gibbs("negative-cosine", temperature)
-    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking(absolute=True))
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking(absolute_scores=True))
 
 
 @register_objective(

@@ -200,8 +200,9 @@ def transport(
     message = f"constraint: must be Balanced, Unbalanced, Rows, Columns, Exact or Tsallis, got {constraint!r}."
     check(isinstance(constraint, SinkhornConstraint | Exact | Tsallis), message, "type")
     if isinstance(constraint, Tsallis):
-        message = f"constraint: must have an order above 0 and no conditional for transport, got {constraint!r}."
-        check(constraint.order > 0 and not constraint.conditional, message)
+        required = "an order above 0 and regularizes_row_shares=False"
+        message = f"constraint: must have {required} for transport, got {constraint!r}."
+        check(constraint.order > 0 and not constraint.regularizes_row_shares, message)
         check(isinstance(kernel, Gibbs), f"kernel: must be Gibbs with Tsallis, got {kernel!r}.", "conflict")
         if constraint.order == 1:
             entropic = constraint.build_entropic_limit()

@@ -184,8 +184,8 @@ class TsallisProblem(HostLoop):
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
-@accept_deprecated_keywords(mass_constraint="over")
-@keep_deprecated_attributes(over="mass_constraint")
+@accept_deprecated_keywords(mass_constraint="over", regularizes_row_shares="conditional")
+@keep_deprecated_attributes(over="mass_constraint", conditional="regularizes_row_shares")
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):
     """Tsallis-regularized transport: plans whose entries are powers of the cost, sparse (sparsemax) at order 2.
@@ -199,12 +199,12 @@ class Tsallis(Constraint):
         order: at most 2.
         mass_constraint: ``"rows"``, every row has mass 1/N; ``"simplex"``, the total mass is 1; or ``"balanced"``, rows
             and columns have their marginals, for orders above 0 and on the whole matrix.
-        conditional: with ``"rows"``, regularize the shares within a row rather than its masses: for order 2,
+        regularizes_row_shares: with ``"rows"``, regularize the shares within a row, not its masses: for order 2,
             P_i N = sparsemax(-C_i / temperature) rather than sparsemax(-C_i N / temperature).
 
     Raises:
-        UsageError: the order is above 2, mass_constraint is unknown, or conditional is set without rows; in the call,
-            the order is so far below 0 that thresholds overflow.
+        UsageError: the order is above 2, mass_constraint is unknown, or regularizes_row_shares is set without
+            rows; in the call, the order is so far below 0 that thresholds overflow.
 
     Source: the regularizer G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016); the
     family, Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.3.
@@ -219,7 +219,7 @@ class Tsallis(Constraint):
 
     order: float = 2.0
     mass_constraint: str = "rows"
-    conditional: bool = False
+    regularizes_row_shares: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -229,8 +229,8 @@ class Tsallis(Constraint):
         message = f"order: must be above 0 with mass_constraint='balanced', got {self.order!r}."
         check(self.mass_constraint != "balanced" or self.order > 0, message)
         check(
-            self.mass_constraint == "rows" or not self.conditional,
-            "conditional: requires mass_constraint='rows'.",
+            self.mass_constraint == "rows" or not self.regularizes_row_shares,
+            "regularizes_row_shares: requires mass_constraint='rows'.",
             "conflict",
         )
 
@@ -261,7 +261,7 @@ class Tsallis(Constraint):
         """Solve for the plan from rows to columns. The mass of each row is fixed; for ``"simplex"``, only the total."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
-        logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
+        logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
         problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
         count, limit = problem.pairs_per_unit_mass, 0.9 * math.log(torch.finfo(like.dtype).max)

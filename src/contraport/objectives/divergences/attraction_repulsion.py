@@ -29,6 +29,7 @@ from contraport.objectives.divergences.divergence import (
 from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,20 +85,23 @@ class KernelAttraction(KernelDivergence):
         return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
 
+@accept_deprecated_keywords(weight_temperature="sigma")
+@keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of the positives by the log-kernel: minus the log of the kernel, summed over an item's view pairs.
+    """Attraction of the positives by the log-kernel: minus the log of the kernel's sum over an item's view pairs.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
     Args:
-        sigma: weight each of the n items by 2 - n softmax_i(s_i / sigma), detached, s_i the similarity of its views
-            (minus the cost): the least similar pairs count most. None weights all equally.
+        weight_temperature: weight each of the n items by 2 - n softmax_i(s_i / weight_temperature), detached, s_i the
+            similarity of its views (minus the cost): the least similar pairs count most. None weights all equally.
 
     Raises:
-        UsageError: sigma is not positive; in the call, the target plan is not given by its entries, as that of `Pairs`.
+        UsageError: weight_temperature is not positive; in the call, the target plan is not given by its entries, as
+            that of `Pairs`.
 
-    Source: Koromilas et al. (2025), MV-DHEL; with sigma, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
+    Source: Koromilas et al. (2025), MV-DHEL; with weights, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
 
     >>> import torch, contraport as cp
     >>> kernel, alignment = cp.Gibbs("negative-cosine", 0.5), cp.LogKernelAttraction()
@@ -108,11 +112,11 @@ class LogKernelAttraction(KernelDivergence):
 
     repels: ClassVar[bool] = False
 
-    sigma: float | None = None
+    weight_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        if self.sigma is not None:
-            check_positive("sigma", self.sigma)
+        if self.weight_temperature is not None:
+            check_positive("weight_temperature", self.weight_temperature)
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return for each row the attraction of its item, times the target mass of the row, (N,)."""
@@ -128,28 +132,32 @@ class LogKernelAttraction(KernelDivergence):
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()
-        if self.sigma is not None:
+        if self.weight_temperature is not None:
             with torch.no_grad():
                 has_pairs = pairs > 0
-                similarity = (total * (log_kernel.cost_unit / self.sigma)).masked_fill(~has_pairs, -torch.inf)
+                similarity = (total * (log_kernel.cost_unit / self.weight_temperature)).masked_fill(
+                    ~has_pairs, -torch.inf
+                )
                 weight = torch.where(has_pairs, 2 - has_pairs.sum() * similarity.softmax(0), 0)
             total = total * weight.detach()  # forward-mode differentiation ignores no_grad
         return -target.row_mass() * total[items]
 
 
+@accept_deprecated_keywords(absolute_scores="absolute")
+@keep_deprecated_attributes(absolute="absolute_scores")
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
     """Ranking loss of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)) over pairs i with a higher grade than j.
 
-    s_i is the log-kernel of the pair i of the target plan, and its grade is the weight of its row, ``weights=`` of the
-    call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.
+    s_i is the score of pair i of the target plan, its log-kernel, and its grade is the weight of its row, ``weights=``
+    of the call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.
 
     Args:
-        absolute: rank by the absolute value of the log-kernel, as AnglE does.
+        absolute_scores: rank by the absolute value of the score, as AnglE does.
 
     Raises:
-        UsageError: absolute is not a Boolean; in the call, weights are missing, or the target plan is not given by its
-            entries, as that of `Pairs`.
+        UsageError: absolute_scores is not a Boolean; in the call, weights are missing, or the target plan is not given
+            by its entries, as that of `Pairs`.
 
     Source: Huang et al. (2024), CoSENT: consistent sentence embedding via similarity ranking.
 
@@ -162,7 +170,7 @@ class PairRanking(KernelDivergence):
 
     repels: ClassVar[bool] = False
 
-    absolute: bool = False
+    absolute_scores: bool = False
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the loss of all pairs, a scalar."""
@@ -173,7 +181,7 @@ class PairRanking(KernelDivergence):
         if grades is None:
             raise UsageError("weights: required, the grade of each pair, such as its similarity.", kind="missing")
         scores = target.gather_log_kernel_entries(result.plan.scaled_negative_cost_kernel)
-        scores = scores.abs() if self.absolute else scores
+        scores = scores.abs() if self.absolute_scores else scores
         ascending, order = (-grades[target.rows]).sort(stable=True)  # the highest grade first
         scores = scores[order]
         num_higher = torch.searchsorted(ascending, ascending)
@@ -182,12 +190,14 @@ class PairRanking(KernelDivergence):
         return torch.cat([scores.new_zeros(1), scores + of_higher]).logsumexp(0)
 
 
+@accept_deprecated_keywords(pooled_over_views="pooled")
+@keep_deprecated_attributes(pooled="pooled_over_views")
 @dataclass(frozen=True, repr=False)
 class LogSumKernel(Divergence):
     """Log-denominator of InfoNCE: the log of the summed kernel over a row's compared pairs, averaged over rows.
 
     Args:
-        pooled: sum over the rows of an item, one per view, before the logarithm: one denominator per item.
+        pooled_over_views: sum over the rows of an item, one per view, before the logarithm: one denominator per item.
 
     Raises:
         UsageError: the constraint has column potentials; in the call, a single item.
@@ -202,7 +212,7 @@ class LogSumKernel(Divergence):
 
     depends_on_constraint: ClassVar[bool] = False
 
-    pooled: bool = False
+    pooled_over_views: bool = False
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         # Column potentials are only defined up to a factor, which row potentials compensate for; here nothing would.
@@ -213,7 +223,7 @@ class LogSumKernel(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         check_has_negatives(result)
         values = result.plan.log_row_mass() - result.plan.f
-        if self.pooled:
+        if self.pooled_over_views:
             pattern = result.block.pattern
             values = log_sum_exp_by_group(pattern.row_items, values, pattern.num_items)[pattern.row_items]
         return scale_rows_by_target_mass(result, values)
@@ -332,21 +342,21 @@ class VarianceHinge(KernelDivergence):
         )
 
 
+@accept_deprecated_keywords(detach_plan="detach", attracts_by_row_mass="paired", phi_of_sum="phi")
+@keep_deprecated_attributes(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
 @dataclass(frozen=True, repr=False)
 class ContrastiveEnergy(Divergence):
-    """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan.
-
-    It is <t, C> - <P, C>.
+    """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan, <t, C> - <P, C>.
 
     It is the encoder's side of a min-max game, in which the plan chooses the weights of the negatives.
 
     Args:
-        detach: detach the plan. With `Rows` the gradient is then temperature times that of KL.
-        paired: attract each row in proportion to the sum of its weights, sum_ij P_ij (C_i+ - C_ij), where that differs
-            from the target's; C_i+ is the cost of the positive of row i.
-        phi: a differentiable function of a tensor: with ``paired``, the weights of row i add up to
-            xi phi'(xi) / temperature, with xi = sum_j exp((C_i+ - C_ij) / temperature). With the plan of `Rows`,
-            detached, the gradient is that of phi(xi).
+        detach_plan: hold the plan fixed. With `Rows` the gradient is then temperature times that of KL.
+        attracts_by_row_mass: attract each row in proportion to its mass in the plan rather than in the target:
+            sum_ij P_ij (C_i+ - C_ij), with the cost C_i+ of the positive of row i.
+        phi_of_sum: differentiable function phi of the sum xi = sum_j exp((C_i+ - C_ij) / temperature), for the
+            constraint `Rows`: the weights of row i add up to xi phi'(xi) / temperature. With a detached plan the
+            gradient is that of phi(xi).
 
     Raises:
         UsageError: an argument has the wrong type; in the call, a single item in a layout that excludes the positives.
@@ -359,24 +369,24 @@ class ContrastiveEnergy(Divergence):
     -0.4239
     """
 
-    detach: bool = True
-    paired: bool = False
-    phi: Callable[[Tensor], Tensor] | None = None
+    detach_plan: bool = True
+    attracts_by_row_mass: bool = False
+    phi_of_sum: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.phi is not None:
-            check_type("phi", self.phi, Callable, "torch.log1p")
+        if self.phi_of_sum is not None:
+            check_type("phi_of_sum", self.phi_of_sum, Callable, "torch.log1p")
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
-        if self.phi is not None and not isinstance(constraint, Rows):
-            return f"phi of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
+        if self.phi_of_sum is not None and not isinstance(constraint, Rows):
+            return f"phi_of_sum of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
         return super().constraint_conflict_message(constraint)
 
     @property
     def has_temperature_gradient(self) -> bool:
         """True unless the plan is detached: the temperature gets its gradient through the plan alone."""
-        return not self.detach
+        return not self.detach_plan
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the energy of each row, (N,); 0 for rows without compared pairs."""
@@ -390,19 +400,19 @@ class ContrastiveEnergy(Divergence):
         return self._energy_per_row(result).masked_fill(empty, 0)
 
     def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return for each row the cost of the target minus the cost of the plan, (N,); `phi` weights the rows."""
+        """Return for each row the cost of the target minus that of the plan, (N,); `phi_of_sum` weights the rows."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
-        if self.paired:
+        if self.attracts_by_row_mass:
             share = torch.exp(plan.log_row_mass() - plan.log_target_row_marginal)
-            pull = (share.detach() if self.detach else share) * attraction
-        difference = pull - plan.row_cost(detach_plan=self.detach)
-        if self.phi is None:
+            pull = (share.detach() if self.detach_plan else share) * attraction
+        difference = pull - plan.row_cost(detach_plan=self.detach_plan)
+        if self.phi_of_sum is None:
             return difference
         distance = attraction / replace_zeros_by_one(result.target.row_mass())
         temperature = plan.scaled_negative_cost_kernel.temperature
         xi = torch.exp(distance / temperature + plan.log_target_row_marginal - plan.f)
         # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
-        slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]
+        slope: Tensor = torch.func.vjp(self.phi_of_sum, xi)[1](torch.ones_like(xi))[0]
         mass = xi * slope / temperature
-        return (mass.detach() if self.detach else mass) * difference
+        return (mass.detach() if self.detach_plan else mass) * difference

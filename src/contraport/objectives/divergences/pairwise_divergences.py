@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +41,10 @@ class Pairwise(KernelDivergence):
 
     Args:
         name: name of the loss.
-        phi: pointwise function of the log of the sum.
-        psi: the link log psi; None is psi = exp.
+        phi_of_log_sum: pointwise function phi of the log of the sum.
+        log_psi: link of the kernel, the log of psi; None is psi = exp.
         shift: added to the difference.
-        scaled: multiply the value by the kernel's temperature.
+        times_temperature: multiply the value by the kernel's temperature.
 
     Raises:
         UsageError: an argument has the wrong type; in the call, a single item.
@@ -54,22 +53,22 @@ class Pairwise(KernelDivergence):
     """
 
     name: str
-    phi: PointwiseFunction = field(repr=False)
-    psi: Link | None = field(default=None, repr=False)
+    phi_of_log_sum: PointwiseFunction = field(repr=False)
+    log_psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
-    scaled: bool = field(default=False, repr=False)
+    times_temperature: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_type("phi", self.phi, Callable, "torch.exp")
-        if self.psi is not None:
-            check_type("psi", self.psi, Link, "LogPower()")
+        check_type("phi_of_log_sum", self.phi_of_log_sum, Callable, "torch.exp")
+        if self.log_psi is not None:
+            check_type("log_psi", self.log_psi, Link, "LogPower()")
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
         check_has_negatives(result)
-        values = self.phi(_log_psi_row_sums(result, self.psi, self.shift))
-        if self.scaled:
+        values = self.phi_of_log_sum(_log_psi_row_sums(result, self.log_psi, self.shift))
+        if self.times_temperature:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
         return scale_rows_by_target_mass(result, values)
 
@@ -79,28 +78,28 @@ class PairwiseSum(KernelDivergence):
     """Pairwise loss of the sum itself, phi(sum_j psi(d_i^2 - d_ij^2)): psi may be negative, unlike in `Pairwise`.
 
     Args:
-        phi: pointwise function of the sum.
-        psi: pointwise function of the difference, differentiable almost everywhere.
+        phi_of_sum: pointwise function phi of the sum.
+        psi_of_difference: pointwise function psi of the difference, differentiable almost everywhere.
 
     Raises:
-        UsageError: phi or psi is not a function; in the call, a single item.
+        UsageError: an argument is not a function; in the call, a single item.
     """
 
-    phi: PointwiseFunction
-    psi: PointwiseFunction
+    phi_of_sum: PointwiseFunction
+    psi_of_difference: PointwiseFunction
 
     def __post_init__(self) -> None:
-        for name in ("phi", "psi"):
+        for name in ("phi_of_sum", "psi_of_difference"):
             check_type(name, getattr(self, name), Callable, "torch.exp")
 
     def __call__(self, result: BlockResult) -> Tensor:
         check_has_negatives(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_psi_row_sums(result, LogOfFunction(_PositiveOrNegativePart(self.psi, sign)), 0.0).exp()
+            _log_psi_row_sums(result, LogOfFunction(_PositiveOrNegativePart(self.psi_of_difference, sign)), 0.0).exp()
             for sign in (1, -1)
         )
-        return scale_rows_by_target_mass(result, self.phi(positive - negative))
+        return scale_rows_by_target_mass(result, self.phi_of_sum(positive - negative))
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,13 @@ class _PositiveOrNegativePart:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_psi_row_sums(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+def _log_psi_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
-    return row_log_sums(geometry.with_link(psi, row_bias=positive + shift))
+    return row_log_sums(geometry.with_link(log_psi, row_bias=positive + shift))
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.
@@ -131,9 +130,9 @@ def _log_sum_plus_epsilon(log_sum: Tensor, *, epsilon: float) -> Tensor:
     return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
-def _squared_relu(log_sum: Tensor) -> Tensor:
-    """Return max(0, log_sum)^2."""
-    return F.relu(log_sum).square()
+def _squared_relu(t: Tensor) -> Tensor:
+    """Return max(0, t)^2."""
+    return F.relu(t).square()
 
 
 def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
@@ -141,33 +140,19 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
     return torch.sigmoid(slope * t)
 
 
-class PairwisePreset(NamedTuple):
-    """Preset of a pairwise loss: a row of table 1 of the alpha-CL paper (Tian, 2022).
-
-    Attributes:
-        accepts_temperature: Whether the loss has a temperature.
-        build_divergence: Builds the divergence from the constants epsilon and c.
-    """
-
-    accepts_temperature: bool
-    build_divergence: Callable[[float, float], Pairwise | PairwiseSum]
-
-
-PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
-    "info_nce": PairwisePreset(
-        True, lambda e, c: Pairwise("info_nce", partial(_log_sum_plus_epsilon, epsilon=e), scaled=True)
+PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = {
+    "info_nce": lambda epsilon, c: Pairwise(
+        "info_nce", partial(_log_sum_plus_epsilon, epsilon=epsilon), times_temperature=True
     ),
-    "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", torch.positive)),
-    "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", torch.exp, LogPower(), e)),
-    "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", F.softplus, shift=e, scaled=True)),
-    "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", F.softplus)),
-    "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _squared_relu, shift=e)),
-    "sigmoid_pairs": PairwisePreset(
-        False, lambda e, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c)))
-    ),
-    "linear_pairs": PairwisePreset(False, lambda e, c: PairwiseSum(torch.clone, torch.clone)),
+    "mine": lambda epsilon, c: Pairwise("mine", torch.positive),
+    "triplet": lambda epsilon, c: Pairwise("triplet", torch.exp, LogPower(), epsilon),
+    "soft_triplet": lambda epsilon, c: Pairwise("soft_triplet", F.softplus, shift=epsilon, times_temperature=True),
+    "n_plus_1_tuplet": lambda epsilon, c: Pairwise("n_plus_1_tuplet", F.softplus),
+    "lifted_structured": lambda epsilon, c: Pairwise("lifted_structured", _squared_relu, shift=epsilon),
+    "sigmoid_pairs": lambda epsilon, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c))),
+    "linear_pairs": lambda epsilon, c: PairwiseSum(torch.clone, torch.clone),
 }
-"""Presets of pairwise losses by name: table 1 of the alpha-CL paper (Tian, 2022)."""
+"""Builders of pairwise losses from epsilon and c, by name: table 1 of the alpha-CL paper (Tian, 2022)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,8 +214,8 @@ class DebiasedContrastive(KernelDivergence):
         return a * torch.where(present, F.softplus(others - positive), 0)
 
 
-@accept_deprecated_keywords(mass_constraint="over")
-@keep_deprecated_attributes(over="mass_constraint")
+@accept_deprecated_keywords(mass_constraint="over", tangent_below="floor")
+@keep_deprecated_attributes(over="mass_constraint", floor="tangent_below")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
     """Loss of the quadratic regularizer in closed form (IOT-CL), whose implied plan may have negative entries.
@@ -238,15 +223,15 @@ class ClosedFormQuadratic(KernelDivergence):
     It takes no pass over all pairs.
 
     rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
-    over the compared pairs, n of them in a row and n^2 in all. Below a small floor the logarithm continues as its
+    over the compared pairs, n of them in a row and n^2 in all. Near 0 the logarithm continues as its
     tangent, so that value and gradient stay finite and still attract the pair.
 
     Args:
         mass_constraint: ``"rows"`` or ``"simplex"``.
-        floor: argument below which the logarithm continues as its tangent, positive.
+        tangent_below: argument below which the logarithm continues as its tangent, positive.
 
     Raises:
-        UsageError: mass_constraint is unknown, or the floor is not positive.
+        UsageError: mass_constraint is unknown, or tangent_below is not positive.
 
     Source: the losses L_G of inverse optimal transport for contrastive learning.
 
@@ -257,11 +242,11 @@ class ClosedFormQuadratic(KernelDivergence):
     """
 
     mass_constraint: str = "rows"
-    floor: float = 1e-3
+    tangent_below: float = 1e-3
 
     def __post_init__(self) -> None:
         check_name("mass_constraint", self.mass_constraint, ("rows", "simplex"))
-        check_positive("floor", self.floor)
+        check_positive("tangent_below", self.tangent_below)
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
@@ -274,7 +259,7 @@ class ClosedFormQuadratic(KernelDivergence):
         arguments = Plan(plan.kernel_geometry, level, None)
 
         def log_with_tangent(argument: Tensor) -> Tensor:
-            safe = argument.clamp_min(self.floor)  # below it the tangent continues, so that the gradient still attracts
-            return safe.log() + (argument - safe) / self.floor
+            safe = argument.clamp_min(self.tangent_below)  # the tangent continues there: the gradient still attracts
+            return safe.log() + (argument - safe) / self.tangent_below
 
         return -result.target.target_weighted_row_sums(arguments, log_with_tangent)
