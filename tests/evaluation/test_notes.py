@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from contraport.evaluation.notes import build_zero_width_notes
+from contraport.evaluation.notes import build_zero_width_interval_notes
 from contraport.metrics.intervals import MetricResult, bootstrap_medians
 
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
 def test_bound_covers_unseen_items(items: int) -> None:
-    (told,) = build_zero_width_notes(
+    (told,) = build_zero_width_interval_notes(
         {"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))}
     )
     assert told.startswith("Linear probe and kNN: all ")
@@ -33,4 +33,4 @@ def test_bound_covers_unseen_items(items: int) -> None:
     ids=["some are right", "no counts", "no mean", "one number"],
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:
-    assert build_zero_width_notes({"knn": finding}) == []
+    assert build_zero_width_interval_notes({"knn": finding}) == []

@@ -13,7 +13,7 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.page_samples import (
-    collect_cosine_arrays,
+    collect_cosine_matrix_arrays,
     collect_embedding_arrays,
     collect_page_arrays,
     project_to_2d_with_method,
@@ -56,10 +56,10 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = vectors(400, 3)
-    kept = collect_cosine_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    kept = collect_cosine_matrix_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert kept["cosines"].shape == (160, 160)
     assert kept["cosine_labels"].tolist() == sorted(kept["cosine_labels"])
-    assert "cosine_labels" not in collect_cosine_arrays(vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_cosine_matrix_arrays(vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:

@@ -124,7 +124,7 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
-        for position, title in zip(group.positions, group.list_titles(MAX_GROUP_NAMES), strict=False):
+        for position, title in zip(group.positions, group.list_first_titles(MAX_GROUP_NAMES), strict=False):
             print(f"    {title} (position {position})")
         if len(group.names) > MAX_GROUP_NAMES:
             print(f"    ... and {len(group.names) - MAX_GROUP_NAMES:,} more")

@@ -74,7 +74,7 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
 
 @torch.random.fork_rng(devices=[])
 def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
-    """Return the features of the items that `options` select.
+    """Embed items and return their features; the options select the run, the data and the view.
 
     With `output_function` they are the values ``(b, F)`` of ``output_function(model, *inputs)`` for each block of
     items, where `model` is that of ``options.view``. Only the values of all items are in memory.
@@ -170,7 +170,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     has_own_keys = all(dataset.entity_ids is not None or len(dataset.shapes) == 1 for dataset in datasets)
     if view is not None:
         positions = [resolve_view_position(dataset, whole, options.view) for dataset in datasets]
-        datasets = _select_distinct_views(datasets, positions, view)
+        datasets = _select_view_of_distinct_items(datasets, positions, view)
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output_function is None else partial(output_function, model)
@@ -220,12 +220,14 @@ def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -
     return [loader.load(options.data, split) for split in splits]
 
 
-def _select_distinct_views(datasets: Sequence[Dataset], positions: Sequence[int], view: str) -> list[Dataset]:
-    """Select the view at a position of each dataset; of items that share it, only the first is kept.
+def _select_view_of_distinct_items(
+    datasets: Sequence[Dataset], view_positions: Sequence[int], view_name: str
+) -> list[Dataset]:
+    """Select one view of each dataset, at its position there; of items that share the view, only the first is kept.
 
     In a stream all are kept, as duplicates are unknown.
     """
-    repeated = [dataset.select_views([position]) for dataset, position in zip(datasets, positions, strict=True)]
+    repeated = [dataset.select_views([position]) for dataset, position in zip(datasets, view_positions, strict=True)]
     distinct = [dataset.drop_duplicates() for dataset in repeated]
     seen, ids = distinct[0].entity_ids, distinct[-1].entity_ids
     if len(distinct) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
@@ -233,7 +235,7 @@ def _select_distinct_views(datasets: Sequence[Dataset], positions: Sequence[int]
         distinct = distinct[:1] if len(new) == 0 else [distinct[0], distinct[1].subset(new)]
     is_any_stream = any(isinstance(dataset, Stream) for dataset in datasets)
     if not is_any_stream and (count := sum(map(len, repeated)) - sum(map(len, distinct))) > 0:
-        log.info("items left out, as an earlier one has the same %s: %d", view, count)
+        log.info("items left out, as an earlier one has the same %s: %d", view_name, count)
     return distinct
 
 
@@ -258,7 +260,7 @@ def _select_process_datasets(datasets: Sequence[Dataset], rank: int, processes: 
 def _add_batch_to_buffer(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
-    """Add a batch to the buffer, with its shortened texts.
+    """Add a batch to the buffer; texts of items are shortened and stored beside the features.
 
     Texts describe items that have keys; without keys in the data, or with `use_texts_as_keys`, they are the keys.
     """

@@ -36,7 +36,7 @@ from contraport.evaluation.notes import (
     build_sampled_metric_notes,
     build_skipped_metric_notes,
     build_unseen_class_notes,
-    build_zero_width_notes,
+    build_zero_width_interval_notes,
     find_verdict_text,
 )
 from contraport.evaluation.page_samples import (
@@ -222,7 +222,7 @@ def _build_evaluation(
         *build_run_notes(loaded, baselines.get("raw"), results["trained"]),
         *build_unseen_class_notes(loaded, results["trained"]),
         *build_sampled_metric_notes(results["trained"], test_items=len(loaded.test)),
-        *build_zero_width_notes(results["trained"]),
+        *build_zero_width_interval_notes(results["trained"]),
         *build_alignment_uniformity_notes(rows, differences),
         *plan_notes,
     ]

@@ -59,11 +59,11 @@ def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -
         yield epoch, loaded
 
 
-def build_initial_objective(settings: Settings) -> Loss:
-    """Build the objective of a run as at the start of training, to draw its transport plan of test items.
+def build_evaluable_objective(settings: Settings) -> Loss:
+    """Build the objective of a run as at the start of training, to compute its transport plan of test items.
 
     Raises:
-        UsageError: the plan cannot be drawn; the message is a note of the evaluation.
+        UsageError: it has no such plan; the message is a note of the evaluation.
     """
     check(settings.objective is not None, "No plan is drawn: the run decodes views and compares no items.", "no_plan")
     message = "No plan is drawn: the objective was an object, which the run folder does not store."
@@ -141,7 +141,7 @@ class LoadedRun:
         check_views_fit_model(model, train, views)
         initial = final = no_plan_note = None
         try:
-            initial = build_initial_objective(settings)
+            initial = build_evaluable_objective(settings)
             final = copy_objective_at_epoch(initial, run, settings, epochs)
         except UsageError as error:
             no_plan_note = str(error)

@@ -123,7 +123,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> l
     return [f"On a random sample of the {test_items:,} test items: {'; '.join(parts)}."] if parts else []
 
 
-def build_zero_width_notes(results: EncoderResults) -> list[str]:
+def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -131,7 +131,7 @@ def build_zero_width_notes(results: EncoderResults) -> list[str]:
     Pearson, 1934, "The use of confidence or fiducial limits").
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
-    >>> print(*build_zero_width_notes(results))
+    >>> print(*build_zero_width_interval_notes(results))
     kNN: all 24 test items have the same value, so the interval has no width. Up to 12% of new items may differ.
     """
     unanimous: dict[str, MetricResult] = {}
@@ -160,9 +160,9 @@ def build_alignment_uniformity_notes(
     """
     before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
     metrics = collect_metrics_from_rows([rows["trained"].keys() & {"alignment", "uniformity"}])
-    if before is None or not (worse := _list_changes_from_baseline(rows, differences, before, metrics, worse=True)):
+    if before is None or not (worse := _list_change_sentences(rows, differences, before, metrics, worse=True)):
         return []
-    better = _list_changes_from_baseline(rows, differences, before, metrics, worse=False)
+    better = _list_change_sentences(rows, differences, before, metrics, worse=False)
     return [" ".join([*worse, *better])]
 
 
@@ -236,10 +236,10 @@ def _find_encoder_verdict(
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _list_changes_from_baseline(
+def _list_change_sentences(
     rows: _ValuesByEncoder, differences: DifferencesByBaseline, baseline: str, metrics: Sequence[Metric], *, worse: bool
 ) -> list[str]:
-    """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
+    """Return a sentence about each metric that is worse (or better) for the trained encoder than for the baseline."""
     after, before, intervals = rows["trained"], rows[baseline], differences.get(baseline, {})
     changes = []
     for metric in metrics:

@@ -43,10 +43,10 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
     test, positions = context.test, choose_subsample_positions(len(context.test), 1_000)
-    arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_arrays(
+    arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
         test, context.test_features
     )
-    arrays |= _compute_item_loss_arrays(context, positions) | _compute_mismatch_score_arrays(context, positions)
+    arrays |= _compute_item_loss_arrays(context, positions) | _compute_suspicion_arrays(context, positions)
     if has_probe:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
@@ -86,8 +86,8 @@ def collect_item_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -
     return arrays
 
 
-def collect_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
-    """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
+def collect_cosine_matrix_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
+    """Return the matrix of pairwise cosines of a subsample of items, sorted by label, and the labels of these items."""
     positions = choose_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
@@ -111,7 +111,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
     return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
 
 
-def _compute_mismatch_score_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
+def _compute_suspicion_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
     """Compute a mismatch score from 0 to 1 for each item at `positions` of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for

@@ -62,9 +62,9 @@ class DuplicateGroup(NamedTuple):
     names: tuple[str, ...]
     descriptions: tuple[str, ...] = ()
 
-    def list_titles(self, max_items: int) -> list[str]:
-        """List the names of the first items, each with its description in the same line."""
-        names = self.names[:max_items]
+    def list_first_titles(self, count: int) -> list[str]:
+        """List the names of at most `count` items of the group, each followed by the description of the item."""
+        names = self.names[:count]
         described = zip(names, self.descriptions, strict=False)
         return [f"{name}: {text}" for name, text in described] if self.descriptions else list(names)
 
@@ -115,7 +115,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         rows = []
         for number, group in enumerate(self, start=1):
             more = len(group.names) - MAX_GROUP_NAMES
-            first = "; ".join(group.list_titles(MAX_GROUP_NAMES)) + (f" and {more:,} more" if more > 0 else "")
+            first = "; ".join(group.list_first_titles(MAX_GROUP_NAMES)) + (f" and {more:,} more" if more > 0 else "")
             rows.append({"group": str(number), "items": str(len(group.names)), "names": first})
         return rows
 
@@ -153,7 +153,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels = _label_groups_by_index(index, threshold, nearest)
-    pairs, cosines = nearest.pair_indices_and_cosines()
+    pairs, cosines = nearest.distinct_pairs_and_cosines()
     below = cosines < threshold - COSINE_ROUNDING_ERROR
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
@@ -268,12 +268,12 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Store `others` as the nearest items of `rows`, which are distinct, wherever the cosine is larger."""
+        """Store the items `others` as nearest to the distinct items `rows`, wherever the cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def pair_indices_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
+    def distinct_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)

@@ -69,7 +69,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
     trusted, partners = (
-        (None, None) if options.audit is None else _read_trusted_mask_and_partners(Path(options.audit), dataset)
+        (None, None) if options.audit is None else _read_mask_and_better_partners(Path(options.audit), dataset)
     )
     ids = dataset.content_ids
     mined = mine_hard_negatives(
@@ -117,7 +117,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     return dataset
 
 
-def _read_trusted_mask_and_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
+def _read_mask_and_better_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
     """Read an audit: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
     file = folder / "pairs.csv"
     check_existing_file("audit", file)
@@ -144,7 +144,7 @@ def _read_trusted_mask_and_partners(folder: Path, dataset: Dataset) -> tuple[Ten
 
 def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
     """Build the table of anchors, positives and negatives, as texts, keys or row numbers, for other trainers."""
-    anchors, positives = (_build_view_column(dataset, view) for view in (anchor, positive))
+    anchors, positives = (_build_text_or_key_column(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
     if layout == "triplet":
@@ -157,7 +157,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
     return pa.table(table | {name: positives.take(pa.array(column.numpy())) for name, column in columns.items()})
 
 
-def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
+def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
     """Build a table column of the items of a view: their texts; keys or row numbers for other items."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))

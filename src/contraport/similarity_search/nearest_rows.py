@@ -111,7 +111,7 @@ def top_scores_and_indices(
     count: int,
     *,
     candidates: np.ndarray | None = None,
-    prior: Tensor | None = None,
+    bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the largest cosine similarities between a query and rows, and the indices of these rows.
 
@@ -122,7 +122,7 @@ def top_scores_and_indices(
         features: ``(n, F)``.
         count: number of rows to return, at most all.
         candidates: sorted indices of the only rows to search; default: all.
-        prior: added to the similarity of each row, ``(n,)`` float32; default: nothing.
+        bonuses: numbers added to the similarities, ``(n,)`` float32; default: none.
 
     >>> top_scores_and_indices(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
@@ -133,7 +133,7 @@ def top_scores_and_indices(
     for first in range(0, len(rows), BLOCK_ROWS):
         block = rows[first : first + BLOCK_ROWS]
         cosines = normalize_rows(features[block], query.device, first_item=int(block[0])) @ query
-        best = torch.cat([best, cosines if prior is None else cosines + prior[block].to(query.device)])
+        best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query.device)])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
         order = best.argsort(descending=True, stable=True)[:count]
         best, places = best[order], places[order]
@@ -147,10 +147,10 @@ class FeatureIndex:
     faiss_index: Any
     features: np.ndarray
 
-    def candidate_indices(self, query: Tensor, min_count: int) -> np.ndarray:
-        """Return sorted candidate rows of a query ``(F,)``: most of its `min_count` nearest rows, and some others."""
+    def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
+        """Return sorted candidate rows of a query ``(F,)``: most of its `count` nearest rows, and some others."""
         rows = normalize_rows(query.cpu().numpy()[None], "cpu").numpy()
-        _, places = self.faiss_index.search(rows, min(10 * min_count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(10 * count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -63,7 +63,7 @@ class Neighbor(NamedTuple):
         position: position of the item among the features, from 0.
         name: key of the item, or else its split and row in the source.
         similarity: cosine similarity between the item and the query, or their similarity by a kernel of sets; plus the
-            prior of popularity, if the search has one.
+            bonus for popularity, if the search has one.
         class_name: name of the class of the item; None if it has no class.
         description: beginning of the text of the item; None if it has none, or the text is its name.
         row: row of the item in its data, from 0, as stored with the features; for an array the position.
@@ -171,16 +171,16 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     else:
         warn_of_pooled_sets(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    prior = _find_popularity_prior(options, run, model, features)
-    nearest = _find_nearest_items(options, features, query, prior=prior)
+    bonuses = _find_popularity_bonuses(options, run, model, features)
+    nearest = _find_nearest_items(options, features, query, bonuses=bonuses)
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(
-        options, features, result, measure="cosine similarity" if prior is None else "similarity and popularity"
+        options, features, result, measure="cosine similarity" if bonuses is None else "similarity and popularity"
     )
     return result
 
 
-def _find_popularity_prior(
+def _find_popularity_bonuses(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
     """Return a bonus for each item by the number of its training pairs, ``(n,)``; None if `popularity` is 0."""
@@ -203,8 +203,8 @@ def _find_popularity_prior(
         ids = torch.arange(len(rows))
         counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
-    prior: Tensor = options.popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
-    return prior
+    bonuses: Tensor = options.popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
+    return bonuses
 
 
 def _nearest_items_by_sets(
@@ -231,9 +231,9 @@ def _nearest_items_by_sets(
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
     compared = _embed_items(run, options, view, compare)
-    prior = _find_popularity_prior(options, run, model, compared)
+    bonuses = _find_popularity_bonuses(options, run, model, compared)
     scores = torch.from_numpy(compared.features[:, 0])
-    similarities, places = (scores if prior is None else scores + prior).sort(descending=True, stable=True)
+    similarities, places = (scores if bonuses is None else scores + bonuses).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(options, compared, result, measure="similarity by their sets of vectors")
@@ -252,7 +252,7 @@ def _find_nearest_items(
     query: Tensor,
     *,
     exclude: int | None = None,
-    prior: Tensor | None = None,
+    bonuses: Tensor | None = None,
 ) -> list[Neighbor]:
     """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates, count = None, options.top + 1
@@ -260,7 +260,9 @@ def _find_nearest_items(
         warn_of_slow_search(features.features)
     else:
         candidates = load_or_build_index(features.features, Path(options.index)).candidate_indices(query, count)
-    similarities, places = top_scores_and_indices(query, features.features, count, candidates=candidates, prior=prior)
+    similarities, places = top_scores_and_indices(
+        query, features.features, count, candidates=candidates, bonuses=bonuses
+    )
     nearest = _list_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]
 
@@ -361,7 +363,7 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
 def _embed_query(
     options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
-    """Embed the query with the encoder of one view of the run, ``(F,)``; if `view` is None, as an item of all views."""
+    """Embed the query with the encoder of one view of the run, ``(F,)``; without `view`, with that of whole items."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
