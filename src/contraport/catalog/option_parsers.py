@@ -10,13 +10,13 @@ from contraport.errors import check, check_integer, check_name, is_number, unkno
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
-SCALED_NOISE_NAMES = ("scaled-noise", "noise")
-"""Names of the noise in units of each feature's standard deviation; ``noise`` is the name in older runs."""
+SCALED_NOISE_AUGMENTS = ("scaled-noise", "noise")
+"""Names of the noise augmentation in units of each feature's deviation; ``noise`` is its name in older runs."""
 ISOTROPIC_NOISE_AUGMENT = "isotropic-noise"
-"""Name of the noise of equal deviation in all features, in units of the root mean square of theirs."""
+"""Name of the noise augmentation in one unit for all features: the root mean square of the feature deviations."""
 MAX_STRENGTH_BY_AUGMENT = {
     ISOTROPIC_NOISE_AUGMENT: math.inf,
-    **dict.fromkeys(SCALED_NOISE_NAMES, math.inf),
+    **dict.fromkeys(SCALED_NOISE_AUGMENTS, math.inf),
     "mixup": 1.0,
 }
 """Largest strength of each augmentation that accepts a strength."""

@@ -135,12 +135,12 @@ def run_cell_job(job: CellJob) -> JobResult | None:
     try:
         # The lock of the run itself is released after its training, before the evaluation.
         with lock_folder(job.run_folder.parent, "compare", name=f"{job.run_folder.name}.lock.json"):
-            return job.saved_result or _train_and_evaluate(job)
+            return job.saved_result or _train_evaluate_and_save(job)
     except FolderInUseError:
         return None
 
 
-def _train_and_evaluate(job: CellJob) -> JobResult:
+def _train_evaluate_and_save(job: CellJob) -> JobResult:
     """Train (or resume) and evaluate a cell, and return the result; write it to a file unless settings were refused."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}

@@ -17,7 +17,7 @@ from contraport.plots.figure_setup import SERIES_COLORS
 from contraport.runs import MetricsRow, Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_run_folder
 
-LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly dash styles, by index of the run
+PLOTLY_DASH_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # by position of the run
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ReportedRun:
     @property
     def line_dash(self) -> str:
         """Plotly dash style of the run's lines in all figures, so that runs are distinguished without color."""
-        return LINE_STYLES[self.position % len(LINE_STYLES)]
+        return PLOTLY_DASH_STYLES[self.position % len(PLOTLY_DASH_STYLES)]
 
     @property
     def data_name(self) -> str:

@@ -15,7 +15,7 @@ from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.option_parsers import (
     AUGMENT_STRENGTHS,
     ISOTROPIC_NOISE_AUGMENT,
-    SCALED_NOISE_NAMES,
+    SCALED_NOISE_AUGMENTS,
     AugmentSpec,
     parse_augment,
 )
@@ -310,7 +310,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
     if augment.name == ISOTROPIC_NOISE_AUGMENT:
         return Noise(std.square().mean().sqrt(), **strength)
-    if augment.name in SCALED_NOISE_NAMES:
+    if augment.name in SCALED_NOISE_AUGMENTS:
         return Noise(std, **strength)
     if len(shape) == 2:
         return SeriesTransform(SERIES_STRENGTHS[augment.name], mean, std)

@@ -186,7 +186,7 @@ def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
     return values
 
 
-_BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
+_DASH_STYLE_BY_BASELINE = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
 
 
 def build_robustness_section(assets: PageAssets) -> Section | None:
@@ -211,7 +211,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
     if not curves:
         return None
     dash_names = {"dot": "dotted", "dash": "dashed"}
-    baselines = [f"{BASELINE_TITLES[row]} ({dash_names[_BASELINE_DASHES[row]]})" for row in rows[1:]]
+    baselines = [f"{BASELINE_TITLES[row]} ({dash_names[_DASH_STYLE_BY_BASELINE[row]]})" for row in rows[1:]]
     groups = build_metric_tables(assets.runs, metrics)
     values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
     return Section("robustness", "Robustness", values_by_name)
@@ -229,7 +229,7 @@ def draw_corruption_curves(
     gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
     sources: list[tuple[ReportedRun, str, dict[str, Any]]] = []
     for row in _list_equal_baselines(runs):
-        line = {"color": MUTED_COLOR, "width": 1.2, "dash": _BASELINE_DASHES[row]}
+        line = {"color": MUTED_COLOR, "width": 1.2, "dash": _DASH_STYLE_BY_BASELINE[row]}
         sources.append((runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": line}))
     sources += [(run, "trained", {}) for run in runs]
     lines = []
@@ -254,6 +254,6 @@ def _parse_severity(metric: Metric) -> int:
 
 def _list_equal_baselines(runs: Sequence[ReportedRun]) -> list[str]:
     """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
-    values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
+    values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _DASH_STYLE_BY_BASELINE}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
     return shared if len({run.data_name for run in runs}) == 1 else []
