@@ -194,18 +194,17 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: X: the items of a list must have one shape, got 2: (3, 20), (3, 30); cut or pad ...
     """
-    shapes = list(dict.fromkeys(map(_describe_shape, items)))
+    shapes: list[str] = []
+    for item in items:
+        try:
+            shape = str(tuple(np.shape(item)))
+        except ValueError:  # rows of unequal lengths
+            shape = "a ragged one"
+        if shape not in shapes:
+            shapes.append(shape)
     shown = ", ".join(shapes[:3]) + (", ..." if len(shapes) > 3 else "")
     message = f"{argument}: the items of a list must have one shape, got {len(shapes)}: {shown}; cut or pad them. "
     check(len(shapes) <= 1, message + "Views of the same items are given as a tuple or as a dict by name.", "shape")
-
-
-def _describe_shape(item: Any) -> str:
-    """Return the shape of an item as text."""
-    try:
-        return str(tuple(np.shape(item)))
-    except ValueError:  # rows of unequal lengths
-        return "a ragged one"
 
 
 def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = True) -> Tensor:

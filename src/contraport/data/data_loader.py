@@ -342,38 +342,28 @@ class StreamLoader:
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
             self._read = skipped
         while self._read < last:
-            batch = _next_batch_or_shared_error(self._iterator) if self._split_over_processes else next(self._iterator)
+            batch, failure = None, None
+            try:
+                batch = next(self._iterator)
+            except UsageError as error:
+                failure = error
+            if self._split_over_processes:
+                # All processes raise the error of one: otherwise the others would wait for it forever.
+                failure = distributed.first_non_none_across_ranks(failure)
+            if failure is not None:
+                raise failure
+            assert batch is not None
             self._read += 1
-            yield _select_local_part(batch) if self._split_over_processes else batch
+            if self._split_over_processes:
+                part = _local_slice(len(batch.ids))
+                batch = batch._replace(
+                    views=tuple(view[part] for view in batch.views),
+                    labels=None if batch.labels is None else batch.labels[part],
+                    keys=None if batch.keys is None else batch.keys[part],
+                    ids=batch.ids[part],
+                )
+            yield batch
 
     def close(self) -> None:
         """Release the iterator over the stream."""
         self._iterator = None
-
-
-def _next_batch_or_shared_error(batches: Iterator[Batch]) -> Batch:
-    """Return the next batch of a stream that all processes read; raise in all of them the error of one.
-
-    Otherwise the other processes would wait for that process forever.
-    """
-    batch, failure = None, None
-    try:
-        batch = next(batches)
-    except UsageError as error:
-        failure = error
-    failed = distributed.first_non_none_across_ranks(failure)
-    if batch is None or failed is not None:
-        assert failed is not None
-        raise failed
-    return batch
-
-
-def _select_local_part(batch: Batch) -> Batch:
-    """Return the items of a global batch that this process holds."""
-    part = _local_slice(len(batch.ids))
-    return batch._replace(
-        views=tuple(view[part] for view in batch.views),
-        labels=None if batch.labels is None else batch.labels[part],
-        keys=None if batch.keys is None else batch.keys[part],
-        ids=batch.ids[part],
-    )

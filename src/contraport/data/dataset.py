@@ -358,7 +358,21 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
         if is_text_shape(self.shapes[view]):
             return [], []
-        return _compute_mean_and_std(self._iterate_sampled_views(view))
+        shift: Tensor | float = 0.0
+        total: Tensor | float = 0.0
+        square: Tensor | float = 0.0
+        count = 0
+        for number, items in enumerate(self._iterate_sampled_views(view)):
+            values = _flatten_channels(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
+            if number == 0:
+                shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
+            values = values - shift
+            total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
+        offset, square = torch.as_tensor(total) / count, torch.as_tensor(square) / count
+        mean = offset + torch.as_tensor(shift).flatten()
+        std = (square - offset.square()).clamp(min=0).sqrt()
+        std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
+        return mean.tolist(), std.tolist()
 
     def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
@@ -399,25 +413,6 @@ def _renumber_codes_and_names(
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))
     return torch.tensor([joined.index(name) for name in names])[codes], joined
-
-
-def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]]:
-    """Compute the mean and the standard deviation of each channel over blocks of items ``(b, channels, ...)``."""
-    shift: Tensor | float = 0.0
-    total: Tensor | float = 0.0
-    square: Tensor | float = 0.0
-    count = 0
-    for number, items in enumerate(blocks):
-        values = _flatten_channels(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
-        if number == 0:
-            shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
-        values = values - shift
-        total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
-    offset, square = torch.as_tensor(total) / count, torch.as_tensor(square) / count
-    mean = offset + torch.as_tensor(shift).flatten()
-    std = (square - offset.square()).clamp(min=0).sqrt()
-    std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
-    return mean.tolist(), std.tolist()
 
 
 def _flatten_channels(items: Tensor) -> Tensor:

@@ -104,7 +104,18 @@ class Stream(Dataset):
         items = enumerate(item for number in passes for item in self.items(number))
         rest = itertools.islice(items, skipped_batches * batch_size, None)
         while chosen := list(itertools.islice(rest, batch_size)):
-            yield self._collate(chosen)
+            labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
+            labelled = self.labels is not None
+            missing = next((number for number, item in chosen if labelled and item.label is None), None)
+            check(missing is None, f"data: {self.name}: item {missing} has no label, others have.", "missing_label")
+            views = zip(*(item.views for _, item in chosen), strict=True)
+            yield Batch(
+                views=tuple(concatenate_batches(parts) for parts in views),
+                labels=torch.tensor(labels) if labelled else None,
+                domains=None,
+                ids=torch.tensor([number for number, _ in chosen]),
+                keys=None if None in keys else tuple(map(str, keys)),
+            )
 
     def replace_fields(self, **changes: Any) -> NoReturn:
         """Raise `UsageError`: the items of a stream cannot be changed."""
@@ -118,20 +129,6 @@ class Stream(Dataset):
         message = f"item {position}: must have views of shapes {self.shapes} like earlier items, got {shapes}"
         check(shapes == self.shapes, f"data: {self.name}: {message}; image_size resizes images.", "shape")
         return parsed
-
-    def _collate(self, chosen: list[tuple[int, ParsedItem]]) -> Batch:
-        """Combine parsed items, each with its position in the stream, into a batch."""
-        labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
-        labelled = self.labels is not None
-        missing = next((number for number, item in chosen if labelled and item.label is None), None)
-        check(missing is None, f"data: {self.name}: item {missing} has no label, others have.", "missing_label")
-        return Batch(
-            views=tuple(concatenate_batches(parts) for parts in zip(*(item.views for _, item in chosen), strict=True)),
-            labels=torch.tensor(labels) if labelled else None,
-            domains=None,
-            ids=torch.tensor([number for number, _ in chosen]),
-            keys=None if None in keys else tuple(map(str, keys)),
-        )
 
 
 def check_no_stream(dataset: Dataset) -> None:

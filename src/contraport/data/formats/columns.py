@@ -99,7 +99,10 @@ def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.nd
     good = _is_number(column.type)
     check(good, f"{_describe_column(where, name)}: must be numbers, got {column.type}.", "not_numeric")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
-    _check_finite(numbers, 1, name, where)
+    if not (finite := np.isfinite(numbers)).all():
+        row = int(np.argmin(finite))
+        message = f"{_describe_column(where, name)}: must be finite, got {numbers[row]} in row {row}."
+        raise UsageError(message, kind="not_finite")
     return numbers
 
 
@@ -119,14 +122,11 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
     message = f"{_describe_column(where, name)}: must have lists of numbers, got lists of {values.type}."
     check(_is_number(values.type), message, "not_numeric")
-    per_row = len(values) // shape[0]
     if values.null_count:
-        row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // per_row
+        row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // (len(values) // shape[0])
         message = f"{_describe_column(where, name)}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
-    numbers = np.asarray(values.to_numpy(zero_copy_only=False))
-    _check_finite(numbers, per_row, name, where)
-    return numbers.reshape(shape)
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
 def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
@@ -207,15 +207,6 @@ def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
             column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
         else:
             return column
-
-
-def _check_finite(numbers: np.ndarray, per_row: int, name: str, where: str) -> None:
-    """Raise `UsageError` if a number is NaN or infinite; it names the first such row."""
-    finite = np.isfinite(numbers)
-    if not finite.all():
-        first = np.argmax(~finite)
-        message = f"{_describe_column(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
-        raise UsageError(message, kind="not_finite")
 
 
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:

@@ -33,8 +33,6 @@ from contraport.errors import check, check_regular_file, translate_read_errors
 
 _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
 """Fields of samples: suffixes of archive members, and one name for all suffixes of images."""
-_MAX_ARCHIVES = 1_000_000
-"""Maximum number of archives in a range of numbers in braces."""
 
 _log = logging.getLogger(__name__)
 
@@ -224,8 +222,8 @@ def expand_braces(pattern: str) -> list[str]:
         match = re.fullmatch(r"(\d+)\.\.(\d+)", piece) if place % 2 else None
         first, last = (int(match[1]), int(match[2])) if match else (0, piece.count(",") if place % 2 else 0)
         check(first <= last, f"data: a range in braces must rise, got {{{piece}}}.", "braces")
-        good = math.prod(map(len, choices)) * (last - first + 1) <= _MAX_ARCHIVES
-        check(good, f"data: must have at most {_MAX_ARCHIVES} archives, got {pattern}.", "too_many_archives")
+        good = math.prod(map(len, choices)) * (last - first + 1) <= 1_000_000
+        check(good, f"data: must have at most 1000000 archives, got {pattern}.", "too_many_archives")
         if match:
             choices.append([str(number).zfill(len(match[1])) for number in range(first, last + 1)])
         else:

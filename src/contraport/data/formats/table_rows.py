@@ -86,12 +86,6 @@ class TableRows:
         texts = self.texts if positions is None else self.texts.take(pa.array(positions))
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
-    def get_cell(self, position: int, column: str) -> Any:
-        """Return one value without copying the table; `read` copies all rows if the table has several chunks."""
-        index = position if self.indices is None else int(self.indices[position])
-        row = self.table.slice(index, 1) if self.is_table else self.table[index]
-        return row.column(column)[0].as_py()
-
     def empty_row_mask(self) -> np.ndarray:
         """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
 
@@ -188,7 +182,11 @@ class ImageColumn(UndecodedItems):
         return len(self.rows)
 
     def __getitem__(self, position: int) -> Path | bytes:
-        value = self.rows.get_cell(position, self.column)
+        # One row of the table: `read` would copy all rows if the table has several chunks.
+        table, indices = self.rows.table, self.rows.indices
+        index = position if indices is None else int(indices[position])
+        row = table.slice(index, 1) if self.rows.is_table else table[index]
+        value = row.column(self.column)[0].as_py()
         if isinstance(value, dict):
             value = value["bytes"] if value["bytes"] is not None else value["path"]
         check(value is not None, "no image in this row")
@@ -424,7 +422,8 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str)
 
 def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
     """Convert the number columns of a table to the tensor of a view."""
-    return as_view_tensor(f"data: {where}: columns {list(names)}", read_number_columns(table, names, where))
+    shown = f"column {names[0]!r}" if len(names) == 1 else f"columns {list(names)}"
+    return as_view_tensor(f"data: {where}: {shown}", read_number_columns(table, names, where))
 
 
 @data_format(

@@ -40,9 +40,6 @@ from contraport.errors import (
     unreadable_error,
 )
 
-_MAX_IMAGE_SIDE_PIXELS = 2**14
-"""Maximum side of images in pixels that can be requested."""
-
 
 @hint_on_error("contraport docs data")
 def load(
@@ -84,8 +81,8 @@ def load(
     check(split in ("train", "test"), f"split: must be 'train' or 'test', got {split!r}.")
     good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 <= test_fraction < 1)
     check(good, f"test_fraction: must be at least 0 (holds out none) and below 1, got {test_fraction!r}.")
-    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIDE_PIXELS)
-    check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIDE_PIXELS} (pixels), got {image_size!r}.")
+    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= 2**14)
+    check(good, f"image_size: must be an integer from 1 to {2**14} (pixels), got {image_size!r}.")
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if isinstance(data, str | Path):
         folder = None if root is None else Path(root)

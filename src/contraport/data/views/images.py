@@ -176,21 +176,17 @@ def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Ten
     brightness = draws.uniform(1 - strength.brightness, 1 + strength.brightness, 1, 1, 1)
     contrast = draws.uniform(1 - strength.contrast, 1 + strength.contrast, 1, 1, 1)
     if images.shape[1] == 3:
-        images = _jitter_chroma(images, strength, draws)
+        # The chroma plane is scaled (saturation, gray) and rotated (hue); the gray axis is unchanged.
+        saturation = draws.uniform(1 - strength.saturation, 1 + strength.saturation, 1, 1)
+        saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray_probability)
+        cosine, sine = draws.rotation_cos_sin(2 * math.pi * strength.hue, 1, 1)
+        gray_axis = images.new_full((3, 3), 1 / 3)
+        plane = torch.eye(3, device=images.device) - gray_axis
+        quarter_turn = images.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
+        maps = gray_axis + saturation * (cosine * plane + sine * quarter_turn)
+        images = torch.bmm(maps, images.flatten(2)).view_as(images)
     middle = images.mean(dim=(1, 2, 3), keepdim=True)
     return torch.addcmul(brightness * (1 - contrast) * middle, brightness * contrast, images)
-
-
-def _jitter_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
-    """Scale (saturation, gray) and rotate (hue) the chroma plane of each RGB image; the gray axis is unchanged."""
-    saturation = draws.uniform(1 - strength.saturation, 1 + strength.saturation, 1, 1)
-    saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray_probability)
-    cosine, sine = draws.rotation_cos_sin(2 * math.pi * strength.hue, 1, 1)
-    gray_axis = images.new_full((3, 3), 1 / 3)
-    plane = torch.eye(3, device=images.device) - gray_axis
-    quarter_turn = images.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
-    maps = gray_axis + saturation * (cosine * plane + sine * quarter_turn)
-    return torch.bmm(maps, images.flatten(2)).view_as(images)
 
 
 def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:

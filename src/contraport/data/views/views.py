@@ -40,7 +40,6 @@ from contraport.options import keep_deprecated_attributes
 
 COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
 FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
-MAX_VIEWS = 1_000  # of one stored view
 
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
@@ -260,8 +259,8 @@ def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | N
     """Plan the random views: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
-    good = is_integer(number) and 1 <= number <= MAX_VIEWS
-    check(good, f"views: must be an integer from 1 to {MAX_VIEWS}, or a name, got {views!r}.")
+    good = is_integer(number) and 1 <= number <= 1_000
+    check(good, f"views: must be an integer from 1 to 1000, or a name, got {views!r}.")
     message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
     check(stored in (1, number), message, "number")
     made = [
