@@ -94,7 +94,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     *_, result = iterate_frozen_rounds(
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
-    paired = result.paired
+    paired = result.latest_features
     assert paired is not None
     free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)

@@ -221,7 +221,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
-    paired = result.paired
+    paired = result.latest_features
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := find_width_reduction_note(paired.features)):
         log.info("%s", projection)

@@ -41,14 +41,14 @@ class RoundResult(NamedTuple):
     """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate.
 
     Attributes:
-        paired: features by which pairs were scored; of a cross-fit, those of the latest encoder. None if all scores
-            were those of a stopped audit.
+        latest_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all scores were
+            stored before the audit was resumed.
     """
 
     scores: NDArray[np.float32]
     mismatch_scores: NDArray[np.float32]
     noise_rate: NoiseRate
-    paired: PairedFeatures | None
+    latest_features: PairedFeatures | None
 
     def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""

@@ -41,12 +41,18 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 
 
 def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
-    """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
+    """Return 2-D points, cosines, losses and suspicion of test items; if `has_probe`, also the confusion matrix."""
     test, positions = context.test, choose_subsample_positions(len(context.test), 1_000)
     arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
         test, context.test_features
     )
-    arrays |= _compute_item_loss_arrays(context, positions) | _compute_suspicion_arrays(context, positions)
+    arrays |= _compute_item_loss_arrays(context, positions)
+    if len(test.shapes) == 2 and len(positions) >= MIN_PAIRS and context.has_comparable_views:
+        views = context.two_view_features if context.has_shared_encoder else context.two_view_projections
+        agreement = score_pairs(PairedFeatures((views[0][positions], views[1][positions])))
+        # The share of items at least as near to one view as the partners of the other view's neighbors: from 0 to 1,
+        # above 1/3 for unrelated views.
+        arrays["suspicion"] = (-agreement).exp().cpu().numpy()
     if has_probe:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
@@ -109,19 +115,6 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
     except UsageError:  # it needs a fact that test items lack, or has no values per row
         return {}
     return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
-
-
-def _compute_suspicion_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
-    """Compute a mismatch score from 0 to 1 for each item at `positions` of two-view data.
-
-    It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
-    unrelated views.
-    """
-    if len(context.test.shapes) != 2 or len(positions) < MIN_PAIRS or not context.has_comparable_views:
-        return {}
-    views = context.two_view_features if context.has_shared_encoder else context.two_view_projections
-    agreement = score_pairs(PairedFeatures((views[0][positions], views[1][positions])))
-    return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
 def compute_plan_arrays(

@@ -44,7 +44,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences of the trained encoder by metric key: from each baseline (by name) and run (by path)."""
+        """Paired differences from each baseline, by name, and each other run, by path; one for each metric, by key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()

@@ -158,7 +158,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
 
 
 def get_test_data_name(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data; for the run's own data, with its options `corrupt` and `domains` if given."""
+    """Return the name of the test data, and if they are the run's own, the options `corrupt` and `domains`."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}

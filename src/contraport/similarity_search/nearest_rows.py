@@ -74,7 +74,7 @@ def find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
 
 
 def warn_of_pooled_sets(run: str | Path | None) -> None:
-    """Log a warning if a run was trained on sets of vectors, of which its features keep one vector per item.
+    """Log a warning if a run was trained on sets of vectors: its features are one pooled vector per item.
 
     A run that was moved or removed passes: the features are all that is left of it.
     """

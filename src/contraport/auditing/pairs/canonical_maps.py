@@ -73,7 +73,7 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
         for block in blocks:
             members = block[folds[block] == fold]
             x, y = (
-                _project_rows(values[members] - center, basis)
+                values[members] - center if basis is None else (values[members] - center) @ basis
                 for values, center, basis in zip(features, centers, bases, strict=True)
             )
             sums = [total + more for total, more in zip(sums, (len(x), x.T @ x, y.T @ y, x.T @ y), strict=True)]
@@ -96,11 +96,6 @@ def _mean_of_rows(values: Rows, blocks: Sequence[Tensor]) -> Tensor:
     """Return the mean of the rows at the positions in blocks, ``(F,)``."""
     total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in blocks), torch.tensor(0.0))
     return (total / sum(map(len, blocks))).float()
-
-
-def _project_rows(rows: Tensor, basis: Tensor | None) -> Tensor:
-    """Project rows to the directions of a basis; without one, return them unchanged."""
-    return rows if basis is None else rows @ basis
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
