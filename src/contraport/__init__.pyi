@@ -105,11 +105,11 @@ from contraport.objectives import Objective as Objective
 from contraport.objectives import PairList as PairList
 from contraport.objectives import PairRanking as PairRanking
 from contraport.objectives import Pairs as Pairs
-from contraport.objectives import PhaseShift as PhaseShift
 from contraport.objectives import PlanEntropy as PlanEntropy
 from contraport.objectives import PlanUniformity as PlanUniformity
 from contraport.objectives import ReverseKL as ReverseKL
 from contraport.objectives import Rince as Rince
+from contraport.objectives import RotatedFirstView as RotatedFirstView
 from contraport.objectives import Rows as Rows
 from contraport.objectives import SimilarityMatrix as SimilarityMatrix
 from contraport.objectives import Simplex as Simplex

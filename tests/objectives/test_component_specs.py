@@ -21,15 +21,19 @@ Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     [
         (contraport.nt_xent(0.3), {"layout": "cross"}, contraport.info_nce(0.3)),
         (contraport.info_nce(0.3), {"layout": "joint"}, contraport.nt_xent(0.3)),
-        (contraport.nt_xent(0.5), {"constraint": "balanced:iterations=5", "layout": "joint"}, contraport.gca_ince(0.5)),
+        (
+            contraport.nt_xent(0.5),
+            {"constraint_or_schedule": "balanced:iterations=5", "layout": "joint"},
+            contraport.gca_ince(0.5),
+        ),
         (contraport.gca_ince(0.5), {"divergence": "rince:q=0.6,lam=0.01"}, contraport.gca_rince(0.5)),
         (contraport.info_nce(0.3), {"layout": "cross:symmetric=false"}, contraport.info_nce(0.3, symmetric=False)),
         (
             contraport.gca_uot(),
-            {"constraint": "unbalanced:relaxation=(.1, 2)"},
+            {"constraint_or_schedule": "unbalanced:relaxation=(.1, 2)"},
             contraport.gca_uot(relaxation=(0.1, 2)),
         ),
-        (contraport.nt_xent(2.0), {"kernel": "student-t:df=5", "constraint": "simplex"}, None),
+        (contraport.nt_xent(2.0), {"kernel": "student-t:df=5", "constraint_or_schedule": "simplex"}, None),
     ],
 )
 def test_equals_the_named_objective(base, parts, expected) -> None:

@@ -53,6 +53,7 @@ DEPRECATED_NAMES = {
     "MeanSquare": "MeanSquaredCost",
     "MovingLogSum": "MovingAverageLogSum",
     "NoiseContrast": "NoiseContrastiveEstimation",
+    "PhaseShift": "RotatedFirstView",
     "PlanWeights": "WeightsFromPlan",
     "Relax": "Loosen",
     "Shown": "DuplicateGroups",

@@ -32,6 +32,7 @@ __getattr__ = keep_deprecated_module_names(
     DenseTarget="DenseTargetPlan",
     ExactPlan="DensePlan",
     Marginals="LogMarginals",
+    PhaseShift="RotatedFirstView",
     PlanWeights="WeightsFromPlan",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
     SignedPairwise="PairwiseSum",

@@ -20,6 +20,7 @@ from contraport.objectives.divergences import (
     TotalVariation,
 )
 from contraport.objectives.layouts import Cross, Joint, Layout
+from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import CONSTRAINTS
 from contraport.objectives.multi_view_layouts import AllViewPairs, CoreViewPairs, WithinView
 from contraport.objectives.objective import Objective
@@ -56,24 +57,24 @@ DIVERGENCES: Mapping[str, type[Divergence]] = {
 
 
 def replace_components(
-    objective: object,
+    objective: Loss,
     *,
     layout: str | None = None,
     kernel: str | None = None,
     divergence: str | None = None,
-    constraint: str | None = None,
+    constraint_or_schedule: str | None = None,
 ) -> Objective:
     """Return an objective with some of its components replaced, each given as text; the others stay.
 
-    The temperature stays, unless the kernel gives another. The constraint is taken from the text only if it names one,
-    rather than a schedule of constraints.
+    The temperature stays, unless the kernel gives another. The constraint stays as well if the text names a
+    schedule of constraints.
 
     Raises:
         UsageError: the loss has no such parts, as a sum of objectives, or the parts do not go together.
 
     >>> import contraport
-    >>> replace_components(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint="balanced:iterations=3")
-    Objective(layout=Cross(), kernel=Gibbs('cosine', 0.1), constraint=Balanced(iterations=3), target=Pairs(), ...
+    >>> replace_components(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint_or_schedule="rows")
+    Objective(layout=Cross(), kernel=Gibbs('cosine', 0.1), constraint=Rows(), target=Pairs(), ...
     """
     if not isinstance(objective, Objective):
         changed = next(
@@ -83,11 +84,12 @@ def replace_components(
         raise UsageError(message, kind="no_parts")
     own = objective.kernel
     defaults = {"temperature": own.temperature, "learnable": own.learns_temperature}
-    named = constraint is not None and constraint.partition(":")[0] in CONSTRAINTS
+    text = constraint_or_schedule or ""
+    names_constraint = text.partition(":")[0] in CONSTRAINTS
     return Objective(
         objective.layout if layout is None else build_from_spec("layout", layout, LAYOUTS),
         own if kernel is None else build_from_spec("kernel", kernel, KERNELS, defaults=defaults),
-        build_from_spec("constraint", constraint, CONSTRAINTS) if named else objective.constraint,
+        build_from_spec("constraint", text, CONSTRAINTS) if names_constraint else objective.constraint,
         objective.target,
         objective.divergence if divergence is None else build_from_spec("divergence", divergence, DIVERGENCES),
         objective.penalties,

@@ -33,20 +33,19 @@ class CallInputs(NamedTuple):
 
     Attributes:
         views: Embeddings of the items, (n, d) or sets of vectors (n, t, d) for each view; zeros where an item lacks the
-            view. With item counts, of the items of this process only.
+            view. In the ring exchange, of the items of this process only.
         attributes: Attributes of the items by name, such as labels, (n, ...) each.
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
         num_first_view_items: Number of items that the first view shows, if two views show different items; else None.
-        item_counts: Number of items of each process, if the embeddings are those of this process only.
-        local_present: Rows of `present` for the items of this process; None unless `item_counts` is given.
+        ring_item_counts: Number of items of each process in the ring exchange, where the views are those of this
+            process only; else None.
     """
 
     views: tuple[Tensor, ...]
     attributes: dict[str, Tensor]
     present: Tensor | None = None
     num_first_view_items: int | None = None
-    item_counts: tuple[int, ...] | None = None
-    local_present: Tensor | None = None
+    ring_item_counts: tuple[int, ...] | None = None
 
     def gather(
         self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, min_set_size: int = 0
@@ -69,8 +68,8 @@ class CallInputs(NamedTuple):
                 views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
-            item_counts, own = (None, None) if with_views else (counts, self.present)
-            inputs = CallInputs(tuple(views), attributes, present, self.num_first_view_items, item_counts, own)
+            ring_item_counts = None if with_views else counts
+            inputs = CallInputs(tuple(views), attributes, present, self.num_first_view_items, ring_item_counts)
         weights = inputs.attributes.get("weights")
         if weights is not None:
             check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")

@@ -239,8 +239,8 @@ class Block:
         x: Embeddings of the rows, (N, d).
         y: Embeddings of the columns, (M, d); the same tensor as x if both are the same embeddings.
         similarities: Similarities of rows and columns, (N, M), if given in place of embeddings; else None.
-        item_counts: Number of items of each process, if x and y have only the rows and columns of this process's items
-            and the pattern those of all; else None.
+        ring_item_counts: Number of items of each process in the ring exchange, where x and y have only the rows and
+            columns of this process's items and the pattern those of all; else None.
         is_transposed: Whether rows are columns of the layout, so that a kernel that is not symmetric is transposed.
     """
 
@@ -248,7 +248,7 @@ class Block:
     x: Tensor
     y: Tensor
     similarities: Tensor | None = None
-    item_counts: tuple[int, ...] | None = None
+    ring_item_counts: tuple[int, ...] | None = None
     is_transposed: bool = False
 
     @property
@@ -265,7 +265,7 @@ class Block:
     def T(self) -> Block:
         """Transposed block, with rows and columns exchanged."""
         similarities = None if self.similarities is None else self.similarities.T
-        return Block(self.pattern.T, self.y, self.x, similarities, self.item_counts, not self.is_transposed)
+        return Block(self.pattern.T, self.y, self.x, similarities, self.ring_item_counts, not self.is_transposed)
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
         """Return the block restricted to some rows and columns; see `PairPattern.select_rows_and_columns`."""
@@ -297,8 +297,8 @@ class Block:
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
         """Build the geometry of the block: its compared pairs under a kernel, optionally at another temperature."""
-        if self.item_counts is not None:
-            processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.item_counts)
+        if self.ring_item_counts is not None:
+            processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.ring_item_counts)
             own = kernel(self.x, self.y, temperature, processes)
             log_kernel: LogKernel = RingLogKernel(own, rows, columns, processes)
         elif self.similarities is None:

@@ -132,17 +132,19 @@ class MatchingProblem:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
-        local_present = inputs.present if inputs.item_counts is None else inputs.local_present
-        if local_present is not None:
-            blocks = self._without_absent_views(blocks, local_present)
-        if inputs.item_counts is not None:
+        own_present = inputs.present
+        if own_present is not None and inputs.ring_item_counts is not None:
+            own_present = own_present.split(list(inputs.ring_item_counts))[current_processes().rank]
+        if own_present is not None:
+            blocks = self._without_absent_views(blocks, own_present)
+        if inputs.ring_item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
-            size = sum(inputs.item_counts)
+            size = sum(inputs.ring_item_counts)
             whole = self.layout.arrange_item_values(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
                 whole = self._without_absent_views(whole, inputs.present)
             blocks = [
-                replace(block, x=own.x, y=own.y, item_counts=inputs.item_counts)
+                replace(block, x=own.x, y=own.y, ring_item_counts=inputs.ring_item_counts)
                 for block, own in zip(whole, blocks, strict=True)
             ]
         if inputs.present is not None:

@@ -26,7 +26,7 @@ from contraport.options import accept_deprecated_keywords
 
 __all__ = [
     "AllViewPairs", "CoordinatePairs", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
-    "PhaseShift", "WithinView",
+    "RotatedFirstView", "WithinView",
 ]  # fmt: skip
 
 
@@ -229,7 +229,7 @@ class NestedCoordinates(LayoutWrapper):
 
 
 @dataclass(frozen=True, repr=False)
-class PhaseShift(LayoutWrapper):
+class RotatedFirstView(LayoutWrapper):
     """Layout wrapper that rotates the first view, as complex numbers, by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
@@ -242,7 +242,7 @@ class PhaseShift(LayoutWrapper):
     the square root of 2, in absolute value.
 
     >>> import torch, contraport as cp
-    >>> (block,) = cp.PhaseShift(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> (block,) = cp.RotatedFirstView(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
     >>> block.x
     tensor([[ 0.7071, -0.7071]])
     """

@@ -14,7 +14,7 @@ from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import unpack_views
+from contraport.objectives.inputs import Attributes, unpack_views
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.matching_problem import (
@@ -287,7 +287,7 @@ class Objective(Loss):
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._log_marginals_from_weights(forward, attributes.get("weights"))
+            marginals = self._get_weights_as_log_marginals(forward, attributes)
         same_pairs = problem.negatives is None and not problem.traits.requires_features
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
@@ -312,8 +312,13 @@ class Objective(Loss):
             results.append(BlockResult(side, target, plan, row_weights, ids))
         return results
 
-    def _log_marginals_from_weights(self, block: Block, weights: Tensor | None) -> LogMarginals:
-        """Return log marginals of the rows and columns of a block, proportional to the weights of their items."""
+    def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
+        """Return the log marginals of the rows and columns of a block, in proportion to the item weights of the call.
+
+        Raises:
+            UsageError: a weight is missing or not positive, or a column has no item.
+        """
+        weights = attributes.get("weights")
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
@@ -406,7 +411,7 @@ class SumLoss(Loss):
     def requires_features(self, target: Target | None = None) -> bool:
         return any(objective.requires_features(target) for objective, _ in self.iterate_objectives_with_weights())
 
-    def target_conflict_message(self, target: Target) -> str | None:
+    def target_conflict_message(self, target: Target) -> str:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property

@@ -86,8 +86,11 @@ class TargetPlan(ABC):
         entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
         return entropy if g is None else entropy - self.apply(g)
 
-    def row_sums_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def row_sums_over_support(
+        self, plan: Plan, function_of_target_and_log_plan: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
         """Return the row sums of a function of p_ij and log P_ij, (N,), over entries with p_ij > 0."""
+        function = function_of_target_and_log_plan
 
         def sum_block(rows: slice) -> Tensor:
             matrix = self.take_rows(rows).dense()
@@ -98,9 +101,9 @@ class TargetPlan(ABC):
 
         return checkpoint_row_blocks(sum_block, plan.shape)
 
-    def target_weighted_row_sums(self, plan: Plan, function_of_log_mass: Callable[[Tensor], Tensor]) -> Tensor:
+    def target_weighted_row_sums(self, plan: Plan, function_of_log_plan: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
-        return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_mass(log_plan))
+        return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
 class Target(Component, ABC):
@@ -202,9 +205,13 @@ class SparseTargetPlan(TargetPlan):
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
 
-    def row_sums_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def row_sums_over_support(
+        self, plan: Plan, function_of_target_and_log_plan: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
         positive = self.values > 0
-        terms = function(torch.where(positive, self.values, 1), plan.log_at(self.rows, self.columns))
+        terms = function_of_target_and_log_plan(
+            torch.where(positive, self.values, 1), plan.log_at(self.rows, self.columns)
+        )
         return self._sum_by_row(torch.where(positive, terms, 0))
 
     def dense(self) -> Tensor:

@@ -100,7 +100,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     objective = _build_named_objective(objective, temperature, objective_settings)
     parts = {name: getattr(settings, name) for name in _OBJECTIVE_PART_OPTIONS}
     if any(parts.values()):
-        objective = replace_components(objective, **parts, constraint=settings.constraint)
+        objective = replace_components(objective, **parts, constraint_or_schedule=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
 
 
