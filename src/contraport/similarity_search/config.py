@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.catalog.option_parsers import MINING_SAMPLINGS
+from contraport.catalog.option_parsers import MINING_SAMPLINGS, MiningRule
 from contraport.errors import check, check_finite, is_number
 from contraport.options import (
     PAIRS_GROUP,
@@ -194,6 +194,18 @@ class MiningOptions(TrustOptions):
     device: str = device_option()
     overwrite: bool = option(False, "Replace `out` if it exists.")
     progress: bool = progress_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rule.check_values()
+        suffixes = (".csv", ".jsonl", ".parquet", ".npy")
+        out = Path(self.out)
+        check(out.suffix in suffixes, f"out: must end in {', '.join(suffixes)}, got {out.name!r}.", "suffix")
+
+    @property
+    def rule(self) -> MiningRule:
+        """Rule that selects the negatives."""
+        return MiningRule(**{name: getattr(self, name) for name in MiningRule._fields})
 
 
 _command = partial(Command, required_extra=TRAIN_AND_REPORT_EXTRAS, docs_page="similarity-search")  # of this package

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import Tensor
 from contraport._utils.files import atomic_write
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.catalog.option_parsers import MiningRule
 from contraport.data import Dataset, from_arrays, load, load_unsplit
 from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
@@ -26,9 +26,6 @@ from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
 from contraport.similarity_search.config import MINE_COMMAND_SPEC, MiningOptions
 from contraport.training.components.teacher_features import get_teacher_features
-
-OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
-"""Suffixes of the written file: a table, or positions as `.npy`."""
 
 
 @MINE_COMMAND_SPEC.with_option_parameters
@@ -46,36 +43,27 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     [[1, 2], [0, 2], [1, 0]]
     """
     options = MiningOptions(**arguments)
-    rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields})
-    rule.check_values()
     out = Path(options.out)
-    check(out.suffix in OUTPUT_SUFFIXES, f"out: must end in {', '.join(OUTPUT_SUFFIXES)}, got {out.name!r}.", "suffix")
     check_new_file("out", out, overwrite=options.overwrite)
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)
     dataset = _load_dataset(options, as_one_split=out.suffix != ".npy")
-    views = len(dataset.shapes)
-    anchor, positive = (
-        None if view is None else resolve_view_index(name, view, dataset.view_names, dataset.shapes)
-        for name, view in (("anchor", options.anchor), ("positive", options.positive))
-    )
-    anchor = anchor or 0
-    if positive is None:
-        positive = int(anchor == 0 and views > 1)  # the first other view
+    views, ids = len(dataset.shapes), dataset.content_ids
+    resolve = partial(resolve_view_index, names=dataset.view_names, shapes=dataset.shapes)
+    anchor = 0 if options.anchor is None else resolve("anchor", options.anchor)
+    other = int(anchor == 0 and views > 1)  # the first other view
+    positive = other if options.positive is None else resolve("positive", options.positive)
     check(views == 1 or anchor != positive, f"positive: must differ from anchor, got {options.positive!r}.", "conflict")
     loader_config = LoaderConfig(device=resolve_device(options.device), bars=ProgressBars(shown=options.progress))
     features = get_teacher_features(
         "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
-    trusted, partners = (
-        (None, None) if options.audit is None else _read_mask_and_better_partners(Path(options.audit), dataset)
-    )
-    ids = dataset.content_ids
+    trusted, partners = _read_mask_and_better_partners(options.audit, dataset)
     mined = mine_hard_negatives(
         by_view[:, anchor].to(loader_config.device),
         by_view[:, positive].to(loader_config.device),
-        rule,
+        options.rule,
         anchor_ids=None if ids is None else ids[:, anchor],
         candidate_ids=None if ids is None else ids[:, positive],
         trusted=trusted,
@@ -117,9 +105,13 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     return dataset
 
 
-def _read_mask_and_better_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Read an audit: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
-    file = folder / "pairs.csv"
+def _read_mask_and_better_partners(
+    folder: str | Path | None, dataset: Dataset
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Read an audit, if any: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
+    if folder is None:
+        return None, None
+    file = Path(folder) / "pairs.csv"
     check_existing_file("audit", file)
     with file.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
