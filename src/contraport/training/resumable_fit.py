@@ -72,24 +72,23 @@ def run_training_loop(
     loss_callable = wrap_data_parallel(module, device, settings.strategy)
     stop, succeeded = StopRequest(), False
     check_every = choose_finite_check_interval(device, settings)
+    batch_size, log_every = settings.batch_size, settings.log_every
+    batches, steps_per_epoch = components.batches, components.steps_per_epoch
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
-    with _translate_interrupts(run), torch.random.fork_rng(devices=gpus):
+    with _add_resume_advice(run), torch.random.fork_rng(devices=gpus):
         try:
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
             while not succeeded:
-                batch_size, every = settings.batch_size, settings.log_every
-                meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
-                finite_guard = FailedStepRecorder(run, seed=settings.seed, every=check_every)
-                progress = (ProgressBar if console.is_terminal else ProgressLines)(console, meter)
+                meter = Meter(run, module.objective, batch_size=batch_size, every=log_every, loggers=loggers)
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
-                    finite_guard, *_build_callbacks(components, run, settings, meter, stop, online_eval), progress
-                ]  # fmt: skip
-                loop = build_loop(
-                    settings, module, components.batches, device, callbacks, steps_per_epoch=components.steps_per_epoch
-                )
+                    FailedStepRecorder(run, seed=settings.seed, every=check_every),
+                    *_build_callbacks(components, run, settings, meter, stop, online_eval),
+                    (ProgressBar if console.is_terminal else ProgressLines)(console, meter),
+                ]
+                loop = build_loop(settings, module, batches, device, callbacks, steps_per_epoch=steps_per_epoch)
                 loop.loss_callable = loss_callable
                 if start.step > 0:
                     restore_last_checkpoint(loop, run)
@@ -99,15 +98,11 @@ def run_training_loop(
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     check_every, start = 1, read_resume_position(run)
-                    with stop_all_on_error():
+                    with stop_all_on_error(), run.translate_write_errors():
                         if is_main_process():
-                            with run.translate_write_errors():
-                                drop_metrics_after(run, start)
-        except StreamReadError as error:
-            remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
-            raise_on_one_rank(UsageError(f"{error}{remedy}"))
+                            drop_metrics_after(run, start)
         finally:
-            components.batches.close()  # loading processes would outlive an exception
+            batches.close()  # loading processes would outlive an exception
             close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
         unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
@@ -150,8 +145,8 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 
 @contextmanager
-def _translate_interrupts(run: RunFolder) -> Iterator[None]:
-    """Context manager: convert Ctrl-C or SIGTERM to a `KeyboardInterrupt` whose message has the command to resume."""
+def _add_resume_advice(run: RunFolder) -> Iterator[None]:
+    """Context manager: state in the message of Ctrl-C, SIGTERM or a failed stream how to resume the training."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
     try:
         with restored_signal_handlers():
@@ -160,3 +155,6 @@ def _translate_interrupts(run: RunFolder) -> Iterator[None]:
         raise_on_one_rank(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(message) from interrupt
+    except StreamReadError as error:
+        remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
+        raise_on_one_rank(UsageError(f"{error}{remedy}"))

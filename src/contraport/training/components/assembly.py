@@ -82,33 +82,30 @@ def build_components(
     """
     objective = build_objective(settings) if objective is None else objective
     dataset = build_dataset(settings) if dataset is None else dataset
-    if isinstance(dataset, Stream):
-        requires_ids = isinstance(objective, Loss) and objective.requires_ids
-        check(not requires_ids, f"objective: not supported for streams, such as {dataset.name}.", "stream")
-        message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
-        check(not settings.num_workers, message, "stream")
+    is_stream = isinstance(dataset, Stream)
+    requires_ids = isinstance(objective, Loss) and objective.requires_ids
+    check(not (is_stream and requires_ids), f"objective: not supported for streams, such as {dataset.name}.", "stream")
+    limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
+    message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
+    check(is_stream or settings.batch_size <= len(dataset), message, "few_items")
+    if settings.cache_chunk is not None:
+        check_chunks_large_enough(settings.batch_size, settings.cache_chunk)
+    check_feature_cache_supported(settings)
     partners = load_or_draw_partners(settings, dataset, run)
     if partners is not None:
         dataset = with_partner_views(dataset, partners)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
-    if settings.cache_chunk is not None:
-        check_chunks_large_enough(settings.batch_size, settings.cache_chunk)
-    limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
-    message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
-    check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
-    check_feature_cache_supported(settings)
     epoch = count_steps_per_epoch(settings, dataset)
     loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
     miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)
-    architecture = None if run is None else run.initial_path
     module = build_training_module(
         settings,
         dataset,
         objective,
         steps_per_epoch=epoch,
         initial_weights=initial_weights,
-        architecture=architecture,
+        architecture=None if run is None else run.initial_path,
         mined=None if miner is None else miner.layout,
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)

@@ -181,7 +181,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
     }
     others = ("validation", "max_items", "test_items", "imbalance", "given_views", "domains", "corrupt")
-    unsupported |= {name: getattr(settings, name) for name in (*others, "teacher", "audit", "mismatch")}
+    unsupported |= {name: getattr(settings, name) for name in (*others, "num_workers", "teacher", "audit", "mismatch")}
     wrong = next((name for name, is_used in unsupported.items() if is_used), None)
     check(wrong is None, f"{wrong}: not supported for streams, such as {stream.name}.", "stream")
 
