@@ -218,7 +218,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 
 
 def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
-    """Build inputs of n + m items, each with one view, from two views that show n and m different items."""
+    """Build inputs from two views that show n and m different items: n + m items, each with one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v, sets=sets)

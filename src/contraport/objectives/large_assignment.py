@@ -210,7 +210,7 @@ def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.ran
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the gain of the best assignment over the auction's assignment, in mean value per row.
+    """Return an upper bound on how far the auction's mean value per row is below that of the best assignment.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """

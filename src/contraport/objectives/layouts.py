@@ -79,7 +79,7 @@ class PairPattern:
         return self.row_items, self.column_items
 
     def compute_once(self, key: Hashable, function: Callable[[], CachedValue]) -> CachedValue:
-        """Return the value of a function of the pattern, computed once and cached under a key."""
+        """Return the value of a function, computed once per pattern and cached under a key."""
         if torch.compiler.is_compiling():
             return function()
         entry: CacheEntry[CachedValue] | None = self._cache.get(key)
@@ -274,7 +274,7 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
-        """Drop the rows and columns of absent views from a matrix, if it still has them.
+        """Return a matrix without the rows and columns of absent views, which it may have or not.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.

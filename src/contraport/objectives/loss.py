@@ -242,15 +242,12 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the plan as a matrix, (N, M); takes the same arguments as the loss.
-
-        If the layout makes several blocks of pairs, it is the plan of the first.
-        """
+        """Return the plan of the first block of pairs as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target plan as a matrix, (N, M), of the same pairs as `plan`; takes the arguments of the loss."""
+        """Return the target plan of the pairs of `plan` as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 

@@ -53,7 +53,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SignedLabelEquality:
-    """Matrix sign * [labels of row i = labels of column j], stored by its labels: a term of a `PairSet`.
+    """Term of a `PairSet`: all pairs whose row and column have equal labels, added (sign 1) or subtracted (sign -1).
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -118,7 +118,7 @@ class PairSet:
     def all_pairs(
         cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all pairs that no mask excludes, with as many rows and columns as there are given labels."""
+        """Build the set of all pairs that no mask excludes, with as many rows and columns as the tensors of `like`."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)

@@ -81,9 +81,7 @@ def nearest_squared_distances(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def row_softmax_of_perplexity(squared_distances: Tensor, perplexity: float) -> Tensor:
-    """Return the softmax of each row of scaled negative distances, with the scale that gives the perplexity.
-
-    The scale is found by bisection.
+    """Return the softmax of each row of negative distances, scaled, by bisection, to the given perplexity.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 

@@ -342,7 +342,7 @@ class WeightsFromPlan:
         Balanced(self.iterations)  # checks the number
 
     def __call__(self, views: tuple[Tensor, ...], kernel: Kernel) -> Tensor:
-        """Return the weight of each item, (n,), detached, from the views of the items of all processes, (n, d) each."""
+        """Return the weight of each item, (n,), detached, from the views, (n, d) each, of all processes' items."""
         check(len(views) > 1, "weights: 'plan' requires two or more views, got one.", "single_view")
         n, shares = len(views[0]), []
         items = torch.arange(n, device=views[0].device)

@@ -102,7 +102,7 @@ class DataBalanced(ItemAverages, Constraint):
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
     ) -> Tensor:
-        """Estimate log mean_j K_ij e^g_j over all columns of the data, (N,), from the columns of the batch."""
+        """Estimate for each row log mean_j K_ij e^g_j over all columns of the data, (N,), from those of the batch."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)

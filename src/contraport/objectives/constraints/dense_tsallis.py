@@ -92,7 +92,7 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _TsallisDualProblem:
-    """Dual of Tsallis transport in units of the temperature, for given row masses and, unless None, column masses."""
+    """Dual problem of Tsallis transport, in units of the temperature; column masses of None are not constrained."""
 
     logits: Tensor
     order: float

@@ -172,7 +172,7 @@ class SinkhornConstraint(Constraint):
     def _log_reference_factors(
         self, log_masses: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
-        """Return the reference measure of the entropy, exp(r_i + c_j), as r, (N,), and c, (M,); None if both are zero.
+        """Return logs r, (N,), and c, (M,), of the entropy's reference measure, exp(r_i + c_j); None if both are zero.
 
         The potentials start from r and c, and relaxation is measured from them.
         """

@@ -141,7 +141,7 @@ class TsallisProblem(HostLoop):
         return step, log_total
 
     def run(self) -> list[Tensor]:
-        """Return the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,)."""
+        """Return the potential of each row, (N,), and a mask of the rows without compared pairs, (N,), whose is 0."""
         potential = self._lower_bounds()
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)

@@ -147,7 +147,7 @@ class LogKernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(absolute="absolute_scores")
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
-    """Ranking loss of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)) over pairs i with a higher grade than j.
+    """Ranking loss of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)), where pair i has a higher grade than j.
 
     s_i is the score of pair i of the target plan, its log-kernel, and its grade is the weight of its row, ``weights=``
     of the call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.

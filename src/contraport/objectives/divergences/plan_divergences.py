@@ -56,7 +56,7 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the term of each row, (N,); the term of the total masses is split by target row mass."""
+        """Return the term of each row, (N,); that of the total masses is divided among rows by their target mass."""
         if not result.block.pattern.includes_positives:
             check_has_negatives(result)
         target, plan = result.target, result.plan
@@ -208,7 +208,7 @@ class PlanDistance(Divergence):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the term of the distance for each pair with t > 0, given t and log P of these pairs."""
+        """Return the distance of each pair with t > 0, given t and log P of these pairs."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan

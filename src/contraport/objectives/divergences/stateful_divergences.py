@@ -112,7 +112,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
 
 
 class MovingAverageLogSum(ItemAverages, KernelDivergence):
-    """Log-denominator of SogCLR: log of a moving average, per item, of the mean kernel over its compared pairs.
+    """Log-denominator of SogCLR: log of an item's mean kernel over its compared pairs, as a moving average.
 
     A batch updates the averages u of its own items, u <- momentum u + (1 - momentum) mean; the first mean of an item
     is its first average. The gradient is that of the batch's mean divided by the average, so that small batches have

@@ -74,11 +74,11 @@ class TargetPlan(ABC):
         """Return the plan with a number of additional columns that have no mass."""
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), with masked pairs."""
+        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,); masked pairs count."""
         return log_kernel.row_inner_products(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        """Return the relative entropy of each row, sum_j p_ij log(p_ij / P_ij), (N,), to a plan P = exp(log K + f + g).
+        """Return the relative entropy of each row, sum_j p_ij log(p_ij / P_ij), (N,), for P = exp(log K + f + g).
 
         Masks are ignored; a potential of None is zero.
         """
