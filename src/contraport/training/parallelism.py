@@ -126,20 +126,15 @@ def gather_sharded_state(values: Any) -> Any:
     return values.full_tensor() if is_sharded_tensor(values) else values
 
 
-def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Shard the full tensors of a state dict like the tensors of the same names in another state dict."""
-    return {name: _shard_like(value, like.get(name)) for name, value in values.items()}
-
-
 def shard_loaded_optimizer_state(optimizer: Optimizer) -> None:
     """Shard the full tensors of a loaded optimizer state like their parameters, in place."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weights.shape:
-                state[name] = _shard_like(value, weights)
+                state[name] = shard_like(value, weights)
 
 
-def _shard_like(value: Any, like: Any) -> Any:
+def shard_like(value: Any, like: Any) -> Any:
     """Shard a full tensor like another tensor; return other values unchanged."""
     if not is_sharded_tensor(like) or is_sharded_tensor(value):
         return value

@@ -34,20 +34,16 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**apply_recipe(_merge_with_resumed_run(options) if options.get("resume") else options))
-
-
-@hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the resumed run in `out`, overridden by the explicit options."""
-    out = options.get("out")
-    check(out is not None, "out: required with resume, got none.", "missing")
-    run = RunFolder(str(out))
-    check_run_folder(run.path, "out")
-    merged = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
-    trust = options.get("trust_remote_code", False) or "encoder" in options
-    check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
-    return merged
+    if options.get("resume"):
+        with hint_on_error("contraport docs troubleshooting resume-is-refused"):
+            out = options.get("out")
+            check(out is not None, "out: required with resume, got none.", "missing")
+            run = RunFolder(str(out))
+            check_run_folder(run.path, "out")
+            trust = options.get("trust_remote_code", False) or "encoder" in options
+            options = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
+            check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
+    return Settings(**apply_recipe(options))
 
 
 def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests | None) -> None:

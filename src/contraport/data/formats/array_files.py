@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,30 +26,25 @@ _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers
 """Keys with a fixed meaning; if views have names of their own, other keys are views."""
 
 
-@data_format("arrays by name", suffixes=[".npz"])
-def load_npz(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npz` file.
+@data_format("arrays", suffixes=[".npz", ".npy"])
+def load_array_file(path: str, split: str, test_fraction: float | None = None) -> Dataset:
+    """Load one split of an `.npz` file, or of an `.npy` file, which is one view without labels.
 
-    Large arrays are memory-mapped if the file is not compressed.
+    Arrays of an `.npy` file, and large arrays of an `.npz` file that is not compressed, are memory-mapped.
 
     Keys: ``x``, or for several views ``view0``, ``view1``, ... or two or more other names, which become their names;
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
     are the test split.
     """
-    return dataset_from_arrays(read_npz("data", path, mapped=True), path, split, test_fraction, owns_arrays=True)
-
-
-@data_format("an array", suffixes=[".npy"])
-def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npy` file as a memory-mapped dataset of one view without labels."""
-    array = read_npy("data", path, mmap_mode="r")
-    return dataset_from_arrays({"x": array}, path, split, test_fraction, owns_arrays=True)
+    is_archive = Path(path).suffix == ".npz"
+    arrays = read_npz("data", path, mapped=True) if is_archive else {"x": read_npy("data", path, mmap_mode="r")}
+    return dataset_from_arrays(arrays, path, split, test_fraction, owns_arrays=True)
 
 
 def dataset_from_arrays(
     arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None, *, owns_arrays: bool = False
 ) -> Dataset:
-    """Build one split from named arrays, with the keys of an `.npz` file; see `load_npz`.
+    """Build one split from named arrays, with the keys of an `.npz` file; see `load_array_file`.
 
     If the dataset owns the arrays, they are only copied to free the items of the other split.
 

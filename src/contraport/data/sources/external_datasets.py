@@ -219,13 +219,15 @@ def from_stream(
     check(odd == 0, f"data: {name}: {message}; image_size resizes images.", "shape")
     found = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(found) == len(items) and min(found) >= 0
+    parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
+    has_images = any(_is_image_field(name, value) for name, value in parts)
     head = Dataset(
         ArrayStore(tuple(concatenate_batches(parts) for parts in zip(*(item.views for item in items), strict=True))),
         name=name,
         split="train",
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
-        allows_flips=flips or _has_images(raw[0]),
+        allows_flips=flips or has_images,
         view_names=_list_view_names(raw[0]),
     )
     return Stream(source, read, head)
@@ -272,13 +274,6 @@ def find_item_label(item: Any) -> int | str | None:
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
         value = value.item()
     return value if isinstance(value, int | str) else None
-
-
-def _has_images(item: Any) -> bool:
-    """Return whether an item contains a PIL image or an encoded image."""
-    if isinstance(item, Mapping):
-        return any(_is_image_field(name, value) for name, value in item.items())
-    return any(isinstance(part, Image.Image) for part in _flatten_nested(item))
 
 
 def _list_view_names(item: Any) -> tuple[str, ...]:

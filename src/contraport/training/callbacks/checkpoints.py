@@ -31,7 +31,7 @@ from contraport.distributed import any_across_processes, is_main_process, raise_
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.parallelism import gather_sharded_state, shard_loaded_optimizer_state, shard_state
+from contraport.training.parallelism import gather_sharded_state, shard_like, shard_loaded_optimizer_state
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals on which a training writes a checkpoint and stops."""
@@ -47,13 +47,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
 
-    def install_handlers(self) -> None:
-        """Install the signal handlers; does nothing outside the main thread, where Python does not allow it."""
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                signal.signal(number, self._handle_signal)
-
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Request a stop; raise `KeyboardInterrupt` on a second SIGINT."""
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
@@ -91,7 +85,9 @@ class Checkpoints(Callback):
 
     def on_start(self, loop: Loop) -> None:
         self._saved_at = time.monotonic()
-        self._stop.install_handlers()
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers in no other thread
+            for number in STOP_SIGNALS:
+                signal.signal(number, self._stop.handle_signal)
 
     def after_batch(self, loop: Loop) -> None:
         """Save a checkpoint if one is due; raise `TrainingStopped` after Ctrl-C or SIGTERM."""
@@ -178,7 +174,10 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
     try:
         state = read_checkpoint(run.last_checkpoint)
         loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
-        loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
+        own_values = loop.module.state_dict()
+        loop.module.load_state_dict(
+            {name: shard_like(value, own_values.get(name)) for name, value in state["pipeline"].items()}
+        )
         loop.optimizer.load_state_dict(state["optimizer"])
         # In checkpoints of version 0.1.0 the state of a learned scalar has the shape (), not (1,). The sharding below
         # compares shapes.

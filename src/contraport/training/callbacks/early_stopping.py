@@ -48,10 +48,6 @@ class StoppingRule(NamedTuple):
         """1 if higher values are better, -1 if lower values are."""
         return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
 
-    def format_value(self, value: float) -> str:
-        """Format a value of the watched metric for the log."""
-        return f"{value:.4f}" if self.metric is None else self.metric.format(value)
-
     def resolve_patience(self, epochs: int) -> int:
         """Return the patience; default: a fifth of the `epochs` of the training, but at least 10."""
         return self.patience or max(10, int(0.2 * epochs))
@@ -167,9 +163,10 @@ class EarlyStopping(Callback):
             return
         if self._stops:
             loop.should_stop = True
+            metric = self._rule.metric
             log.info(
                 "early stopping: %s is best in epoch %d (%s); stopped after epoch %d of %d",
-                self._rule.name, self._best_epoch, self._rule.format_value(self._best),
+                self._rule.name, self._best_epoch, f"{self._best:.4f}" if metric is None else metric.format(self._best),
                 loop.completed_epochs, loop.epochs,
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:

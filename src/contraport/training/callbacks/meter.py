@@ -100,30 +100,9 @@ class Meter(Callback):
     def after_batch(self, loop: Loop) -> None:
         self.session_items += self._batch_size
         self.session_seconds = time.perf_counter() - self._start
-        if self._steps_of_row == self._every or loop.is_last_batch:
-            self._write_metrics_row(loop)
-
-    def after_epoch(self, loop: Loop) -> None:
-        log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)
-
-    def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
-        """Add values to the next row, and exclude the seconds of their computation from the training time."""
-        self._online_values |= values
-        self.last_online_values |= values
-        self._start += seconds
-
-    def format_summary(self) -> str:
-        """Return a one-line summary of the session: steps, time, throughput and last loss."""
-        bound, seconds = self.last_row["mi_bound"], self.session_seconds
-        is_informative = bound is not None and bound > 0  # mutual information is nonnegative
-        shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
-        return (
-            f"{pluralize(self.session_steps, 'step')} in {seconds:.1f} s: {self.session_items / seconds:,.0f} items/s, "
-            f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"
-        )
-
-    def _write_metrics_row(self, loop: Loop) -> None:
-        """Append the means since the last row to `metrics.jsonl` and send them to the loggers."""
+        if self._steps_of_row != self._every and not loop.is_last_batch:
+            return
+        # A row has the means since the last row.
         losses = to_floats(self._losses)
         # After reading the losses, for which a GPU finishes its work: before, only the launch of kernels is timed.
         self.session_seconds = time.perf_counter() - self._start
@@ -149,6 +128,25 @@ class Meter(Callback):
             with self._run.translate_write_errors():
                 self._run.append_metrics(self.last_row)
             send_metrics_row(self._loggers, self._run, self.last_row)
+
+    def after_epoch(self, loop: Loop) -> None:
+        log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)
+
+    def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
+        """Add values to the next row, and exclude the seconds of their computation from the training time."""
+        self._online_values |= values
+        self.last_online_values |= values
+        self._start += seconds
+
+    def format_summary(self) -> str:
+        """Return a one-line summary of the session: steps, time, throughput and last loss."""
+        bound, seconds = self.last_row["mi_bound"], self.session_seconds
+        is_informative = bound is not None and bound > 0  # mutual information is nonnegative
+        shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
+        return (
+            f"{pluralize(self.session_steps, 'step')} in {seconds:.1f} s: {self.session_items / seconds:,.0f} items/s, "
+            f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"
+        )
 
 
 def to_floats(values: Sequence[float | Tensor]) -> list[float]:

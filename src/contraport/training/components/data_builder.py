@@ -118,7 +118,12 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_stream_settings(settings, dataset)
     if settings.sample_weight_source == "file" and dataset.split == "train":
-        dataset = dataset.replace_fields(weights=_read_item_weights(str(weights), dataset))
+        values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
+        if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
+            values = values[dataset.rows]  # one per row of the source, including other splits
+        message = f"sample_weight: {weights} must have {len(dataset)} values, one per training item, got {len(values)}."
+        check(values.shape == (len(dataset),), message, "shape")
+        dataset = dataset.replace_fields(weights=values)
     if settings.validation is not None:
         positions = _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
         dataset = dataset.subset(positions, split)
@@ -141,16 +146,6 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.sample_weight_source == "classes" and dataset.split == "train":
         dataset = dataset.replace_fields(weights=class_balanced_item_weights(dataset))
     return dataset
-
-
-def _read_item_weights(file: str, dataset: Dataset) -> Tensor:
-    """Read the sample weight of each item, ``(n,)``, from an .npy file with one per item or per row of the source."""
-    values = as_weight_per_item(f"sample_weight: {file}", read_npy("sample_weight", file))
-    if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
-        values = values[dataset.rows]  # one per row of the source, including other splits
-    message = f"sample_weight: {file} must have {len(dataset)} values, one per training item, got {len(values)}."
-    check(values.shape == (len(dataset),), message, "shape")
-    return values
 
 
 def find_held_out_dataset(settings: Settings) -> Dataset | None:

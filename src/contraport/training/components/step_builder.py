@@ -193,9 +193,16 @@ def check_trial_call(
     if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_arguments(
-        torch.randn(TRIAL_BATCH_SIZE, dimensions), _build_viewless_trial_batch(dataset), target
+    # The batch has no views, one label for all items, and the largest ids of the data.
+    labels, domains = (
+        None if values is None else values[:1].expand(TRIAL_BATCH_SIZE) for values in (dataset.labels, dataset.domains)
     )
+    weights = dataset.weights
+    if weights is not None:
+        weights = torch.stack([*[weights.max()] * (TRIAL_BATCH_SIZE - 1), weights.min()])
+    ids = torch.arange(TRIAL_BATCH_SIZE) + max(len(dataset) - TRIAL_BATCH_SIZE, 0)
+    batch = Batch((), labels, domains, ids, weights=weights)
+    views, kwargs = loss.build_trial_arguments(torch.randn(TRIAL_BATCH_SIZE, dimensions), batch, target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
@@ -217,19 +224,6 @@ def _check_teacher_features(objective: Loss, teacher: Tensor | None, target: Tar
         "Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
     )
     check(teacher.ndim == 3 or not by_view, message, "per_item")
-
-
-def _build_viewless_trial_batch(dataset: Dataset) -> Batch:
-    """Build a batch for a trial call: no views, one label for all items, and the largest ids of the data."""
-    labels, domains = (
-        None if values is None else values[:1].expand(TRIAL_BATCH_SIZE) for values in (dataset.labels, dataset.domains)
-    )
-    weights = dataset.weights
-    if weights is not None:
-        weights = torch.stack([*[weights.max()] * (TRIAL_BATCH_SIZE - 1), weights.min()])
-    return Batch(
-        (), labels, domains, torch.arange(TRIAL_BATCH_SIZE) + max(len(dataset) - TRIAL_BATCH_SIZE, 0), weights=weights
-    )
 
 
 def build_training_module(

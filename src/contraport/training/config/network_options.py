@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contraport._utils.lazy_imports import import_object
 from contraport.catalog.encoders import ENCODERS
 from contraport.errors import check
 from contraport.options import (
@@ -24,14 +25,6 @@ Encoder = Sequence[str | Any] | dict[str, Any] | str | Any | None
 
 _WEIGHTS_REQUIRED_MESSAGE = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
 """End of the error messages about freezing or adapting an encoder with random weights."""
-
-
-def _serialize_encoder(encoder: Any) -> Any:
-    """Return the value of `encoder` for `config.yaml`; modules become placeholders."""
-    # Imported here: it handles modules; the rest of the options is read without torch, so that --help is fast.
-    from contraport.encoders import serialize_encoder
-
-    return serialize_encoder(encoder)
 
 
 def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
@@ -76,7 +69,8 @@ def encoder_option(group: str) -> Any:
         "your own code as `module:attribute`; in Python also a module, which is copied. For several views a list, or "
         "encoders by view name or kind, such as --encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn "
         "for images, mlp for vectors, small-tcn for time series, small-text for texts.",
-        serialize=_serialize_encoder,
+        # Imported when it is called: it handles modules, and --help needs no torch.
+        serialize=lambda encoder: import_object("contraport.encoders:serialize_encoder")(encoder),
         group=group,
     )
 
@@ -158,7 +152,27 @@ class NetworkSettings(BaseOptions):
         layers = self.projection_layers
         message = f"projection_layers: must be 0 with a projection of 0, got {layers}."
         check(self.projection > 0 or not layers, message, "conflict")
-        self._check_freezing()
+        for pretrained, init in _zip_options_by_view(self.pretrained, self.init):
+            message = f"init: cannot be combined with pretrained, got {str(init)!r}."
+            check(not (pretrained and init), message, "conflict")
+        if self.lora is not None:
+            is_frozen = any(freeze and lora for freeze, lora in _zip_options_by_view(self.freeze, self.lora))
+            message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
+            check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
+            message = f"lora: requires an encoder with weights, got {self.encoder!r}."
+            check(not self._has_no_trainable_encoder, message, "no_weights")
+            check(self.has_initial_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
+        if not self.freezes_some_encoder:
+            # With `freeze` by view it is checked again once the views are known, with the data.
+            self.check_feature_cache_options()
+            return
+        message = f"freeze_epochs: cannot be combined with {self.frozen_by}, got {self.freeze_epochs}."
+        check(self.freeze_epochs == 0, message, "conflict")
+        message = f"{self.frozen_by}: requires a projection, since nothing else is trained; got a projection of 0."
+        check(self.projection_size > 0, message, "no_projection")
+        # With weights by view, each encoder is checked once the views are known.
+        is_frozen_with_weights = self.has_initial_weights or any(self._untrainable_encoder_mask)
+        check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
 
     @property
     def projection_size(self) -> int:
@@ -227,37 +241,8 @@ class NetworkSettings(BaseOptions):
         )
         return pretrained or self.init is not None or has_custom_encoder
 
-    def _check_freezing(self) -> None:
-        """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
-        for pretrained, init in _zip_options_by_view(self.pretrained, self.init):
-            message = f"init: cannot be combined with pretrained, got {str(init)!r}."
-            check(not (pretrained and init), message, "conflict")
-        self._check_lora()
-        if not self.freezes_some_encoder:
-            # With `freeze` by view it is checked again once the views are known, with the data.
-            self.check_feature_cache_options()
-            return
-        message = f"freeze_epochs: cannot be combined with {self.frozen_by}, got {self.freeze_epochs}."
-        check(self.freeze_epochs == 0, message, "conflict")
-        message = f"{self.frozen_by}: requires a projection, since nothing else is trained; got a projection of 0."
-        check(self.projection_size > 0, message, "no_projection")
-        # With weights by view, each encoder is checked once the views are known.
-        is_frozen_with_weights = self.has_initial_weights or any(self._untrainable_encoder_mask)
-        check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
-
     def check_feature_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
         for name in () if self.freezes_all_encoders else ("frozen_draws", "features"):
             value = getattr(self, name)
             check(value is None, f"{name}: requires freeze of all views, got {name} {str(value)!r}.", "conflict")
-
-    def _check_lora(self) -> None:
-        """Raise `UsageError` if `lora` is set and conflicts with freezing or has no trained weights to adapt."""
-        if self.lora is None:
-            return
-        is_frozen = any(freeze and lora for freeze, lora in _zip_options_by_view(self.freeze, self.lora))
-        message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
-        check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
-        message = f"lora: requires an encoder with weights, got {self.encoder!r}."
-        check(not self._has_no_trainable_encoder, message, "no_weights")
-        check(self.has_initial_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")

@@ -13,16 +13,6 @@ from contraport.runs.shared_options import progress_option, seed_option, trainin
 from contraport.schedules import RAMP_FUNCTIONS
 
 
-def _check_online_metrics(name: str, value: Sequence[str]) -> None:
-    """Raise `UsageError` unless all values are metrics, each with an optional interval in epochs."""
-    import_object("contraport.metrics.registry:parse_scheduled_metrics")(value)
-
-
-def _check_early_stopping(name: str, value: str) -> None:
-    """Raise `UsageError` unless a value is a valid rule of early stopping."""
-    import_object("contraport.training.callbacks.early_stopping:parse_stopping_rule")(value)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(BaseOptions):
     """Options of the optimization: epochs, batches, optimizer and learning rate."""
@@ -149,7 +139,7 @@ class RunSettings(BaseOptions):
         "Metrics to compute on a subset of the training items after each epoch and to log to `metrics.jsonl`: names "
         "of `contraport list metrics`, such as knn, or knn:every=5 for every fifth epoch. The trained weights do not "
         "depend on it.",
-        check=_check_online_metrics,
+        check=lambda _, value: import_object("contraport.metrics.registry:parse_scheduled_metrics")(value),
         lifetime="machine",
         deprecated_name="monitor",
     )
@@ -158,7 +148,7 @@ class RunSettings(BaseOptions):
         "End the training when a value no longer improves: loss, or a metric as in online_metrics, such as recall@1 "
         "(retrieval between two views, which needs no labels). Settings: patience (epochs without improvement; default "
         "a fifth of the epochs, at least 10) and min_delta, as in recall@1:patience=20,min_delta=0.005.",
-        check=_check_early_stopping,
+        check=lambda _, value: import_object("contraport.training.callbacks.early_stopping:parse_stopping_rule")(value),
         lifetime="machine",
     )
     logger: Sequence[str] = option(
