@@ -144,13 +144,12 @@ def _add_plans_to_page(
         f"Lines from {first} to {second}; {one.share_on_target:.0%} of the mass is on target" for one in snapshots
     ]
     first_sheet, second_sheet = (assets.add_thumbnails(samples.get(f"plan_view_{side}")) for side in (1, 2))
-    same_target = all(np.array_equal(one.target, snapshots[0].target) for one in snapshots)
+    has_one_target = all(np.array_equal(one.target, last.target) for one in snapshots)
+    with_targets = snapshots[:1] if has_one_target else snapshots
     assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
         "plans": [encode_byte_matrix(quantize_masses(one.plan, scale)) for one in snapshots],
-        "targets": [
-            encode_byte_matrix(quantize_masses(one.target, scale)) for one in snapshots[: 1 if same_target else None]
-        ],
+        "targets": [encode_byte_matrix(quantize_masses(one.target, scale)) for one in with_targets],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
         "labels": labels_by_epoch,

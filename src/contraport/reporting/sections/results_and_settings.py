@@ -11,7 +11,14 @@ from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
-from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_figure, build_titled_axis, escape_tags
+from contraport.reporting.plotly_figures import (
+    GRID_COLOR,
+    MUTED_COLOR,
+    build_figure,
+    build_line_trace,
+    build_titled_axis,
+    escape_tags,
+)
 from contraport.reporting.reported_run import ReportedRun
 
 ROBUSTNESS_GROUP = "robustness"  # name of the group of metrics on corrupted images, which have a section of their own
@@ -83,33 +90,21 @@ def _add_dataset_difference_plots(
         for place, run in enumerate(others):
             own = [(metric, gain) for metric, of, gain in gains if of is run]
             shift = 0.36 * (place - (len(others) - 1) / 2) / max(1, len(others) - 1)
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "x": [100 * gain.value for _, gain in own],
-                    "y": [titles.index(escape_tags(metric.title)) + shift for metric, _ in own],
-                    "error_x": {
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [100 * (gain.high - gain.value) for _, gain in own],
-                        "arrayminus": [100 * (gain.value - gain.low) for _, gain in own],
-                        "color": run.color,
-                        "thickness": 2,
-                        "width": 4,
-                    },
-                    "marker": {"color": run.color, "size": 9, "symbol": MARKER_SYMBOLS[place % len(MARKER_SYMBOLS)]},
-                    "name": escape_tags(run.name),
-                    "meta": run.position,
-                    "customdata": [metric.format_difference(gain) for metric, gain in own],
-                    "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
-                }
-            )
+            x = [100 * gain.value for _, gain in own]
+            y = [titles.index(escape_tags(metric.title)) + shift for metric, _ in own]
+            high = [100 * (gain.high - gain.value) for _, gain in own]
+            low = [100 * (gain.value - gain.low) for _, gain in own]
+            bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color}
+            texts = [metric.format_difference(gain) for metric, gain in own]
+            marker = {"color": run.color, "size": 9, "symbol": MARKER_SYMBOLS[place % len(MARKER_SYMBOLS)]}
+            style = {"mode": "markers", "marker": marker, "error_x": bars | {"thickness": 2, "width": 4}}
+            hover = {"customdata": texts, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
+            traces.append(build_line_trace(run, x, y, **style, **hover))
         height = 64 + 24 * len(titles) * max(1, len(others))  # a row for each metric and run
         ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
         title = f"difference from {escape_tags(first.name)}, points"
-        x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED_COLOR, zerolinewidth=1.5)
-        figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID_COLOR})
+        axis = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED_COLOR, zerolinewidth=1.5)
+        figure = build_figure(traces, height=height, x=axis, y={**ticks, "showgrid": False, "linecolor": GRID_COLOR})
         parts = "; ".join(
             f"{metric.title}, {run.name}: {metric.format_difference(gain)}" for metric, run, gain in gains
         )
