@@ -51,7 +51,7 @@ QUANTITIES = {
     "plan": ("recall",),
     "oracle": ("recall",),
 }
-"""Quantities of each method in the CSV of means: of the audits, the baselines and the trainings."""
+"""Quantities of each method in the CSV of means: of the audits, the baselines and the training runs."""
 
 
 def _outlier(kind: int, score: str) -> str:
@@ -94,7 +94,7 @@ def _several_views() -> str:
 
 
 def _trainings_of_several_views() -> str:
-    """Return the table of what trainings with an online audit of several views reached."""
+    """Return the table of what training runs with an online audit of several views reached."""
     results = json.loads(VIEW_TRAININGS.read_text())["results"]
     keys = ["recall", "recall of shuffled", "probe", "probe of shuffled"]
     lines = ["| training | " + " | ".join(keys) + " | CPU s |", "| --- |" + " ---: |" * (len(keys) + 1)]
@@ -231,11 +231,11 @@ right, and download the list with your marks.
 
 - **The ranking** puts wrong pairs first. {describe_separation(results)}
 - **The share of wrong pairs** is an estimate with an interval. {describe_coverage(results)}
-- **A training with `--audit`** leaves out what seems wrong. {describe_recovered_gain(results)}
+- **A training run with `--audit`** leaves out what seems wrong. {describe_recovered_gain(results)}
 - **If the views share too little, no share is given**, only a note (`audit.is_rate_reliable` is False), since right
   pairs would count as wrong. The order of the pairs may still be useful.
 
-Details: [pairs found](audit-results.md); [trainings, repairs, and what did not help](audit-trainings.md).
+Details: [pairs found](audit-results.md); [training runs, repairs, and what did not help](audit-trainings.md).
 
 ## When not to use it
 
@@ -245,7 +245,7 @@ Details: [pairs found](audit-results.md); [trainings, repairs, and what did not 
 - **For records of two registers that share text**, a trained audit ranked wrong links worse than the cosine of
   n-grams; `--method frozen --statistic csls` on vectors of n-grams ranked them as well or better
   ([measured](coupling-results.md#wrong-links-between-persons)).
-- **If few pairs are wrong, and each view nearly determines the other**, the cosine of a plain training is as good,
+- **If few pairs are wrong, and each view nearly determines the other**, the cosine of a plain training run is as good,
   but gives no number of pairs to leave out.
 - Captions written by people, and large image data, were not measured.
 
@@ -258,7 +258,7 @@ Details: [pairs found](audit-results.md); [trainings, repairs, and what did not 
 | an encoder from pairs of which some may be wrong | `train --audit`; without wrong pairs it flagged at most 2 in 100 |
 | repaired pairs | `contraport audit` and its page |
 | an audit of vectors from a good encoder | `--method frozen`, which takes a second |
-| a second opinion | `--method crossfit`, tens of trainings; it found no more wrong pairs (one seed) |
+| a second opinion | `--method crossfit`, tens of training runs; it found no more wrong pairs (one seed) |
 
 Of more than two views, choose two (`--given_views photo caption`), or audit [all of them](#three-or-more-views). All
 pairs are scored, except those of the data's own test split. `--resume --out FOLDER` continues an audit that was
@@ -355,19 +355,19 @@ def audit_results() -> str:
 
 `python -m benchmarks.audit` shuffles a share of the training pairs; the test pairs are clean. The tables show the mean
 ± the half-width of the 95 % interval over 3 seeds (Student's t), where 20 or 40 % were shuffled.
-`benchmarks/results/audit.csv` has all shares and quantities. All trainings, including the one on the right pairs alone,
-use the same encoders, temperature (.2) and number of steps: 18 epochs (8 for captions). The data are pairs of UCI's
-feature sets of digits (1,600), halves of digits (1,348), and halves and captions of Fashion-MNIST (1,200 each). Images
-are 14 x 14 and given as vectors. A caption is one of five phrases with the name of the class, and a pair is right if
-the image and the caption are of the same class. The online audits of these tables scored their pairs eight times. With
-five scorings, as today, the area was .965, .971 and .977 in place of .966, .972 and .977 (fou-kar, halves of digits and
-of clothes, 20 % wrong, 3 seeds; `python -m benchmarks.audit_change`).
+`benchmarks/results/audit.csv` has all shares and quantities. All training runs, including the one on the right pairs
+alone, use the same encoders, temperature (.2) and number of steps: 18 epochs (8 for captions). The data are pairs of
+UCI's feature sets of digits (1,600), halves of digits (1,348), and halves and captions of Fashion-MNIST (1,200 each).
+Images are 14 x 14 and given as vectors. A caption is one of five phrases with the name of the class, and a pair is
+right if the image and the caption are of the same class. The online audits of these tables scored their pairs eight
+times. With five scorings, as today, the area was .965, .971 and .977 in place of .966, .972 and .977 (fou-kar, halves
+of digits and of clothes, 20 % wrong, 3 seeds; `python -m benchmarks.audit_change`).
 
 How well encoders are trained is on [a page of its own](audit-trainings.md).
 
 ### Separation
 
-Area under the ROC curve. The baselines judge the same pairs that a plain training was trained on. For each baseline,
+Area under the ROC curve. The baselines judge the same pairs that a plain training run used. For each baseline,
 the best of three training temperatures and of all its own settings is *chosen with the truth*, which no audit has.
 "loss" is minus the InfoNCE loss, "neighbors" is the agreement of neighbors as cleanlab judges labels, and "LEMoN" is
 the score of Zhang et al. (2025).
@@ -441,18 +441,18 @@ Real fuzzy entries were not measured: of fourteen releases of Sphinx and Django 
 
 
 def audit_trainings() -> str:
-    """Return the page with the measurements of trainings with an audit."""
+    """Return the page with the measurements of training runs with an audit."""
     results = json.loads(MEASURED.read_text())["results"]
     repair_seeds = len({one["seed"] for one in json.loads(REPAIRS.read_text())["results"]})
-    return f"""# Trainings with an audit
+    return f"""# Training runs with an audit
 
 [The guide to the audit](audit.md) describes the method, and
 [its measurements](audit-results.md) have the data, and how many wrong pairs are found.
 
 ## The trained encoder
 
-Recall@1 between the views of clean test pairs after a training (for captions: whether the nearest one is of the same
-class).
+Recall@1 between the views of clean test pairs after a training run (for captions: whether the nearest one is of the
+same class).
 
 {
         measurement_table(
@@ -493,21 +493,21 @@ loses in two; by chance alone about one of these 24 intervals would exclude 0. S
 ## Where the rest is lost
 
 On zer-kar and fou-kar at 20 and 40 %, with one seed and 18 epochs, before the score included `canonical` and raw
-vectors: recall@5, as a share of the way from a training on all pairs to one on the right pairs alone.
+vectors: recall@5, as a share of the way from a training run on all pairs to one on the right pairs alone.
 
-- Trainings that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to 107 %, from epoch 7
-  on 54 to 81 %; with the decoys of an audit 96 to 102 %. The epochs before the first scoring, and the decoys, cost
-  nothing.
-- A training that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93 %, about as much as
-  the audit itself. So the loss comes from the choice of the pairs. Wrong pairs that are kept (without them: 75 to
-  109 %) and right pairs that are left out (with them: 84 to 96 %) matter alike.
+- Training runs that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to 107 %, from
+  epoch 7 on 54 to 81 %; with the decoys of an audit 96 to 102 %. The epochs before the first scoring, and the decoys,
+  cost nothing.
+- A training run that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93 %, about as
+  much as the audit itself. So the loss comes from the choice of the pairs. Wrong pairs that are kept (without them: 75
+  to 109 %) and right pairs that are left out (with them: 84 to 96 %) matter alike.
 
 ## What did not help
 
 These were tried once, by code that was not kept: read them as hints.
 
-- Scoring before the first step (33 trainings): recall changed by -.011 ± .009 on halves of images and by +.006 ± .009
-  on UCI's views.
+- Scoring before the first step (33 training runs): recall changed by -.011 ± .009 on halves of images and by +.006 ±
+  .009 on UCI's views.
 - Leaving out a quarter more than the estimated share: worse on zer-kar (1 seed).
 - Features of the untrained encoders in place of raw vectors: 8.3 % of the pairs kept were wrong, with raw vectors 7.4 %
   (two seeds at 40 %, six data sets).
@@ -649,7 +649,7 @@ def describe_crossfits(results: list[dict[str, Any]]) -> str:
         parts.append(f"{NAMES[name]} at {level:.0%}: area {format_mean(area)}, noise rate {format_mean(rate)}")
     seconds = [one["measured"]["crossfit"]["cpu"] for one in results if "crossfit" in one["measured"]]
     return (
-        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) separates them no better than an "
+        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 training runs) separates them no better than an "
         f"online audit does: {'; '.join(parts)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
     )
 
@@ -660,7 +660,7 @@ def measured_settings(results: list[dict[str, Any]], part: str) -> list[tuple[st
 
 
 def describe_recovered_gain(results: list[dict[str, Any]]) -> str:
-    """Describe the share of the gain of a training on right pairs alone that the audit reaches."""
+    """Describe the share of the gain of a training run on right pairs alone that the audit reaches."""
     parts = []
     for name, level in measured_settings(results, "oracle"):
         here = [one["measured"] for one in results if (one["data"], one["level"]) == (name, level)]
@@ -672,8 +672,8 @@ def describe_recovered_gain(results: list[dict[str, Any]]) -> str:
             parts.append((ours - plain) / (best - plain))
     reached = sum(share >= GOAL for share in parts)
     return (
-        f"Where training on the right pairs alone gains at least {GAINED} over training on all pairs, a training with "
-        f"`--audit` reaches {min(parts):.0%} to {max(parts):.0%} of that gain, by the means over the same seeds "
+        f"Where training on the right pairs alone gains at least {GAINED} over training on all pairs, a training run "
+        f"with `--audit` reaches {min(parts):.0%} to {max(parts):.0%} of that gain, by the means over the same seeds "
         f"(median {statistics.median(parts):.0%}; {GOAL:.0%} or more in {reached} of {len(parts)} cases)."
     )
 
@@ -708,7 +708,7 @@ def describe_coverage(results: list[dict[str, Any]]) -> str:
 
 
 def describe_cost(results: list[dict[str, Any]]) -> str:
-    """Describe the CPU time of an online audit, relative to a plain training with as many steps."""
+    """Describe the CPU time of an online audit, relative to a plain training run with as many steps."""
     shares: dict[str, list[float]] = {}
     for one in results:
         if "cost" in one["measured"]:
@@ -719,10 +719,10 @@ def describe_cost(results: list[dict[str, Any]]) -> str:
         for name, of in sorted(shares.items(), key=lambda item: list(COSTS).index(item[0]))
     ]
     return (
-        "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
-        f"length: {', '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
+        "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training run of the "
+        f"same length: {', '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
         "and the page. There are at most five scorings (six when the images were measured), so the audit of a larger "
-        "network or a longer training costs less."
+        "network or a longer training run costs less."
     )
 
 

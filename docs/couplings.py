@@ -180,7 +180,7 @@ def persons(part: dict[str, Any]) -> str:
             "suburb and date of birth against surname, address, suburb and postcode. Splink compares the fields that "
             "both sides have, and is trained on the same links; the others see each record as one text. Settings were "
             "chosen on a fifth of the training links. Intervals are paired bootstraps over held-out links, of the mean "
-            f"of {len(measured[NAMES][PLAIN])} trainings; each objective has its own temperature."
+            f"of {len(measured[NAMES][PLAIN])} training runs; each objective has its own temperature."
         ),
         paragraph(f"With all fields, the lowest recall@1 of any method was {lowest:.3f}. The other two tasks:"),
         table(["method", *heads], rows),

@@ -109,7 +109,7 @@ contraport compare --suite gca --quick
 contraport compare --suite mine.yaml --budget 30m
 ```
 
-<!-- not run: six trainings; tests/comparison has smaller ones -->
+<!-- not run: six training runs; tests/comparison has smaller ones -->
 ```python
 comparison = contraport.compare(data=["digits"], objectives=["info-nce", "gca-ince"], seeds=3, epochs=20)
 entry = comparison.find_entry("gca-ince", "digits, standard", "linear_probe")

@@ -161,7 +161,7 @@ def series() -> None:
 
 
 def curves() -> None:
-    """Draw the curves of two trainings that differ in the learning rate."""
+    """Draw the curves of two training runs that differ in the learning rate."""
     for rate in ("0.001", "0.0001"):
         run(
             "train", "--data", "digits", "--epochs", "20", "--lr", rate, "--online_metrics", "knn",
@@ -171,7 +171,7 @@ def curves() -> None:
 
 
 def own_loop() -> None:
-    """Draw the plan of a batch before and after a training in a loop of one's own."""
+    """Draw the plan of a batch before and after a training run in a loop of one's own."""
     torch.manual_seed(0)
     digits = torch.from_numpy(load_digits().data).float() / 16
     encoder = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))

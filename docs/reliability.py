@@ -67,7 +67,7 @@ A command can end in four ways:
 
 - *done*: status 0;
 - *refused*: status 2, with one line that says what is wrong, and all files unchanged;
-- *stopped*: status 1, with one line, because a training diverged or there was not enough memory;
+- *stopped*: status 1, with one line, because a training run diverged or there was not enough memory;
 - *wrong*: anything else, such as a traceback, a signal, too much time, a file that a refused command changed or lost, a
   half-written file, or a process left behind.
 

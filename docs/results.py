@@ -60,7 +60,7 @@ def results() -> str:
 
 {describe_machine(engine["machine"])}
 
-What trainings reach is on the page of [accuracy](accuracy.md).
+What training runs reach is on the page of [accuracy](accuracy.md).
 
 ## Time of the losses
 
@@ -397,8 +397,9 @@ def loading(measured: dict[str, Any]) -> str:
     wait, speed, embedding = (measured[key] for key in ("data_wait", "images_per_second", "seconds_to_embed"))
     said = paragraph(
         f"{measured['images']:,} JPEG files of {measured['side']} x {measured['side']}, `{measured['encoder']}` "
-        f"(`python -m benchmarks.data`): a training waits {wait['decoded once']:.1%} of its time if images are decoded "
-        f"once, {wait['each epoch decodes']:.1%} if each epoch decodes them. It makes {speed['full']:,.0f} images per "
+        f"(`python -m benchmarks.data`): a training run waits {wait['decoded once']:.1%} of its time if images are "
+        f"decoded once, {wait['each epoch decodes']:.1%} if each epoch decodes them. "
+        f"It makes {speed['full']:,.0f} images per "
         f"second; on the features of a frozen encoder {speed['frozen']:,.0f}, where a bare loop over the head alone "
         f"would make {speed['the head alone']:,.0f}. `embed` takes "
         f"{embedding['arrays'] / embedding['pass over arrays']:.2f} times the time of the encoder's own pass over "

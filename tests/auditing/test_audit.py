@@ -593,7 +593,7 @@ def test_resume_takes_the_recorded_options(
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     with caplog.at_level("INFO", "contraport.training"):
         result = contraport.audit(out=out, resume=True, drop=True, progress=False)
-    assert ("finished training of 2 epochs is used" in caplog.text) == (method == "online")
+    assert ("finished training run of 2 epochs is used" in caplog.text) == (method == "online")
     assert "already has" not in caplog.text
     assert result.clean_files == (out / "dropped.npz",)
     assert before.keys() >= {"pairs.csv", "audit.html", "audit_options.json"}

@@ -200,4 +200,4 @@ def test_warns_of_a_patience_that_cannot_end_the_training(
     spec: str, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     EarlyStopping(spec, StubMeter()).on_start(StubLoop(8))  # type: ignore[arg-type]
-    assert ("cannot end a training of 8 epochs early" in caplog.text) == warns
+    assert ("cannot end a training run of 8 epochs early" in caplog.text) == warns

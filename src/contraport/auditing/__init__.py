@@ -1,7 +1,7 @@
 """Audit of paired data: scores pairs, estimates the share of mismatches, and proposes better partners.
 
-The subpackage `contraport.auditing.pairs` scores pairs and filters those of a training, which may import it. The other
-modules run audits, and import training.
+The subpackage `contraport.auditing.pairs` scores pairs and filters those of a training run, which may import it. The
+other modules run audits, and import training.
 """
 
 from typing import TYPE_CHECKING

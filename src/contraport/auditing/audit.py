@@ -242,7 +242,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of the trainings of an audit, by name; there is no augmentation."""
+    """Return the options of the training runs of an audit, by name; there is no augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2

@@ -91,7 +91,7 @@ class AuditOptions(BaseOptions):
     root: str | Path | None = option(None, "Folder of named data.", lifetime="machine")
     method: str = option(
         "online",
-        "Scoring method: online (one training that scores its pairs five times and drops suspected mismatches), "
+        "Scoring method: online (one training run that scores its pairs five times and drops suspected mismatches), "
         "crossfit (encoders score pairs that they were not trained on) or frozen (the views are vectors; nothing is "
         "trained).",
         check=one_of("online", "crossfit", "frozen"),

@@ -23,7 +23,7 @@ MAX_IMAGE_SIDE_PIXELS = 112
 """Longest side of an image, in pixels."""
 
 METHOD_DESCRIPTIONS = {
-    "online": "one training scored its pairs between epochs and dropped suspected mismatches",
+    "online": "one training run scored its pairs between epochs and dropped suspected mismatches",
     "crossfit": "encoders scored pairs that they were not trained on",
     "frozen": "the vectors were compared as they are; nothing was trained",
 }

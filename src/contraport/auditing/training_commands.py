@@ -1,4 +1,4 @@
-"""Commands to run after an audit: trainings on the audited or cleaned data, with the same data options."""
+"""Commands to run after an audit: training runs on the audited or cleaned data, with the same data options."""
 
 from __future__ import annotations
 

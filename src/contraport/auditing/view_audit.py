@@ -118,7 +118,7 @@ class ViewAudit:
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path, *, data: Any = None) -> Path:
-        """Write the data to `dropped.npz` with flagged views set to NaN, which a training skips; return the path.
+        """Write the data to `dropped.npz` with flagged views set to NaN, which a training run skips; return the path.
 
         Args:
             dataset: the items.

@@ -28,7 +28,7 @@ _DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILE
 
 
 class Position(NamedTuple):
-    """Position of a training: complete epochs, complete batches of the current epoch, and optimizer steps in total."""
+    """Position in a training run: complete epochs, complete batches of the current epoch, optimizer steps in total."""
 
     epoch: int = 0
     batch: int = 0

@@ -1,4 +1,4 @@
-"""Online metrics of a training: computed after some epochs on a subset of the training items."""
+"""Online metrics of a training run: computed after some epochs on a subset of the training items."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def build_eval_context_factory(
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
-    # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
+    # Imported here: scikit-learn is slow to import, and training runs without online metrics do not use it.
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.probes import check_enough_neighbors
 

@@ -1,4 +1,4 @@
-"""Builds the optimizer, the learning rate schedule and the loop of a training."""
+"""Builds the optimizer, the learning rate schedule and the loop of a training run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def build_loop(
     *,
     steps_per_epoch: int,
 ) -> Loop:
-    """Build the loop of a training, with its optimizer and learning rate schedule, from the settings."""
+    """Build the loop of a training run, with its optimizer and learning rate schedule, from the settings."""
     optimizer = create_optimizer(
         module,
         optimizer=settings.optimizer,

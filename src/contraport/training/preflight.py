@@ -1,4 +1,4 @@
-"""Preflight checks: logs items and steps of a training, and warns of too few steps, small batches or few images."""
+"""Preflight checks: logs items and steps of a training run, and warns of too few steps, small batches or few images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ log = logging.getLogger("contraport.training")
 
 
 def log_training_description(run: RunFolder, settings: Settings, components: TrainingComponents) -> None:
-    """Log the description of a training: method, items, adjusted settings, threads and versions."""
+    """Log the description of a training run: method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))
     if len(dataset.shapes) > 1:

@@ -1,4 +1,4 @@
-"""Logging setup of a training: DEBUG and above to `train.log`, INFO and above to the console."""
+"""Logging setup of a training run: DEBUG and above to `train.log`, INFO and above to the console."""
 
 from __future__ import annotations
 

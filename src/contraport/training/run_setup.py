@@ -26,7 +26,7 @@ log = logging.getLogger("contraport.training")
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
-    """Return all settings of a training: explicit options, completed by resumed run, recipe and defaults.
+    """Return all settings of a training run: explicit options, completed by resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
@@ -86,7 +86,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDi
         _delete_leftover_files(run)
         drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
-            # An evaluation of the shorter training would be taken for one of the longer.
+            # An evaluation of the shorter training run would be taken for one of the longer.
             for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)
         write_text(run.config_path, yaml.safe_dump(settings.to_config(), sort_keys=False, allow_unicode=True))

@@ -60,7 +60,7 @@ class DryRunResult(NamedTuple):
     device: torch.device
 
     def format_estimate(self, steps: int) -> str:
-        """Return a one-line estimate of time and memory of a training with a given number of steps.
+        """Return a one-line estimate of time and memory of a training run with a given number of steps.
 
         >>> DryRunResult(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'

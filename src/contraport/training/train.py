@@ -85,7 +85,7 @@ def train(options: dict[str, Any]) -> Run:
 
 
 def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
-    """Train with explicit options, for `train` and for commands that include a training; return the run folder.
+    """Train with explicit options, for `train` and for commands that include a training run; return the run folder.
 
     As a part of another command, `parent_command`, it suggests neither other options nor a next command.
     """
@@ -141,7 +141,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
 
 @contextmanager
 def _lock_run(run: RunFolder) -> Iterator[None]:
-    """Context manager in which only this training may write to the run folder."""
+    """Context manager in which only this training run may write to the run folder."""
     with ExitStack() as lock:
         with stop_all_on_error():
             if is_main_process():
@@ -229,8 +229,8 @@ def _fit_and_save_model(
         larger_patience = "early_stopping with a larger patience continues it"
         remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
-        if run.parent_command:  # a longer training is not what that command asks for
-            complete = f"the finished training of {pluralize(epochs, 'epoch')} is used"
+        if run.parent_command:  # a longer training run is not what that command asks for
+            complete = f"the finished training run of {pluralize(epochs, 'epoch')} is used"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
 
 

@@ -1,4 +1,4 @@
-"""Online audit: scores the pairs of a training between epochs and drops suspected mismatches.
+"""Online audit: scores the pairs of a training run between epochs and drops suspected mismatches.
 
 Networks memorize wrong pairs, the more the longer they are trained on them. So the pairs are first scored after one
 epoch, before any is seen twice, and dropped pairs are not memorized further. Neighbors are only looked up among the

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: writing, restoring, and stopping after one on SIGINT or SIGTERM.
+"""Checkpoints of a training run: writing, restoring, and stopping after one on SIGINT or SIGTERM.
 
 A checkpoint is a dictionary:
 
@@ -34,7 +34,7 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.parallelism import gather_sharded_state, shard_like, shard_loaded_optimizer_state
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Signals on which a training writes a checkpoint and stops."""
+"""Signals on which a training run writes a checkpoint and stops."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 - control flow
@@ -123,7 +123,7 @@ class Checkpoints(Callback):
 
 
 def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
-    """Write the state of a training and its checksum; a collective operation that all processes must call.
+    """Write the state of a training run and its checksum; a collective operation that all processes must call.
 
     The write is atomic: a reader sees the old or the new file, never a part.
 
@@ -169,7 +169,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
     """Restore the last checkpoint of a run into a training loop.
 
     Raises:
-        UsageError: the checkpoint belongs to another training.
+        UsageError: the checkpoint belongs to another training run.
     """
     try:
         state = read_checkpoint(run.last_checkpoint)
@@ -186,14 +186,14 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
                 if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
                     own[name] = value.reshape(1)
         shard_loaded_optimizer_state(loop.optimizer)
-        # Restores only the counters: the function of the step is that of the settings, so that a training resumed with
-        # more epochs follows the longer schedule.
+        # Restores only the counters: the function of the step is that of the settings, so that a training run resumed
+        # with more epochs follows the longer schedule.
         loop.schedule.load_state_dict(state["schedule"])
         for callback in loop.callbacks:
             callback_state = state["callbacks"].get(type(callback).__name__)
             if callback_state is not None:
                 callback.restore(callback_state)
-    except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
+    except Exception as error:  # a checkpoint of another training run raises arbitrary exceptions
         reason, remedy = one_line_reason(error), format_checkpoint_remedy(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
         raise_on_one_rank(UsageError(message, kind="checkpoint"))

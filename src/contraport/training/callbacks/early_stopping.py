@@ -1,4 +1,4 @@
-"""Early stopping: ends a training whose loss or online metric no longer improves."""
+"""Early stopping: ends a training run whose loss or online metric no longer improves."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training if the watched metric has not improved for `patience` epochs.
+    """Callback that ends a training run if the watched metric has not improved for `patience` epochs.
 
     Without a value of the option `early_stopping` it only logs that the loss is flat. Other online metrics of which
     higher is better are logged too when they are flat.
@@ -134,7 +134,7 @@ class EarlyStopping(Callback):
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:
             log.warning(
-                "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
+                "early stopping: a patience of %s cannot end a training run of %s early; set a smaller one, as in "
                 "--early_stopping %s:patience=2",
                 pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
             )  # fmt: skip
@@ -171,7 +171,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
             log.info(
-                "loss: has not improved since epoch %d, for %s; --early_stopping ends such a training early",
+                "loss: has not improved since epoch %d, for %s; --early_stopping ends such a run early",
                 self._best_epoch, pluralize(patience, "epoch"),
             )  # fmt: skip
 
@@ -188,7 +188,7 @@ class EarlyStopping(Callback):
             elif not is_logged and loop.completed_epochs - epoch >= patience and loop.completed_epochs < loop.epochs:
                 self._best_by_metric[metric.key] = best, epoch, True
                 log.info(
-                    "%s: has not improved since epoch %d (%s), for %s; --early_stopping %s ends such a training early",
+                    "%s: has not improved since epoch %d (%s), for %s; --early_stopping %s ends such a run early",
                     metric.key, epoch, metric.format(best), pluralize(loop.completed_epochs - epoch, "epoch"),
                     metric.key,
                 )  # fmt: skip

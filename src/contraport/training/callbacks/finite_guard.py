@@ -1,4 +1,4 @@
-"""Finite guard: stops a training if its loss or gradient is NaN or infinite, and saves the failed step."""
+"""Finite guard: stops a training run if its loss or gradient is NaN or infinite, and saves the failed step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress callbacks of a training: a bar in a terminal, a line every half minute in files and pipes."""
+"""Progress callbacks of a training run: a bar in a terminal, a line every half minute in files and pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds all components of a training; settings are checked before any data are read."""
+"""Builds all components of a training run; settings are checked before any data are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 class TrainingComponents(NamedTuple):
-    """Components of a training: data, batches, training module, online audit and negative miner.
+    """Components of a training run: data, batches, training module, online audit and negative miner.
 
     Attributes:
         steps_per_epoch: number of optimizer steps per epoch.
@@ -66,7 +66,7 @@ def build_components(
     objective: nn.Module | None = None,
     run: RunFolder | None = None,
 ) -> TrainingComponents:
-    """Build all components of a training from its settings.
+    """Build all components of a training run from its settings.
 
     Torch's global random state does not change.
 

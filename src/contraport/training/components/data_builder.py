@@ -1,4 +1,4 @@
-"""Builds the data of a training: dataset, random views and loader of batches."""
+"""Builds the data of a training run: dataset, random views and loader of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the model of a training: encoders, initial weights, LoRA adapters, projection heads."""
+"""Builds the model of a training run: encoders, initial weights, LoRA adapters, projection heads."""
 
 from __future__ import annotations
 

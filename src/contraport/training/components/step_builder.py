@@ -205,7 +205,7 @@ def check_trial_call(
     views, kwargs = loss.build_trial_arguments(torch.randn(TRIAL_BATCH_SIZE, dimensions), batch, target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
-    # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
+    # `weights` is the keyword of objectives; the user of a training run knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
 

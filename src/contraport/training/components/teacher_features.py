@@ -32,7 +32,7 @@ class _Teacher(NamedTuple):
 def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> _Teacher:
     """Load a teacher from a run or model folder.
 
-    An encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
+    An encoder of timm takes images of its own size, and any number of channels as if a training run started from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
         return _Teacher(as_run_folder(folder).model(trust_remote_code=trust_remote_code), None)

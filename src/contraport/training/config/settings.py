@@ -1,4 +1,4 @@
-"""Settings of a training, all options of `contraport train` in one class; options of `contraport advise`.
+"""Settings of a training run, all options of `contraport train` in one class; options of `contraport advise`.
 
 The keywords of `contraport.train`, the flags of the command line, the content of `config.yaml` and the options that may
 change on resume are derived from it.
@@ -49,7 +49,7 @@ class Settings(
     ObjectiveSettings,
     DataSettings,
 ):
-    """All settings of a training; `contraport.train` documents each of them.
+    """All settings of a training run; `contraport.train` documents each of them.
 
     Raises:
         UsageError: an invalid value, or values that exclude one another.
