@@ -100,8 +100,8 @@ def encoder_figures() -> Figures:
         f"linear encoder: largest angle {linear.principal_angles_by_iteration[-1].max():.1e} "
         f"after {iterations} iterations"
     )
-    print(f"deep linear: rank-one shares {deep.rank_one_shares[-1].min():.6f} or more, alignments")
-    print(f"  {deep.layer_alignments[-1].min():.6f} or more,")
+    print(f"deep linear: rank-one shares {deep.rank_one_shares_by_iteration[-1].min():.6f} or more, alignments")
+    print(f"  {deep.layer_alignments_by_iteration[-1].min():.6f} or more,")
     print(f"  |cos| with the top eigenvector {deep.top_eigenvector_cosine:.6f}")
     print("effective ranks:", {name: round(rank, 1) for name, rank in collapse.effective_ranks.items()})
     off_polygon, off_simplex = polygon.deviation_from_optimum, simplex.deviation_from_optimum

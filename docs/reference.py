@@ -28,7 +28,10 @@ PARTS = {
 """The five questions, and the module with the answers to each."""
 
 ROOMS = {
-    "plots": ("Figures", ["arrow_maps_1d", "couplings", "curves", "embedding", "nearest_items", "plan", "spectrum"]),
+    "plots": (
+        "Figures",
+        ["barycentric_maps_1d", "couplings", "curves", "embedding", "nearest_items", "plan", "spectrum"],
+    ),
     "theory": ("The theory as functions", None),
     "integrations": ("Adapters for other libraries", None),
     "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "build_loader", "Dataset", "Batch", "Views"]),

@@ -138,7 +138,7 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("engine", "solve_fixed_point", "run_sinkhorn_to_convergence"),
         ("distributed", "local_batch", "use_local_batch"),
         ("distributed", "first_non_none", "first_non_none_across_ranks"),
-        ("plots", "arrow_maps", "arrow_maps_1d"),
+        ("plots", "arrow_maps", "barycentric_maps_1d"),
         ("plots", "neighbors", "nearest_items"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),

@@ -210,10 +210,10 @@ def similar_names(name: str, valid_names: Iterable[str], most: int = 1, cutoff: 
     return list(dict.fromkeys([*synonyms, *longer, *similar]))[:most]
 
 
-def bind_arguments(
+def bind_suggesting_keywords(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind arguments to a signature, as `inspect.Signature.bind`; an unknown keyword's error suggests a similar one."""
+    """Bind arguments to a signature; the `TypeError` for an unknown keyword suggests a similar one."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -242,7 +242,7 @@ def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(init)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        bind_arguments(type(args[0]).__name__, signature, args, kwargs)
+        bind_suggesting_keywords(type(args[0]).__name__, signature, args, kwargs)
         init(*args, **kwargs)
 
     return call
@@ -320,7 +320,7 @@ MAX_SINGLE_PRECISION = 3.4e38
 """Largest size of a number that counts as finite; its reciprocal is the least positive number."""
 
 
-def is_finite_number(value: Any) -> TypeGuard[float]:
+def fits_single_precision(value: Any) -> TypeGuard[float]:
     """Return whether a value is a real number in the range of single precision, or an integer of at most 64 bits."""
     is_whole = isinstance(value, numbers.Integral)
     limit: Any = 2**63 if is_whole else MAX_SINGLE_PRECISION
@@ -338,20 +338,20 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is positive and finite, also in single precision (or infinite, if allowed)."""
     is_infinite = allow_infinity and is_number(value) and value == math.inf
-    if not is_infinite and not (is_finite_number(value) and value > 1 / MAX_SINGLE_PRECISION):
+    if not is_infinite and not (fits_single_precision(value) and value > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
         raise _usage_error_for_value(argument, expected, value)
 
 
 def check_nonnegative(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
-    if not is_finite_number(value) or value < 0:
+    if not fits_single_precision(value) or value < 0:
         raise _usage_error_for_value(argument, "a finite number >= 0", value)
 
 
 def check_finite(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number."""
-    if not is_finite_number(value):
+    if not fits_single_precision(value):
         raise _usage_error_for_value(argument, "a finite number", value)
 
 

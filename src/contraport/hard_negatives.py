@@ -16,6 +16,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.vector_search import CalibratedSearch, calibrate_search
 from contraport.catalog.option_parsers import MiningRule
+from contraport.data.duplicate_groups import number_by_first_occurrence
 from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import torch_generator
@@ -64,8 +65,8 @@ def mine_hard_negatives(
     *,
     anchor_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
-    trusted: Tensor | None = None,
-    partners: Tensor | None = None,
+    trusted_mask: Tensor | None = None,
+    excluded_partners: Tensor | None = None,
     seed: int = 0,
 ) -> MinedNegatives:
     """Mine hard negatives of pairs: for each first view the most similar second views of other items.
@@ -80,10 +81,10 @@ def mine_hard_negatives(
         rule: selects negatives among the most similar candidates.
         anchor_ids: content number of each first view, ``(n,)``; default: all differ.
         candidate_ids: content number of each second view, ``(n,)``; default: all differ.
-        trusted: pairs that are not suspected mismatches, Booleans ``(n,)``; other pairs get no negatives, and their
-            own second view is neither a positive nor a negative. Default: all.
-        partners: for each first view an item whose second view may also belong to it and is excluded, ``(n,)``; -1:
-            none. Default: none.
+        trusted_mask: true for pairs that are not suspected mismatches, ``(n,)``; other pairs get no negatives, and
+            their own second view is neither a positive nor a negative. Default: all.
+        excluded_partners: for each first view the index of an item whose second view may also belong to it, and is
+            no negative, ``(n,)``; -1: none. Default: none.
         seed: seed of random sampling.
 
     Raises:
@@ -98,13 +99,14 @@ def mine_hard_negatives(
     shapes = tuple(anchors.shape), tuple(candidates.shape)
     check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
-    query_of, queries = _renumber_ids_by_first_item(items if anchor_ids is None else anchor_ids.cpu())
-    candidate_of, columns = _renumber_ids_by_first_item(items if candidate_ids is None else candidate_ids.cpu())
+    query_of = items if anchor_ids is None else number_by_first_occurrence(anchor_ids.cpu())
+    candidate_of = items if candidate_ids is None else number_by_first_occurrence(candidate_ids.cpu())
+    queries, columns = _first_indices(query_of), _first_indices(candidate_of)
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
-    is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
+    is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_mask is None else trusted_mask
     excluded = [query_of * len(columns) + candidate_of]
-    if partners is not None:
-        excluded.append((query_of * len(columns) + candidate_of[partners])[partners >= 0])
+    if excluded_partners is not None:
+        excluded.append((query_of * len(columns) + candidate_of[excluded_partners])[excluded_partners >= 0])
     pair_scores = (anchors * candidates).sum(1).cpu()
     least = pair_scores.new_full((len(queries),), torch.inf).scatter_reduce(
         0, query_of[is_trusted], pair_scores[is_trusted], "amin"
@@ -123,12 +125,10 @@ def mine_hard_negatives(
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
 
 
-def _renumber_ids_by_first_item(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace ids by integers in order of first occurrence; return these, and the first item of each integer."""
-    _, numbers = torch.unique(ids, return_inverse=True)
-    first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
-    order = first.argsort()
-    return order.argsort()[numbers], first[order]
+def _first_indices(codes: Tensor) -> Tensor:
+    """Return the index of the first item with each code 0, 1, ..., from codes ``(n,)``."""
+    firsts = torch.full((int(codes.max()) + 1,), len(codes))
+    return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
 
 
 def _search_negatives_with_scores(

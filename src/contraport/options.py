@@ -38,7 +38,7 @@ from typing import (
 from contraport._utils.formatting import format_option_name, is_flag_style_active
 from contraport.errors import (
     UsageError,
-    bind_arguments,
+    bind_suggesting_keywords,
     check,
     check_integer,
     check_name,
@@ -71,12 +71,12 @@ def to_config_value(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else f"<{getattr(value, 'name', type(value).__name__)}>"
 
 
-def to_plain_numbers(value: Any) -> Any:
-    """Convert numbers of NumPy to numbers of Python, also those in lists, tuples and dictionaries."""
+def numpy_numbers_to_python(value: Any) -> Any:
+    """Convert NumPy numbers to Python numbers, also in lists, tuples and dictionaries."""
     if type(value) is dict:
-        return {key: to_plain_numbers(item) for key, item in value.items()}
+        return {key: numpy_numbers_to_python(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(to_plain_numbers, value))
+        return type(value)(map(numpy_numbers_to_python, value))
     if is_integer(value):
         return int(value)
     return float(value) if is_number(value) else value
@@ -127,13 +127,13 @@ class Option:
         """True if the command line takes the option by position."""
         return self.is_python_positional and not self.is_cli_flag
 
-    def convert_numbers(self, value: Any) -> Any:
-        """Return a value with numbers of Python in place of those of NumPy, which `config.yaml` cannot hold."""
+    def numpy_numbers_to_python(self, value: Any) -> Any:
+        """Convert the NumPy numbers in a value, which `config.yaml` cannot hold, to Python numbers."""
         if value is None or type(value) in (str, int, float, bool):
             return value
         accepts_objects = self.type is Any or Any in get_args(self.type)  # whose contents are not options
         is_container = isinstance(value, list | tuple | dict)
-        return value if accepts_objects and is_container else to_plain_numbers(value)
+        return value if accepts_objects and is_container else numpy_numbers_to_python(value)
 
     def check_value(self, value: Any) -> None:
         """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
@@ -236,7 +236,7 @@ class BaseOptions:
         for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # the defaults themselves are validated once, by the tests
-                vars(self)[name] = value = one.convert_numbers(value)
+                vars(self)[name] = value = one.numpy_numbers_to_python(value)
                 one.check_value(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
@@ -372,8 +372,8 @@ def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
     return validate
 
 
-def check_fraction(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a number between 0 and 1, both excluded."""
+def check_open_unit_interval(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a number between 0 and 1, ends excluded."""
     check(is_number(value) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
@@ -562,8 +562,8 @@ class Command(Generic[P]):
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             arguments = replace_deprecated_options(options, kwargs)
-            bound = bind_arguments(function.__name__, signature, args, arguments).arguments
-            return hinted({name: options[name].convert_numbers(value) for name, value in bound.items()})
+            bound = bind_suggesting_keywords(function.__name__, signature, args, arguments).arguments
+            return hinted({name: options[name].numpy_numbers_to_python(value) for name, value in bound.items()})
 
         described: Any = call
         described.__signature__ = signature

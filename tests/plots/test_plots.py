@@ -118,12 +118,12 @@ def test_diverged_curve_is_drawn():
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, np.inf])
 
 
-def test_arrow_maps_end_at_the_mean_of_the_columns():
+def test_barycentric_maps_have_arrows_to_the_mean_of_the_columns():
     plan = np.array([[0.2, 0.2, 0.0], [0.0, 0.0, 0.6]])
-    (ax,) = plots.arrow_maps_1d(plan, x=[0.0, 1.0], y=[0.0, 2.0, 5.0]).axes
+    (ax,) = plots.barycentric_maps_1d(plan, x=[0.0, 1.0], y=[0.0, 2.0, 5.0]).axes
     assert [text.xy for text in ax.texts] == [(1.0, 1), (5.0, 1)]
     assert [line.get_xdata()[1] - line.get_xdata()[0] for line in ax.lines] == [2.0, 0.0]  # twice the deviation
-    assert len(plots.arrow_maps_1d(np.eye(100)).axes[0].texts) == 24
+    assert len(plots.barycentric_maps_1d(np.eye(100)).axes[0].texts) == 24
 
 
 @pytest.mark.parametrize(("common_scale", "largest"), [(False, [1.0, 0.5]), (True, [1.0, 1.0])])
@@ -209,9 +209,9 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
         (lambda: plots.nearest_items(torch.eye(3), torch.eye(2), count=1), "items.shape"),
         (lambda: plots.nearest_items(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries.invalid"),
         (lambda: plots.couplings({}), "plans.missing"),
-        (lambda: plots.arrow_maps_1d({}), "plans.missing"),
-        (lambda: plots.arrow_maps_1d([[1.0]], y=[1.0, 2.0]), "y.shape"),
-        (lambda: plots.arrow_maps_1d([[-1.0]]), "plans.negative"),
+        (lambda: plots.barycentric_maps_1d({}), "plans.missing"),
+        (lambda: plots.barycentric_maps_1d([[1.0]], y=[1.0, 2.0]), "y.shape"),
+        (lambda: plots.barycentric_maps_1d([[-1.0]]), "plans.negative"),
         (lambda: plots.couplings([[1.0]], a=[1.0, 2.0]), "a.shape"),
         (lambda: plots.couplings([[1.0]], b=[-1.0]), "b.negative"),
         (lambda: plots.couplings([[1.0]], common_scale=np.ones(2)), "common_scale.invalid"),

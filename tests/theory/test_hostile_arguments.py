@@ -101,7 +101,7 @@ def test_takes_views_that_require_a_gradient():
 
 def test_an_encoder_of_one_layer_has_no_alignments():
     result = theory.train_deep_linear_encoder(X, X, (2,), iterations=2)
-    assert result.layer_alignments.shape == (len(result.energy_by_iteration), 0)
+    assert result.layer_alignments_by_iteration.shape == (len(result.energy_by_iteration), 0)
     assert not result.figure().axes[2].lines
 
 

@@ -46,11 +46,11 @@ def test_angles_match_scipy(digits):
 def test_deep_linear_encoder_aligns_and_becomes_rank_one(digits, seed):
     x0, x1, alpha = digits
     found = train_deep_linear_encoder(x0, x1, (8, 8, 4), alpha=alpha, seed=seed)
-    assert found.layer_alignments.shape[1] == 2
-    assert found.rank_one_shares.shape[1] == 3
-    assert found.layer_alignments[-1].min() > 0.9999
-    assert found.rank_one_shares[-1].min() > 0.9999
-    assert found.rank_one_shares[0].max() < 0.6
+    assert found.layer_alignments_by_iteration.shape[1] == 2
+    assert found.rank_one_shares_by_iteration.shape[1] == 3
+    assert found.layer_alignments_by_iteration[-1].min() > 0.9999
+    assert found.rank_one_shares_by_iteration[-1].min() > 0.9999
+    assert found.rank_one_shares_by_iteration[0].max() < 0.6
     assert found.top_eigenvector_cosine > 0.9999
     assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy, rel=1e-5)
     for weight in found.layer_weights:

@@ -17,7 +17,7 @@ import contraport as cp
 from contraport._utils.formatting import format_options
 from contraport.errors import (
     UsageError,
-    bind_arguments,
+    bind_suggesting_keywords,
     check,
     check_boolean,
     check_name,
@@ -100,7 +100,7 @@ def register_objective(
 
         @functools.wraps(make)
         def build(*args: BuilderParams.args, **settings: BuilderParams.kwargs) -> Loss:
-            call = bind_arguments(make.__name__, signature, args, settings)
+            call = bind_suggesting_keywords(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):
                     check_boolean(option, value)

@@ -15,7 +15,7 @@ from contraport.options import (
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
-    check_fraction,
+    check_open_unit_interval,
     get_declared_options,
     int_in_range,
     option,
@@ -98,7 +98,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     validation: float = option(
         0.25,
         "Share of the training items that `tune` holds out for validation; the final training runs use all items.",
-        check=check_fraction,
+        check=check_open_unit_interval,
     )
     budget: str | None = option(
         None,

@@ -80,7 +80,7 @@ def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor
     >>> assign_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
-    ids = torch.stack([_number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
+    ids = torch.stack([number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
 
 
@@ -124,11 +124,15 @@ def group_by_shared_content(ids: Tensor, max_group_size: float) -> ContentGroups
         if not views or np.bincount(joined).max() <= max_group_size:
             groups = joined
             views.append(view)
-    return ContentGroups(_number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
+    return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
-def _number_by_first_occurrence(values: Tensor) -> Tensor:
-    """Number values in the order in which they first occur, int64."""
+def number_by_first_occurrence(values: Tensor) -> Tensor:
+    """Return an integer for each value, int64 ``(n,)``: distinct values are numbered by first occurrence, from 0.
+
+    >>> number_by_first_occurrence(torch.tensor([7, 3, 7, 5])).tolist()
+    [0, 1, 0, 2]
+    """
     _, first, inverse = np.unique(values.numpy(), return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
     return torch.from_numpy(order[inverse].astype(np.int64))

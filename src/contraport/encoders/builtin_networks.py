@@ -313,7 +313,14 @@ class WordAndNgramHasher(nn.Module):
         codes = torch.where(blank, ord(" "), codes)
         inverse_base_powers = self.inverse_base_powers[: codes.shape[1]]
         terms = codes * self.base_powers[: codes.shape[1]]
-        words = self._hash_words_with_mask(terms, present & ~blank, inverse_base_powers)
+        inside = present & ~blank
+        starts = inside & ~F.pad(inside[:, :-1], (1, 0))
+        number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte
+        empty = torch.zeros_like(terms[:, : (terms.shape[1] + 1) // 2])
+        words = empty.scatter_add(1, number, torch.where(inside, terms, 0))
+        offsets = empty.scatter_add(1, number, torch.where(starts, inverse_base_powers, 0))
+        words = torch.remainder(words * offsets, NUM_HASH_BUCKETS)
+        word_mask = torch.arange(words.shape[1], device=terms.device) < starts.sum(1, keepdim=True)
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
@@ -322,19 +329,7 @@ class WordAndNgramHasher(nn.Module):
             windows = sums[:, size : size + count] - sums[:, :count]
             ngrams.append(torch.remainder(windows * inverse_base_powers[:count] + size, NUM_HASH_BUCKETS))
             ngram_masks.append(positions[:count] + size <= length + 2)
-        return words, (torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
-
-    @staticmethod
-    def _hash_words_with_mask(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hashes of the words of each text, ``(b, W)``, and the mask of the words."""
-        starts = inside & ~F.pad(inside[:, :-1], (1, 0))
-        number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte
-        words = torch.zeros_like(terms[:, : (terms.shape[1] + 1) // 2])
-        hashes = words.scatter_add(1, number, torch.where(inside, terms, 0))
-        offsets = words.scatter_add(1, number, torch.where(starts, inverse_base_powers, 0))
-        count = starts.sum(1, keepdim=True)
-        mask = torch.arange(words.shape[1], device=terms.device) < count
-        return torch.remainder(hashes * offsets, NUM_HASH_BUCKETS), mask
+        return (words, word_mask), (torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
 
 
 def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:

@@ -45,11 +45,11 @@ _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
 
-class _TransformMixin:
-    """Base class with `ContrastiveEncoder.transform`, so that scikit-learn does not wrap this method.
+class _UnwrappedTransform:
+    """Base class of `ContrastiveEncoder` with a `transform` that scikit-learn does not wrap.
 
-    It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
-    the feature names of all views. The given views are only known in the call.
+    scikit-learn wraps a `transform` that a class itself defines, to build a frame with the feature names of all views.
+    The given views are only known in the call.
     """
 
     def transform(self: ContrastiveEncoder, X: _ArrayOrViews) -> NDArray[np.float32]:  # type: ignore[misc]
@@ -93,7 +93,7 @@ class _ViewTransformer(TransformerMixin, BaseEstimator):
         return self.encoder._name_features_by_view(self.views)
 
 
-class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """scikit-learn transformer that trains an encoder by contrastive learning: views of one item get similar features.
 
     Views are random augmentations of each item. Or they are given: a tuple of arrays, or a dict of arrays by name, that
@@ -208,7 +208,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        self._set_up_training_module(dataset, self._resolve_settings())
+        self._initialize_training(dataset, self._resolve_settings())
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
@@ -236,7 +236,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         has_bank = (self._negatives if settings is None else settings.negatives) == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
         if settings is not None:
-            self._set_up_training_module(dataset, settings)
+            self._initialize_training(dataset, settings)
         self._train(dataset, num_epochs=1, lr_scheduler="constant")
         return self
 
@@ -325,7 +325,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """Build a dataset from X after scikit-learn's checks; `views` are the views in X, default: all."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
-        by_name, read = _find_views_by_name(X), partial(validate_data, self, reset=reset, **rules)
+        by_name, read = _find_dict_or_tuple_views(X), partial(validate_data, self, reset=reset, **rules)
         arrays: Any
         if by_name is None:
             if isinstance(X, list) and string_list_or_none("X", X) is None:
@@ -375,7 +375,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             options["optimizer"] = self.opt
         return Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
 
-    def _set_up_training_module(self, dataset: Dataset, settings: Settings) -> None:
+    def _initialize_training(self, dataset: Dataset, settings: Settings) -> None:
         """Build the training module and the optimizer, before the first epoch."""
         objective = build_objective(settings)
         check_component_settings(settings, objective)
@@ -450,8 +450,8 @@ def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
-def _find_views_by_name(X: object) -> dict[str, ArrayLike] | None:
-    """Return the views in a dict or a tuple of arrays by name; None if X is a single array."""
+def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
+    """Return the arrays in a dict or tuple of views, by name or number; None if X is a single array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
     views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
@@ -476,18 +476,18 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
-        columns = _list_text_columns(values)
+        columns = _describe_text_columns(values)
         if not columns:
             raise
         message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
         raise UsageError(message, kind="text_columns") from error
 
 
-def _list_text_columns(frame: Any) -> list[str]:
-    """Return name and an example value of each non-numeric column of a data frame.
+def _describe_text_columns(frame: Any) -> list[str]:
+    """Return texts with the name and a value of each non-numeric column of a data frame.
 
     >>> import pandas
-    >>> _list_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
     columns = []

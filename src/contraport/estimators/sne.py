@@ -129,7 +129,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 optimizer = torch.optim.Adam(
                     self.encoder_.parameters(), self._resolve_early_and_late_learning_rates(len(data))[1]
                 )
-                self._minimize(build, lambda: self._encode_training_data(data), optimizer)
+                self._minimize(build, lambda: self._embed_in_training_mode(data), optimizer)
                 embedding = self._encode_in_blocks(data)
         self.embedding_ = embedding.detach().cpu().numpy()
         with torch.no_grad():
@@ -241,8 +241,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         body = build_encoder(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
-    def _encode_training_data(self, data: Tensor) -> Tensor:
-        """Embed all data in training mode, and check the shape (n, n_components) of the result."""
+    def _embed_in_training_mode(self, data: Tensor) -> Tensor:
+        """Embed all data by the encoder in training mode; raise `UsageError` unless the result is (n, n_components)."""
         embedding: Tensor = self.encoder_.train()(data)
         expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")

@@ -85,12 +85,12 @@ class MemoryBankLoss(nn.Module):
             options["ids"] = torch.zeros(len(query), dtype=torch.long)  # items with equal ids are not negatives
         loss: Tensor = self.objective(query, key, **options)
         if query.requires_grad:
-            self._enqueue(key)
+            self._gather_and_enqueue(key)
         return loss
 
     @torch.no_grad()
-    def _enqueue(self, key: Tensor) -> None:
-        """Add the normalized keys of all processes to the bank, in place of the oldest, if all are finite."""
+    def _gather_and_enqueue(self, key: Tensor) -> None:
+        """Add the normalized keys of all processes to the bank, in place of the oldest; none if a key is not finite."""
         keys = gather(key.detach())
         if not bool(keys.isfinite().all()):  # the loss of this step is NaN; those of the next steps would be too
             return

@@ -106,7 +106,7 @@ class EvalContext:
         """Return the features of a dataset, `(n, F)`: computed, or the first coordinates of the untruncated ones."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
-        parts = untruncated.split(self.model.representation_size_per_view, dim=1)
+        parts = untruncated.split(self.model.full_representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property

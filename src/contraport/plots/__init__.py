@@ -11,8 +11,8 @@ pyplot. The page of `contraport.report` draws in the browser instead, with the s
 from contraport.options import keep_deprecated_module_names
 from contraport.plots.curves import curves
 from contraport.plots.feature_plots import embedding, nearest_items, spectrum
-from contraport.plots.plan_plots import arrow_maps_1d, couplings, plan
+from contraport.plots.plan_plots import barycentric_maps_1d, couplings, plan
 
-__all__ = ["arrow_maps_1d", "couplings", "curves", "embedding", "nearest_items", "plan", "spectrum"]
+__all__ = ["barycentric_maps_1d", "couplings", "curves", "embedding", "nearest_items", "plan", "spectrum"]
 
-__getattr__ = keep_deprecated_module_names(__name__, arrow_maps="arrow_maps_1d", neighbors="nearest_items")
+__getattr__ = keep_deprecated_module_names(__name__, arrow_maps="barycentric_maps_1d", neighbors="nearest_items")

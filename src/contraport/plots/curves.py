@@ -100,7 +100,8 @@ def curves(
     check_nonempty_sequence("keys", columns, "a name or a list of names of metrics")
     for key in columns:
         check_type("keys", key, str, "'loss'")
-    lines = {name: _resolve_metrics_rows(name, source, columns) for name, source in sources_by_name(runs).items()}
+    only_key = columns[0] if len(columns) == 1 else None
+    lines = {name: _resolve_metrics_rows(name, source, only_key) for name, source in sources_by_name(runs).items()}
     logged = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
     for key in columns:
         present = any(row.get(key) is not None for rows in lines.values() for row in rows)
@@ -126,18 +127,18 @@ def curves(
     return figure
 
 
-def _resolve_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _MetricsRows:
-    """Return the rows of a curve: those of a run folder, given rows, or rows built from the values of one key."""
+def _resolve_metrics_rows(name: str, source: Any, key_of_values: str | None) -> _MetricsRows:
+    """Return the rows of a run folder, given rows as they are, or one row per step from values of `key_of_values`."""
     if is_run_source(source):
         return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         has_steps = all("step" in row for row in source)
         check(has_steps, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")
         return source
-    if isinstance(source, Tensor | np.ndarray | Sequence) and len(keys) == 1:
+    if isinstance(source, Tensor | np.ndarray | Sequence) and key_of_values is not None:
         # The curve of a diverged loss counts, so values may be infinite.
         values = as_plot_array(f"runs: {name or 'values'}", source, 1, finite=False)
-        return [{"step": step, keys[0]: value} for step, value in enumerate(values.tolist())]
+        return [{"step": step, key_of_values: value} for step, value in enumerate(values.tolist())]
     raise UsageError(
         f"runs: must be run folders, rows of metrics, or one column of values by name, got {type(source).__name__}."
     )

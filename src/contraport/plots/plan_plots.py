@@ -177,14 +177,14 @@ def couplings(
     return figure
 
 
-def arrow_maps_1d(
+def barycentric_maps_1d(
     plans: Values | Mapping[str, Values],
     x: Values | None = None,
     y: Values | None = None,
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between points on two lines: an arrow from each point to the mean of its partners, weighted by mass.
+    """Draw plans between points on two lines: an arrow from each point to its partners' mean, weighted by mass.
 
     An arrow is opaque in proportion to the mass of its row. The bar at its end is one standard deviation of the columns
     to either side: a deterministic map has none. At most 24 evenly spaced rows have an arrow.
@@ -200,7 +200,7 @@ def arrow_maps_1d(
 
     Source: the barycentric map of a plan, Peyré and Cuturi (2019), Computational optimal transport, remark 4.11.
 
-    >>> figure = arrow_maps_1d({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
+    >>> figure = barycentric_maps_1d({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
     >>> [ax.get_xlabel() for ax in figure.axes]
     ['exact', 'spread']
     """
@@ -215,12 +215,12 @@ def arrow_maps_1d(
         ]
         for side, positions, size in zip("xy", places, mass.shape, strict=True):
             check(len(positions) == size, f"{side}: must have {size} positions, got {len(positions)}.", "shape")
-        _draw_arrow_map(ax, mass, *places)
+        _draw_barycentric_arrows(ax, mass, *places)
         ax.set_xlabel(escape_dollars(name))
     return figure
 
 
-def _draw_arrow_map(ax: Axes, plan: Array, x: Array, y: Array) -> None:
+def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
     """Draw arrows from points x (N,) below to the mean and standard deviation of their partners y (M,) above."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)

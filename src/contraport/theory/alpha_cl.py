@@ -117,7 +117,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     """
     _check_views(z0, z1, "z")
     with torch.no_grad():
-        return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
+        return -float(_build_negative_energy(_resolve_pair_weights(z0, z1, alpha))(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return pair weights of a loss, (2n, 2n): -2n times its derivative in the cost of each negative pair."""
+    """Return the pair weights of a loss, (2n, 2n): its gradient in the costs of negative pairs, times -2n."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -195,12 +195,11 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL with fixed pair weights: minus the energy; embeddings are not normalized."""
-    weights = _resolve_pair_weights(x0, x1, alpha)
-    rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
+def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Build the loss of alpha-CL, minus the energy, from pair weights, (2n, 2n); it does not normalize embeddings."""
+    rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
-    def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
+    def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:
         z = torch.cat([z0, z1])
         attraction = rows @ (z - z.roll(n, 0)).square().sum(1)
         # The weighted squared distances, expanded so that no (2n, 2n) distances are stored.
@@ -208,13 +207,13 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
         loss: Tensor = (attraction - repulsion) / (4 * n)
         return loss
 
-    return compute_loss
+    return negative_energy
 
 
 def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
-    """Raise `UsageError` unless two views are data of one shape, (n, d), n at least 2.
+    """Raise `UsageError` unless both views have the same shape (n, d), with n at least 2.
 
-    Arguments of the caller are called `letter` and the number of the view.
+    Messages name the views by `letter` and number, such as x0.
     """
     check_points(f"{letter}0", x0, 2)
     check_points(f"{letter}1", x1, 2)
@@ -297,7 +296,8 @@ def train_linear_encoder(
     d = x0.shape[1]
     check_integer("dimensions", dimensions, most=d)
     x0, x1 = x0.detach().double(), x1.detach().double()
-    covariance, loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
+    covariance = contrastive_covariance(x0, x1, alpha)
+    loss = _build_negative_energy(_resolve_pair_weights(x0, x1, alpha))
     max_energy = float(covariance.eigenvalues[:dimensions].sum())
     generator = torch_generator("theory.pca", seed)
     free = torch.randn(dimensions, d, generator=generator, dtype=torch.float64).requires_grad_()
@@ -319,7 +319,8 @@ def train_linear_encoder(
 
 
 @keep_deprecated_attributes(
-    alignments="layer_alignments",
+    alignments="layer_alignments_by_iteration",
+    rank_one_shares="rank_one_shares_by_iteration",
     energies="energy_by_iteration",
     optimum="max_energy",
     direction="top_eigenvector_cosine",
@@ -332,9 +333,10 @@ class DeepLinearResult:
 
     Attributes:
         layer_weights: weight matrices of the L layers after training, in the order they are applied.
-        layer_alignments: |cos| between the first left singular vector of a layer and the first right one of the next,
-            (iterations + 1, L - 1).
-        rank_one_shares: largest squared singular value of each layer over the sum of all, (iterations + 1, L).
+        layer_alignments_by_iteration: |cos| between the first left singular vector of a layer and the first right one
+            of the next, (iterations + 1, L - 1).
+        rank_one_shares_by_iteration: largest squared singular value of each layer over the sum of all,
+            (iterations + 1, L).
         energy_by_iteration: energy of the embeddings at the start and after each iteration, (iterations + 1,).
         max_energy: largest possible energy: largest eigenvalue of the contrastive covariance.
         top_eigenvector_cosine: |cos| between the first layer's first right singular vector and the top eigenvector.
@@ -343,8 +345,8 @@ class DeepLinearResult:
     """
 
     layer_weights: tuple[Tensor, ...]
-    layer_alignments: Tensor
-    rank_one_shares: Tensor
+    layer_alignments_by_iteration: Tensor
+    rank_one_shares_by_iteration: Tensor
     energy_by_iteration: Tensor
     max_energy: float
     top_eigenvector_cosine: float
@@ -357,10 +359,10 @@ class DeepLinearResult:
         left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")
         left.set(title="energy", xlabel="iteration")
         left.legend(frameon=False)
-        for layer, shares in enumerate(self.rank_one_shares.T):
+        for layer, shares in enumerate(self.rank_one_shares_by_iteration.T):
             middle.plot(shares, color=SERIES_COLORS[layer % len(SERIES_COLORS)], label=f"layer {layer + 1}")
         middle.set(title="rank-one share of each layer")
-        for layer, values in enumerate(self.layer_alignments.T):
+        for layer, values in enumerate(self.layer_alignments_by_iteration.T):
             label = f"layers {layer + 1} and {layer + 2}"
             right.plot(values, color=SERIES_COLORS[layer % len(SERIES_COLORS)], label=label)
         right.set(title="alignment of neighboring layers")
@@ -400,8 +402,9 @@ def train_deep_linear_encoder(
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
     >>> result = train_deep_linear_encoder(x0, x0, (4, 4))
-    >>> result.rank_one_shares[-1].min().item() > 0.999, result.layer_alignments[-1].min().item() > 0.999
-    (True, True)
+    >>> values = (result.rank_one_shares_by_iteration, result.layer_alignments_by_iteration)
+    >>> [value[-1].min().item() > 0.999 for value in values]
+    [True, True]
     """
     _check_views(x0, x1)
     check_nonempty_sequence("widths", widths, "a list of positive integers")
@@ -409,7 +412,8 @@ def train_deep_linear_encoder(
         check_integer("widths", width)
     check_boolean("per_filter", per_filter)
     x0, x1 = x0.detach().double(), x1.detach().double()
-    covariance, fixed_loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
+    covariance = contrastive_covariance(x0, x1, alpha)
+    negative_energy = _build_negative_energy(_resolve_pair_weights(x0, x1, alpha))
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
     free = [torch.randn(o, i, generator=generator, dtype=torch.float64).div(math.sqrt(i * o)) for i, o in sizes]
@@ -428,7 +432,7 @@ def train_deep_linear_encoder(
         z0, z1 = x0, x1
         for layer in layers():
             z0, z1 = (z @ layer.T for z in (z0, z1))
-        return fixed_loss(z0, z1) / unit
+        return negative_energy(z0, z1) / unit
 
     energies, alignments, shares = [], [], []
     for value in iterate_lbfgs(free, loss, iterations):

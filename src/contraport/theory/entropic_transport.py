@@ -24,7 +24,7 @@ from contraport.metrics.retrieval import check_points, is_dense_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
-from contraport.plots import arrow_maps_1d, couplings
+from contraport.plots import barycentric_maps_1d, couplings
 from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
 
@@ -90,7 +90,7 @@ class Couplings1D:
         """Draw the exact and the entropic couplings as arrows from each position x to its mean target position."""
         plans = {"exact": self.exact.plan}
         plans |= {f"temperature {value:g}": one.plan for value, one in sorted(self.by_temperature.items())}
-        return arrow_maps_1d(plans, self.x, self.y, width=2.9 * len(plans))
+        return barycentric_maps_1d(plans, self.x, self.y, width=2.9 * len(plans))
 
 
 def compute_couplings_1d(
@@ -135,7 +135,7 @@ def compute_couplings_1d(
     is_list = isinstance(iterations, Sequence) and not isinstance(iterations, str | bytes)
     check(is_list, f"iterations: must be a list of numbers, got {format_value(iterations)}.", "type")
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
-    x, y = _resolve_positions("x", x, a), _resolve_positions("y", y, b)
+    x, y = _resolve_position_column("x", x, a), _resolve_position_column("y", y, b)
     cost = (x - y.T).square()
 
     def summarize(plan: Tensor, count: int) -> Coupling:
@@ -175,7 +175,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     return masses / masses.sum()
 
 
-def _resolve_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
     """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]

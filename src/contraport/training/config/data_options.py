@@ -17,7 +17,7 @@ from contraport.catalog.option_parsers import (
 from contraport.errors import check
 from contraport.options import (
     BaseOptions,
-    check_fraction,
+    check_open_unit_interval,
     has_object_placeholder,
     int_in_range,
     matches_type,
@@ -94,7 +94,7 @@ class ValidationSettings(BaseOptions):
         None,
         "Share of each class of the training items to hold out as a validation split, between 0 and 1. The validation "
         "split replaces the test split, so that test items are not used to choose settings; default: none.",
-        check=check_fraction,
+        check=check_open_unit_interval,
         group="reading the data",
     )
 
