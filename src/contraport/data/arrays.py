@@ -137,13 +137,27 @@ def _is_mapped_read_only(array: Any) -> TypeGuard[np.memmap]:
 
 
 def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
-    """Return the mask of the views that each item has, ``(n, views)``; None if all views are present."""
+    """Return the mask of the views that each item has, ``(n, views)``; None if all views are present.
+
+    Without a given mask an item lacks a view whose row is an empty text, or has only NaN.
+    """
     arrays = [view for view in views if not isinstance(view, list)]
     if len(arrays) < len(views) or not all(array.ndim for array in arrays) or len(set(map(len, arrays))) != 1:
         check(present is None, "present: requires arrays with equal numbers of rows.", "conflict")
         return None
     if present is None:
-        mask = np.stack([~_missing_row_mask(array) for array in arrays], axis=1)
+        missing = []
+        for array in arrays:
+            if _is_text_array(array):
+                missing.append(np.array([not text.strip() for text in array], dtype=np.bool_))
+            elif array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
+                missing.append(np.zeros(len(array), dtype=np.bool_))
+            else:
+                blocks = (array[rows] for rows in _iterate_row_slices(array))
+                missing.append(
+                    np.concatenate([np.isnan(block.reshape(len(block), -1)).all(axis=1) for block in blocks])
+                )
+        mask = ~np.stack(missing, axis=1)
     else:
         mask, shape = _as_non_object_array("present", present), (len(arrays[0]), len(arrays))
         good = mask.dtype == np.bool_ and mask.shape == shape
@@ -161,17 +175,6 @@ def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[s
         if not _is_mapped_read_only(array):
             array[~existing] = "" if _is_text_array(array) else 0
     return filled
-
-
-def _missing_row_mask(array: np.ndarray) -> np.ndarray:
-    """Return the mask of the rows that are missing: all values NaN, or an empty text."""
-    if _is_text_array(array):
-        return np.array([not text.strip() for text in array], dtype=np.bool_)
-    if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
-        return np.zeros(len(array), dtype=np.bool_)
-    return np.concatenate([
-        np.isnan(array[rows].reshape(len(array[rows]), -1)).all(axis=1) for rows in _iterate_row_slices(array)
-    ])  # fmt: skip
 
 
 def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:

@@ -59,7 +59,19 @@ class ImageStore(DecodingStore):
         return ((3, self.size, self.size),)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
+        decoded = []
+        for position in positions.tolist():
+            try:
+                with _open_image(self.encoded[position]) as image:
+                    image.draft(
+                        "RGB", (self.size, self.size)
+                    )  # JPEG: decodes at the smallest scale that is large enough
+                    decoded.append(to_square_tensor(image, self.size))
+            except Exception as error:  # decoders raise anything on hostile bytes
+                place = self.encoded.describe_item_location(position)
+                message = f"data: {place} was readable before and cannot be read now: {error}"
+                raise UsageError(message, kind="unreadable") from error
+        return (torch.stack(decoded),)
 
 
 def find_undecodable_names_by_position(
@@ -132,17 +144,6 @@ def find_decoding_error_message(images: UndecodedItems, position: int) -> str | 
     except Exception as error:  # decoders raise anything on hostile bytes
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
-    """Decode one image to a uint8 RGB square, ``(3, size, size)``."""
-    try:
-        with _open_image(images[position]) as image:
-            image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
-            return to_square_tensor(image, size)
-    except Exception as error:  # decoders raise anything on hostile bytes
-        message = f"data: {images.describe_item_location(position)} was readable before and cannot be read now: {error}"
-        raise UsageError(message, kind="unreadable") from error
 
 
 def _open_image(source: Path | bytes) -> Image.Image:

@@ -263,7 +263,10 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
         case "noise":
             corrupted = floats + strength * torch.randn_like(floats)
         case "blur":
-            corrupted = _apply_gaussian_blur(floats, strength)
+            sigma = strength * min(floats.shape[2:])
+            reach = max(1, round(3 * sigma))
+            sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (floats.shape[3], floats.shape[2])]
+            corrupted = transforms.gaussian_blur(floats, sizes, [sigma, sigma])
         case "brightness":
             corrupted = floats + strength
         case "contrast":
@@ -274,14 +277,6 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
         case _:
             corrupted = _compress_jpeg(floats, strength)
     return corrupted.clamp(0, 1)
-
-
-def _apply_gaussian_blur(images: Tensor, std: float) -> Tensor:
-    sigma = std * min(images.shape[2:])
-    reach = max(1, round(3 * sigma))
-    sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
-    blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
-    return blurred
 
 
 def _occlude_square(images: Tensor, area: float) -> Tensor:
@@ -351,18 +346,13 @@ def _restyle(images: Tensor, style: int) -> Tensor:
         return images
     floats = transforms.to_dtype(images, torch.float32, scale=True)
     if style == 1:
-        changed = _compute_sobel_magnitude(floats)
+        sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
+        flat = floats.flatten(0, 1)[:, None]
+        gradient = F.conv2d(F.pad(flat, (1, 1, 1, 1), mode="replicate"), torch.stack([sobel, sobel.T])[:, None])
+        changed = gradient.square().sum(dim=1).sqrt().view_as(floats)  # the magnitude of the gradient
     elif style == 2:
         changed = (floats * 3).round() / 3
     else:
         changed = 1 - floats
     restyled: Tensor = transforms.to_dtype(changed.clamp(0, 1), images.dtype, scale=True)
     return restyled
-
-
-def _compute_sobel_magnitude(images: Tensor) -> Tensor:
-    """Return the gradient magnitude of each channel by the Sobel operator."""
-    sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
-    flat = images.flatten(0, 1)[:, None]
-    gradient = F.conv2d(F.pad(flat, (1, 1, 1, 1), mode="replicate"), torch.stack([sobel, sobel.T])[:, None])
-    return gradient.square().sum(dim=1).sqrt().view_as(images)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
+from contraport.data.stores import Shape
 from contraport.errors import UsageError, check, one_line_reason
 
 
@@ -123,12 +124,17 @@ class Stream(Dataset):
         raise UsageError(message, kind="stream")
 
     def _parse_item(self, item: Any, position: int) -> ParsedItem:
-        """Parse an item; raise `UsageError` unless its views have the shapes of earlier items."""
+        """Parse an item; raise `UsageError` unless its views have the shapes of the first item."""
         parsed = self.read(item, position)
-        shapes = tuple(map(item_shape, parsed.views))
-        message = f"item {position}: must have views of shapes {self.shapes} like earlier items, got {shapes}"
-        check(shapes == self.shapes, f"data: {self.name}: {message}; image_size resizes images.", "shape")
+        check_view_shapes(f"data: {self.name}: item {position}", parsed.views, self.shapes)
         return parsed
+
+
+def check_view_shapes(where: str, views: Sequence[Tensor], shapes: Sequence[Shape]) -> None:
+    """Raise `UsageError` unless the views of an item, as batches of one, have the shapes of the first item."""
+    found = tuple(map(item_shape, views))
+    message = f"{where}: must have views of shapes {shapes} like item 0, got {found}; image_size resizes images."
+    check(found == shapes, message, "shape")
 
 
 def check_no_stream(dataset: Dataset) -> None:

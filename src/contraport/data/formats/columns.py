@@ -84,30 +84,27 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
-        return _read_list_column(unwrap_column(table, names[0]), names[0], where)
-    return np.stack([_read_number_column(unwrap_column(table, name), name, where) for name in names], axis=1)
+        return _read_list_column(unwrap_column(table, names[0]), _describe_column(where, names[0]))
+    features = []
+    for name in names:
+        column, described = unwrap_column(table, name), _describe_column(where, name)
+        _check_no_nulls(column, name, "a number", where)
+        if is_string(column.type):
+            values = column.to_pylist()
+            row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
+            message = f"{described}: must be numbers, got the text {values[row]!r} in row {row}."
+            raise UsageError(message, kind="not_numeric")
+        check(_is_number(column.type), f"{described}: must be numbers, got {column.type}.", "not_numeric")
+        numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
+        if not (finite := np.isfinite(numbers)).all():
+            row = int(np.argmin(finite))
+            raise UsageError(f"{described}: must be finite, got {numbers[row]} in row {row}.", kind="not_finite")
+        features.append(numbers)
+    return np.stack(features, axis=1)
 
 
-def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
-    """Read a column of numbers, lists of numbers or numbers as text; one row per item."""
-    _check_no_nulls(column, name, "a number", where)
-    if is_string(column.type):
-        values = column.to_pylist()
-        row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
-        message = f"{_describe_column(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
-        raise UsageError(message, kind="not_numeric")
-    good = _is_number(column.type)
-    check(good, f"{_describe_column(where, name)}: must be numbers, got {column.type}.", "not_numeric")
-    numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
-    if not (finite := np.isfinite(numbers)).all():
-        row = int(np.argmin(finite))
-        message = f"{_describe_column(where, name)}: must be finite, got {numbers[row]} in row {row}."
-        raise UsageError(message, kind="not_finite")
-    return numbers
-
-
-def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
-    """Read a column of lists, nested to any depth, as one array."""
+def _read_list_column(column: pa.ChunkedArray, described: str) -> np.ndarray:
+    """Read a column of lists, nested to any depth, as one array; messages begin with `described`."""
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
     while is_list(values.type):
@@ -116,15 +113,15 @@ def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndar
         if odd.any() or lengths[0] == 0:
             row = np.argmax(odd) * shape[0] // len(lengths)
             message = f"must have lists of one positive length, got lengths {sorted(set(lengths.tolist()))[:5]}"
-            raise UsageError(f"{_describe_column(where, name)}: {message}, see row {row}.", kind="list_lengths")
+            raise UsageError(f"{described}: {message}, see row {row}.", kind="list_lengths")
         shape.append(int(lengths[0]))
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
-    message = f"{_describe_column(where, name)}: must have lists of numbers, got lists of {values.type}."
+    message = f"{described}: must have lists of numbers, got lists of {values.type}."
     check(_is_number(values.type), message, "not_numeric")
     if values.null_count:
         row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // (len(values) // shape[0])
-        message = f"{_describe_column(where, name)}: must have a number in each place, got nothing in row {row}."
+        message = f"{described}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 

@@ -233,7 +233,11 @@ def expand_braces(pattern: str) -> list[str]:
 
 def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
     """Return the archives of both splits, and the mask of the test archives."""
-    names = [_find_test_split_name(archive) for archive in archives]
+    names: list[str | None] = []
+    for path in map(PurePath, archives):  # a test split is named by the beginning of the file name, or by the folder
+        by_file = [name for name in TEST_SPLIT_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)]
+        by_folder = [name for name in TEST_SPLIT_NAMES if path.parent.name == name]
+        names.append(next(iter([*by_file, *by_folder]), None))
     chosen = next((name for name in TEST_SPLIT_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:
         others = [name for name in TEST_SPLIT_NAMES if name in names and name != chosen]
@@ -241,13 +245,6 @@ def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[lis
         used = [number for number, name in enumerate(names) if name in (None, chosen)]
         archives, names = [archives[number] for number in used], [names[number] for number in used]
     return archives, np.array([name is not None for name in names])
-
-
-def _find_test_split_name(archive: str) -> str | None:
-    """Return the test split that is named by the beginning of an archive's file name or by its folder; else None."""
-    path = PurePath(archive)
-    by_file = next((name for name in TEST_SPLIT_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
-    return by_file or next((name for name in TEST_SPLIT_NAMES if path.parent.name == name), None)
 
 
 def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:

@@ -24,7 +24,7 @@ from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_col
 from contraport.data.formats.shards import derive_field_view_names
 from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import ParsedItem, Stream, iterate_source
+from contraport.data.streams import ParsedItem, Stream, check_view_shapes, iterate_source
 from contraport.errors import UsageError, check, one_line_reason
 
 _log = logging.getLogger(__name__)
@@ -54,9 +54,7 @@ class TorchStore(Store):
         for position in positions.tolist():
             where = f"data: item {position}"
             items.append(parse_torch_item(self.dataset[position], where, self.image_size).views)
-            shapes = tuple(map(item_shape, items[-1]))
-            message = f"{where}: must have views of shapes {self.shapes} like item 0, got {shapes}"
-            check(shapes == self.shapes, f"{message}; image_size resizes images.", "shape")
+            check_view_shapes(where, items[-1], self.shapes)
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
 
@@ -213,10 +211,9 @@ def from_stream(
         return parsed._replace(label=label if labels else None)
 
     items = [read(item, position) for position, item in enumerate(raw)]
-    shapes = [tuple(map(item_shape, item.views)) for item in items]
-    odd = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), 0)
-    message = f"item {odd}: must have views of shapes {shapes[0]} like item 0, got {shapes[odd]}"
-    check(odd == 0, f"data: {name}: {message}; image_size resizes images.", "shape")
+    shapes = tuple(map(item_shape, items[0].views))
+    for position, item in enumerate(items):
+        check_view_shapes(f"data: {name}: item {position}", item.views, shapes)
     found = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(found) == len(items) and min(found) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))

@@ -192,7 +192,11 @@ def from_object(
     >>> from_object(frame, "test").labels.tolist(), from_object(frame).shapes
     ([0, 1], ((2,),))
     """
-    library, path = _find_table_library(data), Path(type(data).__name__)
+    # The library of a table object, found by the names of its types, so that it is not imported.
+    names = ("datasets.Dataset", "datasets.DatasetDict", "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table")
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
+    library = next((module for module, name in kinds if f"{module}.{name}" in names), None)
+    path = Path(type(data).__name__)
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if library == "datasets":
         return dataset_from_huggingface(data, split, path, **options)
@@ -217,13 +221,6 @@ def from_object(
         f"of texts, paths or images, got {kind}.",
         kind="unknown_object",
     )
-
-
-def _find_table_library(data: Any) -> str | None:
-    """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
-    names = ("datasets.Dataset", "datasets.DatasetDict", "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table")
-    libraries = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__]
-    return next((library for library, name in libraries if f"{library}.{name}" in names), None)
 
 
 def _build_dataset_from_list(

@@ -50,30 +50,29 @@ class CustomTransform:
         """Name of the class or function."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def transform_item(self, item: Tensor) -> Tensor:
-        """Return one random view of an item, drawn with the current state of the random generators.
+    def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
+        """Return several random views of each item, ``(b, number, ...)``, drawn with the seeds of the items.
 
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
         """
-        with self._translate_callable_errors("an item", item):
-            if type(self.function).__module__.partition(".")[0].startswith("albumentations"):
-                image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
-                changed = np.asarray(self.function(image=image)["image"])
-                return torch.from_numpy(np.ascontiguousarray(np.moveaxis(changed, -1, 0)))
-            changed = self.function(item)
-        message = f"augment: {self.name} must return a tensor or an array, got {type(changed).__name__}."
-        check(isinstance(changed, Tensor | np.ndarray), message, "transform_output")
-        return torch.as_tensor(changed)
-
-    def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Return several random views of each item, ``(b, number, ...)``, drawn with the seeds of the items."""
-        rows = []
+        rows, of_albumentations = [], type(self.function).__module__.partition(".")[0].startswith("albumentations")
         for item, seed in zip(items, seeds, strict=True):
             views = []
             for view in range(number):
-                with _fork_and_seed_generators(self.function, [*seed, view]):
-                    views.append(self.transform_item(item))
+                with (
+                    _fork_and_seed_generators(self.function, [*seed, view]),
+                    self._translate_callable_errors("an item", item),
+                ):
+                    if of_albumentations:
+                        image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
+                        channels_last = np.asarray(self.function(image=image)["image"])
+                        changed = np.ascontiguousarray(np.moveaxis(channels_last, -1, 0))
+                    else:
+                        changed = self.function(item)
+                message = f"augment: {self.name} must return a tensor or an array, got {type(changed).__name__}."
+                check(isinstance(changed, Tensor | np.ndarray), message, "transform_output")
+                views.append(torch.as_tensor(changed))
             rows.append(torch.stack(views))
         return torch.stack(rows)
 

@@ -122,7 +122,10 @@ class ImageTransform(nn.Module):
             deviation = draws.uniform(0, self.strength.max_noise_std, 1, 1, 1)
             views = torch.addcmul(views, deviation, draws.normal(*views.shape[1:]))
         if self.strength.max_erased_fraction:
-            views = _erase(views, self.strength, draws)
+            height, width = self.size
+            rows, columns = (draws.span_mask(self.strength.max_erased_fraction, side) for side in (height, width))
+            erased = rows[:, None, :, None] & columns[:, None, None]
+            views = torch.where(erased, views.mean(dim=(2, 3), keepdim=True), views)
         views = views.clamp(0, 1)
         return views if self.is_unit_range else views * self.width + self.low
 
@@ -201,11 +204,3 @@ def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor
     blurred = images.clone()
     blurred[chosen] = gaussian_blur2d(images[chosen], (size, size), sigma.expand(-1, 2))
     return blurred
-
-
-def _erase(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
-    """Fill a random rectangle of each image with the image's mean."""
-    height, width = images.shape[2:]
-    rows, columns = (draws.span_mask(strength.max_erased_fraction, side) for side in (height, width))
-    erased = rows[:, None, :, None] & columns[:, None, None]
-    return torch.where(erased, images.mean(dim=(2, 3), keepdim=True), images)
