@@ -25,11 +25,11 @@ from contraport.errors import (
     add_hint_if_missing,
     check_integer,
     check_positive,
-    describe_value,
     format_value,
     hint_on_error,
     rename_argument,
     similar_names,
+    type_and_shape,
     unknown_name_error,
 )
 from tests import TIMEOUT
@@ -66,7 +66,7 @@ def test_positive_numbers_are_those_of_single_precision(value: object) -> None:
 
 
 def test_a_class_of_arrays_is_described_as_no_array() -> None:
-    assert describe_value(Tensor) == "the class Tensor"
+    assert type_and_shape(Tensor) == "the class Tensor"
     assert format_value(np.ndarray) == "<class 'numpy.ndarray'>"
 
 

@@ -394,15 +394,15 @@ def format_value(value: object) -> str:
     ('0.5', 'torch.float32 of shape (2, 3)', '0, 0, ...')
     """
     if _is_array(value) and not is_number(value):
-        return describe_value(value)
+        return type_and_shape(value)
     return textwrap.shorten(repr(value), 200, placeholder=" ...")
 
 
-def describe_value(value: Any) -> str:
-    """Describe a value for a message: dtype and shape of a tensor or array, name of a class, type of any other value.
+def type_and_shape(value: Any) -> str:
+    """Return dtype and shape of a tensor or array, or the type name of any other value, as text for a message.
 
     >>> import torch
-    >>> describe_value(torch.ones(2, 3)), describe_value([1])
+    >>> type_and_shape(torch.ones(2, 3)), type_and_shape([1])
     ('torch.float32 of shape (2, 3)', 'list')
     """
     if isinstance(value, type):

@@ -24,9 +24,9 @@ from contraport._utils.files import atomic_write, read_npy_array, read_npz_array
 from contraport.errors import (
     check,
     check_regular_file,
-    describe_value,
     report_write_errors,
     translate_read_errors,
+    type_and_shape,
 )
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
@@ -146,7 +146,7 @@ def as_features(values: Any) -> Features:
 
     array = as_array("features", values)
     good = array.dtype.kind in "fiu" and array.ndim == 2
-    check(good, f"features: must be numbers of shape (n, F) or a file, got {describe_value(array)}.")
+    check(good, f"features: must be numbers of shape (n, F) or a file, got {type_and_shape(array)}.")
     is_float = array.dtype.kind == "f" and array.dtype.itemsize <= 8
     return _features_from_array(array if is_float else array.astype(np.float32))
 

@@ -30,8 +30,8 @@ from contraport.errors import (
     check_name,
     check_nonnegative,
     check_positive,
-    describe_value,
     format_value,
+    type_and_shape,
     unknown_name_error,
 )
 
@@ -168,7 +168,7 @@ class Kernel(nn.Module, ABC):
         for name, z in (("x", x), ("y", y)):  # no function: a call would cost more than what it checks
             if not isinstance(z, Tensor) or z.ndim not in ndims or not z.is_floating_point() or z.shape[-1] == 0:
                 expected = f"a floating-point tensor {'(n, t, d)' if self.compares_sets else '(n, d)'}"
-                raise UsageError(f"{name}: must be {expected}, got {describe_value(z)}.", kind="shape")
+                raise UsageError(f"{name}: must be {expected}, got {type_and_shape(z)}.", kind="shape")
         if x.device != y.device:
             raise UsageError(f"y: is on {y.device}, but x is on {x.device}.", kind="device")
         if x.shape[-1] != y.shape[-1] and isinstance(self.cost, str):
@@ -311,7 +311,7 @@ def _check_temperature_tensor(temperature: Tensor) -> None:
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
     if temperature.numel() != 1:
-        got = describe_value(temperature)
+        got = type_and_shape(temperature)
         raise UsageError(f"temperature: must be a number or a tensor of one element, got {got}.", kind="shape")
     if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not is_in_torch_func():
         check_positive("temperature", temperature.item())

@@ -26,7 +26,7 @@ from contraport.engine.autograd import checkpoint_row_blocks, pairwise_inner_pro
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
-from contraport.errors import UsageError, describe_value
+from contraport.errors import UsageError, type_and_shape
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -443,7 +443,7 @@ class CallableLogKernel(LogKernel):
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:
-            got = describe_value(value)
+            got = type_and_shape(value)
             raise UsageError(f"cost: must be a callable that returns shape {expected}, got {got}.", kind="shape")
         return -value * (self.scale / self.temperature)
 

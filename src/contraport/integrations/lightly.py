@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import contraport as cp
 from contraport.distributed import gather
 from contraport.engine import normalize
-from contraport.errors import check, check_boolean, check_type, describe_value, is_integer
+from contraport.errors import check, check_boolean, check_type, is_integer, type_and_shape
 from contraport.options import accept_deprecated_keywords
 
 
@@ -77,7 +77,7 @@ class MemoryBankLoss(nn.Module):
         for name, view in (("query", query), ("key", key)):
             good = isinstance(view, Tensor) and view.ndim == 2 and view.shape[1] == dimension
             expected = f"a tensor (n, {dimension}), as the memory bank"
-            check(good, f"{name}: must be {expected}, got {describe_value(view)}.", "shape")
+            check(good, f"{name}: must be {expected}, got {type_and_shape(view)}.", "shape")
         options: dict[str, Tensor | bool] = {}
         if self.size > 0:
             options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}

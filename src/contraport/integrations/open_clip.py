@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import contraport as cp
-from contraport.errors import UsageError, check, check_positive, check_type, describe_value
+from contraport.errors import UsageError, check, check_positive, check_type, type_and_shape
 
 
 class ClipLoss(nn.Module):
@@ -61,7 +61,7 @@ class ClipLoss(nn.Module):
         if logit_bias is not None:
             check_type("logit_bias", logit_bias, Tensor, "model.logit_bias")
             single = logit_bias.numel() == 1
-            check(single, f"logit_bias: must have one element, got {describe_value(logit_bias)}.", "shape")
+            check(single, f"logit_bias: must have one element, got {type_and_shape(logit_bias)}.", "shape")
         names = [name for name, _ in self.objective.named_parameters() if name.endswith("divergence.bias")]
         good = bool(names) or logit_bias is None
         message = f"logit_bias: not accepted by {self.objective!r}, which has no bias; sigmoid() has one."
@@ -84,7 +84,7 @@ def create_loss(args: Any, objective: cp.objectives.Loss | None = None) -> ClipL
             distillation.
     """
     is_namespace = args is not None and not isinstance(args, Mapping)
-    check(is_namespace, f"args: must be open_clip's parsed command line, got {describe_value(args)}.", "type")
+    check(is_namespace, f"args: must be open_clip's parsed command line, got {type_and_shape(args)}.", "type")
     if getattr(args, "distill", False):
         raise UsageError("distill: not supported; use a teacher's features as target, SoftNeighbors((images, texts)).")
     if "coca" in str(getattr(args, "model", "")).lower():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import contraport as cp
-from contraport.errors import check, check_type, describe_value
+from contraport.errors import check, check_type, type_and_shape
 
 
 class MetricLearningLoss(nn.Module):
@@ -62,7 +62,7 @@ class MetricLearningLoss(nn.Module):
         for name, rows in (("embeddings", embeddings), ("ref_emb", ref_emb)):
             good = isinstance(rows, Tensor) and rows.ndim == 2
             optional = rows is None and name == "ref_emb"
-            check(good or optional, f"{name}: must be a tensor (n, d), got {describe_value(rows)}.", "shape")
+            check(good or optional, f"{name}: must be a tensor (n, d), got {type_and_shape(rows)}.", "shape")
         if ref_emb is None:
             check(ref_labels is None, "ref_labels: not accepted without ref_emb.", "conflict")
             own: Tensor = self.objective(embeddings, labels=labels)

@@ -17,8 +17,8 @@ from contraport.errors import (
     check_name,
     check_nonempty_sequence,
     check_type,
-    describe_value,
     rename_argument,
+    type_and_shape,
 )
 from contraport.objectives.inputs import check_dense_and_not_meta
 
@@ -92,7 +92,7 @@ class SentenceTransformerLoss(nn.Module):
         for number, column in enumerate(columns):
             good = isinstance(column, Tensor) and column.ndim == 2 and column.shape[1] == columns[0].shape[1]
             expected = "a tensor (n, d), with the same d for all columns"
-            check(good, f"columns: {number}: must be {expected}, got {describe_value(column)}.", "shape")
+            check(good, f"columns: {number}: must be {expected}, got {type_and_shape(column)}.", "shape")
         if labels is not None:
             check_type("label", labels, Tensor, "torch.tensor([0, 1])")
             check_dense_and_not_meta("label", labels, columns[0].device)
@@ -150,7 +150,7 @@ class SentenceTransformerLoss(nn.Module):
         """Return the sentence embeddings (n, d) of tokenized texts."""
         output = self.model(dict(features))  # a copy, as modules write into it
         good = isinstance(output, Mapping) and "sentence_embedding" in output
-        got = sorted(output) if isinstance(output, Mapping) else describe_value(output)
+        got = sorted(output) if isinstance(output, Mapping) else type_and_shape(output)
         check(good, f"model: must return a mapping with 'sentence_embedding', got {got}.", "output")
         embedding: Tensor = output["sentence_embedding"]
         return embedding

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import contraport as cp
 from contraport.distributed import current_processes
-from contraport.errors import check, check_boolean, check_integer, check_nonempty_sequence, check_type, describe_value
+from contraport.errors import check, check_boolean, check_integer, check_nonempty_sequence, check_type, type_and_shape
 
 
 class TrainerLoss(nn.Module):
@@ -55,12 +55,12 @@ class TrainerLoss(nn.Module):
             check_type("logit_scale", logit_scale, Tensor, "model.logit_scale")
             good = logit_scale.numel() == 1 and logit_scale.layout == torch.strided
             check(
-                good, f"logit_scale: must be a dense tensor of one element, got {describe_value(logit_scale)}.", "shape"
+                good, f"logit_scale: must be a dense tensor of one element, got {type_and_shape(logit_scale)}.", "shape"
             )
         if arguments is not None:
             steps, average = "gradient_accumulation_steps", "average_tokens_across_devices"
             good = hasattr(arguments, steps) and hasattr(arguments, average)
-            check(good, f"arguments: must be the trainer's TrainingArguments, got {describe_value(arguments)}.", "type")
+            check(good, f"arguments: must be the trainer's TrainingArguments, got {type_and_shape(arguments)}.", "type")
             check_integer(f"arguments.{steps}", getattr(arguments, steps))
             check_boolean(f"arguments.{average}", getattr(arguments, average))
         self.objective = cp.info_nce(temperature=0.07) if objective is None else objective

@@ -19,7 +19,7 @@ from contraport.errors import (
     check_all_values,
     check_integer,
     check_positive,
-    describe_value,
+    type_and_shape,
 )
 from contraport.metrics.intervals import ItemValues
 
@@ -50,7 +50,7 @@ def check_points(argument: str, points: Tensor, least: int = 1) -> None:
     """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
     if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
         expected = f"a tensor (n, d) with n >= {least}"
-        raise UsageError(f"{argument}: must be {expected}, got {describe_value(points)}.", kind="shape")
+        raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(points)}.", kind="shape")
     # Block by block: torch finds the finite points by a copy of all of them.
     for block in points.split(POINTS_CHECKED_AT_A_TIME):
         if not bool(block.float().isfinite().all()):
@@ -61,7 +61,7 @@ def check_labels(argument: str, labels: Tensor, items: int) -> None:
     """Raise `UsageError` unless a value is a tensor of integers, (items,)."""
     if not is_dense_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
         expected = f"integers, ({items},)"
-        raise UsageError(f"{argument}: must be {expected}, got {describe_value(labels)}.", kind="shape")
+        raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(labels)}.", kind="shape")
 
 
 def check_equal_widths(argument: str, points: Tensor, other_argument: str, other: Tensor) -> None:
@@ -118,7 +118,7 @@ def retrieval_ranks(
     if content_ids is None:
         content_ids = torch.arange(shape[0])[:, None].expand(shape)
     good = is_dense_real_tensor(content_ids) and content_ids.shape == shape and not content_ids.is_floating_point()
-    check(good, f"content_ids: must be integers of shape {shape}, got {describe_value(content_ids)}.", "shape")
+    check(good, f"content_ids: must be integers of shape {shape}, got {type_and_shape(content_ids)}.", "shape")
     ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
@@ -462,7 +462,7 @@ def rank_links(
     check_equal_widths("columns", columns, "rows", rows)
     for name, pairs in (("train_pairs", train_pairs), ("test_pairs", test_pairs)):
         good = is_dense_real_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype == torch.int64
-        check(good, f"{name}: must be int64, (n, 2), got {describe_value(pairs)}.", "shape")
+        check(good, f"{name}: must be int64, (n, 2), got {type_and_shape(pairs)}.", "shape")
         is_inside = (pairs >= 0) & (pairs < torch.tensor([len(rows), len(columns)]))
         check_all_values(name, pairs, is_inside, f"positions of {len(rows)} rows and {len(columns)} columns")
     chosen = test_pairs[:, 0].unique()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import communication_dtype
-from contraport.errors import UsageError, check, check_all_values, check_boolean, describe_value, unknown_name_error
+from contraport.errors import UsageError, check, check_all_values, check_boolean, type_and_shape, unknown_name_error
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -128,7 +128,7 @@ def zero_masked_vectors(views: Sequence[Tensor], masks: object) -> tuple[Tensor,
     if masks is None:
         return sets
     if not isinstance(masks, Sequence) or len(masks) != len(sets):
-        got = describe_value(masks)
+        got = type_and_shape(masks)
         raise UsageError(f"masks: must be one entry per view, {len(sets)}, got {got}.", kind="invalid")
     masked = []
     for view, mask in zip(sets, masks, strict=True):
@@ -142,7 +142,7 @@ def zero_masked_vectors(views: Sequence[Tensor], masks: object) -> tuple[Tensor,
             marks = torch.arange(t, device=view.device) < marks[:, None]
         good = marks.dtype == torch.bool and marks.shape == (n, t)
         expected = f"Booleans, ({n}, {t}), or numbers of vectors, ({n},)"
-        check(good, f"masks: must be {expected}, got {describe_value(marks)}.")
+        check(good, f"masks: must be {expected}, got {type_and_shape(marks)}.")
         masked.append(torch.where(marks[..., None], view, 0))
     return tuple(masked)
 
@@ -197,7 +197,7 @@ def parse_call_inputs(
         return CallInputs(views, attributes)
     marks, shape = to_numeric_tensor("present", present, device), (n, len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
-    check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
+    check(good, f"present: must be Booleans, one per item and view, {shape}, got {type_and_shape(marks)}.")
     kept = (marks[:, v].view(-1, *[1] * (z.ndim - 1)) for v, z in enumerate(views))
     views = tuple(torch.where(keep, z, 0) for keep, z in zip(kept, views, strict=True))
     return CallInputs(views, attributes, marks)
@@ -256,7 +256,7 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
     good = good and (negatives.ndim == ndim or len(negatives) == rows)
     form = f"{d}" if ndim == 2 else f"t, {d}"
     expected = f"a tensor (k, {form}), or ({rows}, k, {form}) for each item"
-    check(good, f"negatives: must be {expected}, got {describe_value(negatives)}.", "shape")
+    check(good, f"negatives: must be {expected}, got {type_and_shape(negatives)}.", "shape")
     _check_floating("negatives", negatives, z0)
     if ids is not None:
         ids = to_numeric_tensor("negative_ids", ids, negatives.device)

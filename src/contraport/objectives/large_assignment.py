@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import autocast_disabled, normalize
-from contraport.errors import check, check_integer, check_name, describe_value, import_optional, is_number
+from contraport.errors import check, check_integer, check_name, import_optional, is_number, type_and_shape
 from contraport.objectives.auction import MAX_ROWS_IN_MEMORY, STEP_RATIO, Auction
 from contraport.objectives.inputs import check_dense_and_not_meta, check_values
 from contraport.seeding import numpy_generator, torch_generator
@@ -138,7 +138,7 @@ def _check_points(x: Tensor, y: Tensor) -> None:
     """Raise `UsageError` unless two sets of points are floating-point tensors, (n, d), of one shape and device."""
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
-        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
+        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {type_and_shape(points)}.")
         check_dense_and_not_meta(name, points, torch.device("cpu"))
         check_values(name, points, points.abs() < 1e150, "finite and below 1e150 in size")  # squares are in range
     message = f"y: must have the shape of x, {tuple(x.shape)}, got {tuple(y.shape)}."

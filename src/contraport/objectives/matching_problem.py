@@ -21,7 +21,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine import Kernel, communication_dtype, current_exchange
-from contraport.errors import UsageError, check, check_positive, describe_value
+from contraport.errors import UsageError, check, check_positive, type_and_shape
 from contraport.objectives.inputs import (
     NON_ITEM_OPTION_NAMES,
     CallInputs,
@@ -276,7 +276,7 @@ def convert_target(target: object) -> Target:
     if isinstance(target, list):
         return PairList(target)
     if not isinstance(target, Target):
-        got = describe_value(target) if hasattr(target, "shape") else repr(target)
+        got = type_and_shape(target) if hasattr(target, "shape") else repr(target)
         expected = "a Target, such as contraport.Domains(alpha=0.1), a matrix or a list of pairs"
         raise UsageError(f"target: must be {expected}, got {got}.", kind="type")
     return target
@@ -368,7 +368,7 @@ def _build_placeholder_views(
     """Build views of zeros in place of embeddings, which a call with a similarity matrix does not have."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
-    got = describe_value(similarities)
+    got = type_and_shape(similarities)
     check(matrix, f"similarities: must be a floating-point tensor, rows by columns, got {got}.", "shape")
     remedy = "give embeddings or use use_local_batch()"
     alone = current_processes().size == 1

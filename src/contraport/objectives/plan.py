@@ -25,7 +25,7 @@ from contraport.engine import (
     row_log_sums,
     traceable_log,
 )
-from contraport.errors import UsageError, check, describe_value, is_integer
+from contraport.errors import UsageError, check, is_integer, type_and_shape
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
 from contraport.options import keep_deprecated_attributes
@@ -109,7 +109,7 @@ class Plan:
         """Return log P at some entries, (k,), given by their row and column indices, (k,) each, as integer tensors."""
         for name, places in (("rows", rows), ("columns", columns)):
             if not isinstance(places, Tensor) or places.ndim != 1 or places.dtype not in (torch.int32, torch.int64):
-                raise UsageError(f"{name}: must be integers, (k,), got {describe_value(places)}.", kind="type")
+                raise UsageError(f"{name}: must be integers, (k,), got {type_and_shape(places)}.", kind="type")
         if rows.shape != columns.shape:
             raise UsageError(f"columns: must be as many as rows, {len(rows)}, got {len(columns)}.", kind="shape")
         return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
@@ -230,7 +230,7 @@ class Plan:
         good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:] and not values.is_complex()
         good = good and values.layout == torch.strided and values.device == self.f.device
         expected = f"a tensor ({self.shape[1]}, ...) on {self.f.device}, one row per column of the plan"
-        check(good, f"values: must be {expected}, got {describe_value(values)}.", "shape")
+        check(good, f"values: must be {expected}, got {type_and_shape(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
         products = checkpoint_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)
         return products.reshape(self.shape[0], *values.shape[1:])

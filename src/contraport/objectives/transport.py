@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, autocast_disabled
-from contraport.errors import check, check_type, describe_value, is_number
+from contraport.errors import check, check_type, is_number, type_and_shape
 from contraport.objectives.constraints import (
     Balanced,
     Constraint,
@@ -213,7 +213,7 @@ def transport(
     ndims = (2, 3) if kernel.compares_sets else (2,)
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim in ndims and len(points) > 0 and points.is_floating_point()
-        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
+        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {type_and_shape(points)}.")
     # Within use_local_batch() kernels do not gather: every process solves its own problem.
     with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
@@ -269,7 +269,7 @@ def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
-    check(good, f"{name}: must be a floating-point tensor of masses, ({size},), got {describe_value(masses)}.", "shape")
+    check(good, f"{name}: must be a floating-point tensor of masses, ({size},), got {type_and_shape(masses)}.", "shape")
     check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses of all points")
     return masses.to(like).log()
 

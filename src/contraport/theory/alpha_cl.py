@@ -18,7 +18,7 @@ from contraport.errors import (
     check_boolean,
     check_integer,
     check_nonempty_sequence,
-    describe_value,
+    type_and_shape,
 )
 from contraport.metrics.retrieval import check_points, is_dense_real_tensor
 from contraport.objectives import Free, Objective
@@ -228,7 +228,7 @@ def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tenso
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     n, size = len(x0), (2 * len(x0), 2 * len(x0))
     good = is_dense_real_tensor(alpha) and alpha.shape == size
-    check(good, f"alpha: must be a tensor of shape {size}, got {describe_value(alpha)}.", "shape")
+    check(good, f"alpha: must be a tensor of shape {size}, got {type_and_shape(alpha)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
     check_all_values("alpha", alpha, torch.isfinite(alpha) & (alpha >= 0), "nonnegative weights")

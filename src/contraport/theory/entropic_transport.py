@@ -17,8 +17,8 @@ from contraport.errors import (
     check_finite,
     check_nonempty_sequence,
     check_positive,
-    describe_value,
     format_value,
+    type_and_shape,
 )
 from contraport.metrics.retrieval import check_points, is_dense_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
@@ -169,7 +169,7 @@ def _check_temperatures(temperatures: Sequence[float]) -> None:
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     """Check positive masses, (n,), and scale them to a sum of 1, in double precision."""
     good = is_dense_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
-    check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
+    check(good, f"{name}: must be a tensor (n,) of masses, got {type_and_shape(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
     masses = masses.detach().double()
     return masses / masses.sum()
@@ -180,7 +180,7 @@ def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape
-    check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {describe_value(positions)}.", "shape")
+    check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {type_and_shape(positions)}.", "shape")
     check_all_values(name, positions, torch.isfinite(positions), "finite positions")
     return positions.detach().double()[:, None]
 
@@ -269,7 +269,7 @@ def compare_constraints(
         check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
     good = is_dense_real_tensor(partners) and partners.shape == shape and partners.dtype == torch.bool
-    check(good, f"partners: must be Booleans of shape {shape}, got {describe_value(partners)}.", "shape")
+    check(good, f"partners: must be Booleans of shape {shape}, got {type_and_shape(partners)}.", "shape")
     constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
         "balanced": Balanced(10_000, 1e-7),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
-from contraport.errors import UsageError, check, check_nonnegative, describe_value
+from contraport.errors import UsageError, check, check_nonnegative, type_and_shape
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.pair_sets import PairSet
@@ -97,7 +97,7 @@ class DuplicateGroups(Target):
     def __post_init__(self) -> None:
         ids = self.content_ids
         good = is_integer_tensor(ids) and ids.ndim in (1, 2) and ids.numel() > 0
-        got = describe_value(ids)
+        got = type_and_shape(ids)
         check(good, f"target: must be integer numbers of the content of each view, (n, views), got {got}.", "type")
 
     def check_inputs(self, inputs: CallInputs) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import format_options
 from contraport.distributed import Processes, gather
-from contraport.errors import UsageError, check, describe_value
+from contraport.errors import UsageError, check, type_and_shape
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor, to_numeric_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import (
@@ -55,7 +55,7 @@ class PairList(Target):
     def __post_init__(self) -> None:
         pairs = to_numeric_tensor("target", self.pairs)
         good = is_integer_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0
-        check(good, f"target: must be a list of pairs of integers, (k, 2), got {describe_value(pairs)}.", "pairs")
+        check(good, f"target: must be a list of pairs of integers, (k, 2), got {type_and_shape(pairs)}.", "pairs")
         if self.shares is not None:
             shares = to_numeric_tensor("shares", self.shares)
             shape = tuple(shares.shape)
@@ -145,7 +145,7 @@ class Matrix(Target):
     def __post_init__(self) -> None:
         matrix = self.matrix
         good = isinstance(matrix, Tensor) and matrix.ndim == 2 and not (matrix.is_complex() or matrix.is_meta)
-        check(good, f"target: must be real numbers with two dimensions, got {describe_value(matrix)}.", "shape")
+        check(good, f"target: must be real numbers with two dimensions, got {type_and_shape(matrix)}.", "shape")
         values = matrix
         if _is_sparse(matrix):
             object.__setattr__(self, "matrix", matrix.to_sparse_coo().coalesce())  # from any sparse layout
@@ -217,10 +217,10 @@ class SimilarityMatrix(Target):
         matrix, items = self.matrix, self.items
         integers = is_integer_tensor(items) and (items.ndim == 1 or (items.ndim == 2 and items.shape[1] == 2))
         expected = "the index of each item of the batch, (n,) integers, or (n, 2) for a coupling"
-        check(integers, f"items: must be {expected}, got {describe_value(items)}.")
+        check(integers, f"items: must be {expected}, got {type_and_shape(items)}.")
         good = isinstance(matrix, Tensor) and matrix.ndim == 2
         good = good and (self.couples_two_sets or matrix.shape[0] == matrix.shape[1])
-        check(good, f"target: must be a matrix (items, items), got {describe_value(matrix)}.", "shape")
+        check(good, f"target: must be a matrix (items, items), got {type_and_shape(matrix)}.", "shape")
 
     @property
     def couples_two_sets(self) -> bool:

@@ -22,7 +22,7 @@ from contraport.engine import (
     row_log_sums,
     traceable_log,
 )
-from contraport.errors import UsageError, check, check_integer, check_type, describe_value
+from contraport.errors import UsageError, check, check_integer, check_type, type_and_shape
 from contraport.objectives.inputs import Attributes, check_dense_and_not_meta, check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import SparseTargetPlan, Target, TargetPlan
@@ -154,7 +154,7 @@ def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tup
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items and view.shape[1] > 0
         if not (good and view.is_floating_point()):
             expected = f"a floating-point tensor with one row per item, ({items}, k)"
-            raise UsageError(f"features: must be {expected}, got {describe_value(view)}.", kind="shape")
+            raise UsageError(f"features: must be {expected}, got {type_and_shape(view)}.", kind="shape")
         check_dense_and_not_meta("features", view, block.x.device)
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
