@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
+from contraport.auditing.pairs import audit_callback
+from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.data import build_loader, from_arrays, from_stream, local_batch_offset
 from contraport.data.streams import StreamReadError
 from contraport.distributed import (
@@ -24,12 +27,14 @@ from contraport.distributed import (
     stop_all_on_error,
 )
 from contraport.errors import UsageError
+from contraport.runs.run_folder import RunFolder
 from contraport.training import train
 from contraport.training.parallelism import install_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
 from tests.processes import Report
 
+train_module = importlib.import_module("contraport.training.train")  # the package names the function so
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "vectors": (nn.BatchNorm1d(3), (3,)),
@@ -183,6 +188,32 @@ def agree_and_fail(rank: int, report: Report) -> None:
     for name, good in found.items():
         if not good:
             report((rank, name))
+
+
+def fail_in_the_first(rank: int, report: Report, where: str, folder: str) -> None:
+    """Report how a training ends in each process if the first one fails alone, and where a process waits for it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("mine")
+
+    def hear(state: object) -> object:
+        report((rank, "waits for the scores"))
+        return state
+
+    owner: object = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}.get(where)
+    if owner is None:
+        owner = {"build_eval_context_factory": train_module, "open_loggers": train_module}[where]
+    setattr(owner, where, fail if where != "build_eval_context_factory" else lambda *_: fail)
+    audit_callback.broadcast_object = hear  # type: ignore[assignment]
+    views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
+    audit, metrics = where == "_compute_next_state", ["uniformity"] if owner is train_module else []
+    try:
+        train(
+            data=(views[0], views[1]), epochs=2, batch_size=16, out=folder, device="cpu", progress=False,
+            audit=audit, online_metrics=metrics,
+        )  # fmt: skip
+    except (ValueError, SystemExit) as ended:
+        report((rank, repr(ended)))
 
 
 def train_with_mined_negatives(rank: int, report: Report, arrays: list[np.ndarray], out: str) -> None:

@@ -23,7 +23,14 @@ from contraport.training import train
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.processes import reports_of
-from tests.training.ranks import agree_and_fail, break_a_stream, leave_out_an_image, take_other_items, wait_long
+from tests.training.ranks import (
+    agree_and_fail,
+    break_a_stream,
+    fail_in_the_first,
+    leave_out_an_image,
+    take_other_items,
+    wait_long,
+)
 
 from .test_train import files_of
 
@@ -268,6 +275,15 @@ def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) ->
     assert told.startswith("data: must be equal in all processes")
     assert "56 items in process 1, 80 in the first" in told
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "where", ["_compute_next_state", "append_metrics", "build_eval_context_factory", "open_loggers"]
+)
+def test_a_failure_of_the_first_process_ends_all(tmp_path: Path, where: str) -> None:
+    """In what the first one alone does: an audit, a row of metrics, an online metric, opening a logger."""
+    reports = reports_of(fail_in_the_first, 2, where, str(tmp_path / "run"))
+    assert sorted(reports) == [(0, "ValueError('mine')"), (1, "SystemExit(2)")]
 
 
 def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:

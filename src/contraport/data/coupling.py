@@ -117,7 +117,7 @@ def from_coupling(
     distinct = first[order]
     if pair_weights is not None:
         place = torch.from_numpy(np.argsort(order)[index])
-        pair_weights = torch.zeros(len(distinct)).index_add(0, place, pair_weights)
+        pair_weights = pair_weights.new_zeros(len(distinct)).index_add(0, place, pair_weights)
     mask = None if is_test is None else np.asarray(is_test, dtype=bool)[distinct]
     positions = select_split_positions(split, len(distinct), is_test=mask, labels=None, fraction=test_fraction)
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")

@@ -75,7 +75,7 @@ class _LogNormalizer(torch.autograd.Function):
         grid = points.new_zeros(size * size).index_add_(0, node.flatten(), weight.flatten()).view(size, size)
         # While all points are close, K - 1 is interpolated: in single precision K is constant, without a slope.
         offset = 1.0 if extent < 1 else 0.0
-        kernel = _compute_kernel_spectrum(size, spacing, offset, points.device)
+        kernel = _compute_kernel_spectrum(size, spacing, offset, points.dtype, points.device)
         spectrum = torch.fft.rfft2(grid, s=(2 * size, 2 * size)) * kernel
         field = torch.fft.irfft2(spectrum, s=(2 * size, 2 * size))[:size, :size].reshape(-1)[node]
         n = len(points)
@@ -100,9 +100,11 @@ class _LogNormalizer(torch.autograd.Function):
 
 
 @lru_cache(maxsize=2)
-def _compute_kernel_spectrum(size: int, spacing: float, offset: float, device: torch.device) -> Tensor:
+def _compute_kernel_spectrum(
+    size: int, spacing: float, offset: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Compute the Fourier transform of the kernel 1 / (1 + distance^2) - `offset` on a grid of twice the size."""
-    steps = torch.arange(2 * size, device=device)
+    steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
     kernel: Tensor = (1 - offset - offset * squares) / (1 + squares)  # -squares / (1 + squares) for an offset of 1

@@ -317,7 +317,7 @@ def knn_correctness(
             cosines, nearest = approximate[0][part], approximate[1][part]
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
-        votes = torch.zeros(len(block), int(train_y.max()) + 1, device=weights.device)
+        votes = weights.new_zeros(len(block), int(train_y.max()) + 1)
         hits.append(votes.scatter_add_(1, train_y[nearest], weights).argmax(dim=1) == labels)
     return torch.cat(hits).cpu().numpy()
 

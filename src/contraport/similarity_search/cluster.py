@@ -143,7 +143,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
         pass
     sample = normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
     initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
-    centers = torch.zeros(num_clusters, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
+    centers = sample.new_zeros(num_clusters, features.shape[1]).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)
     for _ in range(100):

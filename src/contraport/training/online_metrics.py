@@ -10,7 +10,7 @@ import torch
 
 from contraport.data import Dataset
 from contraport.data.arrays import copy_subset
-from contraport.distributed import is_main_process
+from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.errors import check
 from contraport.metrics.registry import ScheduledMetric
@@ -43,13 +43,15 @@ class OnlineMetrics(Callback):
     def after_batch(self, loop: Loop) -> None:
         """After the last batch of an epoch, compute the metrics that are due in it."""
         due = [metric for metric, every in self._scheduled if (loop.completed_epochs + 1) % every == 0]
-        if not (loop.is_last_batch and is_main_process() and due):
+        if not (loop.is_last_batch and due):
             return
-        start = time.perf_counter()
-        context = self._build_context(loop.device)
-        results = {metric.key: metric(context) for metric in due}
-        values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
-        self._meter.add_online_values(values, seconds=time.perf_counter() - start)
+        with stop_all_on_error():
+            if is_main_process():
+                start = time.perf_counter()
+                context = self._build_context(loop.device)
+                results = {metric.key: metric(context) for metric in due}
+                values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
+                self._meter.add_online_values(values, seconds=time.perf_counter() - start)
 
 
 def build_eval_context_factory(

@@ -29,7 +29,7 @@ from contraport.errors import check
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
-from contraport.training.callbacks.loggers import open_loggers
+from contraport.training.callbacks.loggers import Logger, open_loggers
 from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
 from contraport.training.components.data_builder import (
     build_batch_loader,
@@ -217,7 +217,10 @@ def _fit_and_save_model(
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             components = _with_decoded_image_cache(components, settings, Path(settings.decoded or run.decoded_path))
-        loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
+        loggers: list[Logger] = []
+        with stop_all_on_error():
+            if is_main_process():
+                loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step)
         with temporary_thread_count(settings.threads):
             loop, meter = run_training_loop(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval

@@ -136,8 +136,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
 
     def after_epoch(self, loop: Loop) -> None:
         """Run a scoring if one is due after this epoch, then log and save the scores; runs before checkpoints."""
-        with stop_all_on_error():
-            is_due = self.score_if_due(loop.completed_epochs)
+        is_due = self.score_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
             return
         state, is_last = self.last_state, loop.completed_epochs == loop.epochs
@@ -153,8 +152,12 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         """Run a scoring if one is due after `epoch` epochs; return whether it was due."""
         if epoch not in self._scoring_epochs:
             return False
-        # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
-        self.last_state = broadcast_object(self._compute_next_state(epoch) if is_main_process() else None)
+        state: State | None = None
+        with stop_all_on_error():  # ends before the broadcast, for which the others would wait if the first one failed
+            # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
+            if is_main_process():
+                state = self._compute_next_state(epoch)
+        self.last_state = broadcast_object(state)
         self._apply_selection()
         return True
 

@@ -122,11 +122,11 @@ def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor |
     generator = torch_generator("audit.canonical_directions", len(pool), width)
     basis = None
     for _ in range(3):
-        product = torch.zeros(width, MAX_FITTED_WIDTH, device=pool.device)
+        product = center.new_zeros(width, MAX_FITTED_WIDTH)
         for block in pool.split(max(1, MAX_VALUES_AT_A_TIME // width)):
             rows = values[block] - center
             if basis is None:
-                drawn = torch.randn(len(rows), MAX_FITTED_WIDTH, generator=generator).to(rows.device)
+                drawn = torch.randn(len(rows), MAX_FITTED_WIDTH, dtype=rows.dtype, generator=generator).to(rows)
             else:
                 drawn = rows @ basis
             product += rows.T @ drawn
@@ -166,7 +166,7 @@ def _fit_maps_and_correlations(
         covariance = products / num_pairs
         # Of the whole width, which may be more than the covariance has. Equal items have no variance, but need a ridge.
         ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=1e-12)
-        identity = torch.eye(len(covariance), device=covariance.device)
+        identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         roots.append(torch.linalg.cholesky(covariance + ridge * identity))
     left = torch.linalg.solve_triangular(roots[0], cross_products / num_pairs, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T

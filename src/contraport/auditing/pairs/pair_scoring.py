@@ -117,7 +117,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
     The maps of a pair are fitted to other folds, so that a pair does not confirm itself.
     """
-    scores = torch.empty(len(pairs.first), device=pairs.first.device)
+    scores = torch.empty(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
     references = paired.canonical_references_by_fold
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
@@ -131,7 +131,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
             torch.cat([(values[block] - center) @ linear for block in split_into_row_blocks(items, values.shape[1])])
             for values, center, linear, items in zip(paired.features, centers, fold_maps, (first, second), strict=True)
         )
-        total = torch.zeros(len(first_at), device=scores.device)
+        total = scores.new_zeros(len(first_at))
         for (first_power, second_power), (first_references, second_references) in zip(
             CANONICAL_POWERS, references[fold], strict=True
         ):
@@ -232,7 +232,8 @@ def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, const
 @_register_statistic("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
-    total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
+    total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
+    number = len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
     for name in ("neighbors", "canonical"):
         score, observed = STATISTICS[name].score_function, paired.observed_scores_by_statistic

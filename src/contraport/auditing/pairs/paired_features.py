@@ -249,7 +249,7 @@ class PairedFeatures:
             similarity = self._similarity_matrices[view][queries[:, None], candidates]
         else:
             # Filled in place: small results that are kept between large temporary blocks would scatter the heap.
-            similarity = torch.empty(candidates.shape, device=values.device)
+            similarity = torch.empty(candidates.shape, dtype=torch.float32, device=values.device)
             width = candidates.shape[1] * values.shape[1]
             for rows in split_into_row_blocks(torch.arange(len(queries), device=values.device), width):
                 k = candidates[rows]
@@ -365,8 +365,9 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     widths = [shape[0] for shape in dataset.shapes]
     is_copied = len(dataset) * sum(widths) <= MAX_COPIED_VALUES
     for view, width in enumerate(widths):
-        store, divisors = dataset.store.select_views((view,)), torch.empty(2, len(dataset), 1)
-        values = torch.empty(len(dataset), width) if is_copied else None
+        store = dataset.store.select_views((view,))
+        divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
+        values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
             units, divisors[0, rows], divisors[1, rows] = normalized_rows_and_divisors(fetched, fetched, 1.0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import pluralize
 from contraport.data import Batch
-from contraport.distributed import is_main_process
+from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.objectives import Loss
 from contraport.runs import MetricsRow, RunFolder
 from contraport.training.callbacks.loggers import Logger, send_metrics_row
@@ -124,10 +124,11 @@ class Meter(Callback):
         self._online_values.clear()
         self._losses.clear()
         self._steps_of_row = 0
-        if is_main_process():
-            with self._run.translate_write_errors():
-                self._run.append_metrics(self.last_row)
-            send_metrics_row(self._loggers, self._run, self.last_row)
+        with stop_all_on_error():
+            if is_main_process():
+                with self._run.translate_write_errors():
+                    self._run.append_metrics(self.last_row)
+                send_metrics_row(self._loggers, self._run, self.last_row)
 
     def after_epoch(self, loop: Loop) -> None:
         log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)

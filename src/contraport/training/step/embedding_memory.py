@@ -68,7 +68,7 @@ class Queue(EmbeddingMemory):
 
     def __init__(self, size: int, views: int, dimensions: int) -> None:
         super().__init__()
-        self.register_buffer("embeddings", torch.zeros(size, views, dimensions))
+        self.register_buffer("embeddings", torch.zeros(size, views, dimensions, dtype=torch.float32))
         self.register_buffer("ids", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("written", torch.tensor(0))
 
@@ -108,7 +108,9 @@ class ItemBank(EmbeddingMemory):
     def __init__(self, items: int, views: int, dimensions: int, draws: int) -> None:
         super().__init__()
         self.draws = draws
-        self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
+        self.register_buffer(
+            "embeddings", F.normalize(torch.randn(items, views, dimensions, dtype=torch.float32), dim=2)
+        )
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.

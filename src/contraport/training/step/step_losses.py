@@ -374,7 +374,7 @@ class DistillationLoss(ObjectiveStepLoss):
         super().__init__(with_prototype_layout(objective), views=views)
         self._features = F.normalize(teacher, dim=1)
         self._staged: list[Tensor] = []
-        self.register_buffer("queue", torch.zeros(queue_size, teacher.shape[1]))
+        self.register_buffer("queue", teacher.new_zeros(queue_size, teacher.shape[1]))
         self.register_buffer("written", torch.tensor(0))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
