@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -216,10 +217,10 @@ def fail_in_the_first(rank: int, report: Report, where: str, folder: str) -> Non
         report((rank, repr(ended)))
 
 
-def train_with_mined_negatives(rank: int, report: Report, arrays: list[np.ndarray], out: str) -> None:
+def train_in_double(rank: int, report: Report, arrays: list[np.ndarray], out: str, options: dict[str, Any]) -> None:
     torch.set_default_dtype(torch.float64)
     data = from_arrays(tuple(arrays), name="pairs")
     train(
-        data=data, objective="info-nce", negatives="mined:k=3", epochs=2, batch_size=15, optimizer="sgd", lr=0.1,
-        out=out, progress=False, device="cpu", threads=1,
+        data=data, epochs=2, batch_size=15, optimizer="sgd", lr=0.1, out=out, progress=False, device="cpu", threads=1,
+        **options,
     )  # fmt: skip

@@ -29,6 +29,7 @@ from tests.training.ranks import (
     fail_in_the_first,
     leave_out_an_image,
     take_other_items,
+    train_in_double,
     wait_long,
 )
 
@@ -275,6 +276,21 @@ def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) ->
     assert told.startswith("data: must be equal in all processes")
     assert "56 items in process 1, 80 in the first" in told
     assert not (tmp_path / "run").exists()
+
+
+def test_prediction_weighs_the_items_of_uneven_parts_equally(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(60, 4))
+    arrays = [shared @ random.normal(size=(4, width)) for width in (5, 6)]
+    states, losses = [], []
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        reports_of(train_in_double, processes, arrays, str(out), {"predict": "l2", "projection": 0, "log_every": 1})
+        states.append(collect_checkpoint_state(Run(out)))
+        losses.append([row["loss"] for row in Run(out).metrics_rows()])
+    for name, value in states[0].items():
+        assert torch.allclose(states[1][name], value, rtol=0, atol=1e-9), name
+    assert losses[1] == pytest.approx(losses[0], abs=1e-9), "that of all processes, not of the first"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 from tests.processes import reports_of
-from tests.training.ranks import train_with_mined_negatives
+from tests.training.ranks import train_in_double
 from tests.training.test_train import same, weights_of
 from torch import Tensor
 
@@ -148,7 +148,7 @@ def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
     states = []
     for processes in (1, 2):
         out = tmp_path / str(processes)
-        reports_of(train_with_mined_negatives, processes, arrays, str(out))
+        reports_of(train_in_double, processes, arrays, str(out), {"objective": "info-nce", "negatives": "mined:k=3"})
         states.append(torch.load(out / "checkpoints" / "last.ckpt", weights_only=True))
     one, two = states
     for name, value in one["pipeline"].items():

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from contraport._utils.formatting import pluralize
 from contraport.data import Batch
-from contraport.distributed import gather
+from contraport.distributed import current_processes, gather
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check
 from contraport.objectives import (
@@ -449,7 +449,10 @@ class CrossViewReconstructionLoss(StepLoss):
         losses = [
             self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.list_view_index_pairs()
         ]
-        return torch.stack(losses).mean()
+        mean, processes = torch.stack(losses).mean(), current_processes()
+        # The mean over the items of all processes, whose parts of a batch may differ in size by one.
+        items = mean.new_tensor(float(len(targets[0])))
+        return processes.all_reduce(mean * (items / processes.all_reduce(items)))
 
 
 def get_forward_parameter_names(objective: nn.Module) -> frozenset[str]:
