@@ -18,7 +18,7 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
-from contraport.data.formats.table_rows import TableRows, resolve_roles
+from contraport.data.formats.table_rows import TableRows, infer_roles_from_values
 
 FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """Name of the written file, without its suffix, for each export: the option that requests it."""
@@ -111,7 +111,7 @@ def _write_table(
 ) -> None:
     """Write the cleaned table in the format of the source; cells of a `.csv` that are not edited stay as they are."""
     read = TableRows(tables.read_table(data, columns))
-    exploded, sources = read.explode_with_source_rows(resolve_roles(read, columns, str(data)).views)
+    exploded, sources = read.explode_with_source_rows(infer_roles_from_values(read, columns, str(data)).views)
     table = exploded.read()
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table

@@ -13,7 +13,7 @@ from contraport._utils.formatting import format_percent
 from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
-from contraport.data.thumbnails import make_thumbnails
+from contraport.data.thumbnails import make_thumbnails_per_view
 from contraport.reporting.html_page import build_preview_records, render_page
 
 MAX_PAGE_PAIRS = 200
@@ -53,9 +53,11 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(build_preview_records, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS))
+    first, second = map(
+        build_preview_records, make_thumbnails_per_view(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS)
+    )
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = build_preview_records(make_thumbnails(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
+    better = build_preview_records(make_thumbnails_per_view(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.pair_fdrs, audit.partner_confidences
     return [
         {

@@ -104,7 +104,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             continue
         if key not in digests:
             settings = resolve_settings(job.data_options)
-            record = SplitDigests.from_datasets(build_dataset(settings), find_held_out_dataset(settings))
+            record = SplitDigests.from_datasets_unless_stream(build_dataset(settings), find_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
         message = f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
         check(result["data"] == digests[key], f"{message}Restore it, or use a new folder (--out).", "changed")

@@ -118,9 +118,9 @@ def _is_text_array(array: Any) -> bool:
 
 def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, allow_empty: bool, copy: bool) -> Store:
     """Build the store of one view: texts packed, numbers as a tensor, or as rows of a memory-mapped array."""
-    if _is_mapped_read_only(view):
+    if _is_read_only_c_order_memmap(view):
         _check_view(argument, view)
-        store = MappedRowStore(view, partial(_to_view_tensor, copy=False), absent)
+        store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
             _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_blocks()))
         return store
@@ -131,7 +131,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, al
     return PackedTextStore.from_texts(view, argument)
 
 
-def _is_mapped_read_only(array: Any) -> TypeGuard[np.memmap]:
+def _is_read_only_c_order_memmap(array: Any) -> TypeGuard[np.memmap]:
     """Return whether an array is memory-mapped, read-only and in C order."""
     return isinstance(array, np.memmap) and array.mode == "r" and array.flags.c_contiguous
 
@@ -170,9 +170,9 @@ def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[s
 
     Mapped arrays are not copied: their missing rows are filled when they are read.
     """
-    filled = {place: view if _is_mapped_read_only(view) else view.copy() for place, view in views.items()}
+    filled = {place: view if _is_read_only_c_order_memmap(view) else view.copy() for place, view in views.items()}
     for array, existing in zip(filled.values(), present.T, strict=True):
-        if not _is_mapped_read_only(array):
+        if not _is_read_only_c_order_memmap(array):
             array[~existing] = "" if _is_text_array(array) else 0
     return filled
 
@@ -184,8 +184,8 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
         yield slice(first, first + rows)
 
 
-def copy_subset(dataset: Dataset, positions: Positions, split: str) -> Dataset:
-    """Copy the items at some positions of a dataset into a new in-memory dataset of one split."""
+def copy_subset_to_memory(dataset: Dataset, positions: Positions, split: str) -> Dataset:
+    """Copy the items at some positions of a dataset to memory; return the new dataset, named as one split."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
     return dataset.subset_with_store(torch.from_numpy(positions), store, split=split)
 
@@ -221,7 +221,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
         values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
     array = _as_non_object_array(argument, values)
     _check_view(argument, array)
-    tensor = _to_view_tensor(array, copy=copy)
+    tensor = _to_channels_first_tensor(array, copy=copy)
     if tensor.dtype != torch.uint8:
         floats = tensor.numpy()
         _check_finite(argument, ((array[rows], floats[rows]) for rows in _iterate_row_slices(array)))
@@ -243,7 +243,7 @@ def _check_view(argument: str, array: np.ndarray) -> None:
         check(good, f"{argument}: must be {shapes}; got {kind}.", "shape")
 
 
-def _to_view_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
+def _to_channels_first_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
     """Convert rows of images, time series or vectors to the tensor of a view: uint8 for images of uint8, or float32."""
     is_image = array.ndim > 2
     if array.ndim == 3 and array.dtype.kind != "f":
@@ -290,13 +290,10 @@ def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     return weights
 
 
-def _check_finite(argument: str, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raise `UsageError` if blocks of rows hold NaN or infinity, or overflow float32.
-
-    Each block is given as the original array and as float32.
-    """
+def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raise `UsageError` if blocks of rows, each given as is and as float32, hold NaN, infinity or overflows."""
     masks, is_given_finite = [], True
-    for array, floats in blocks:
+    for array, floats in original_and_float32_blocks:
         masks.append(np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))
         is_given_finite &= bool(masks[-1].all() or np.isfinite(array).all())
     finite = np.concatenate(masks)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.arrays import ArrayLikeOrTensor, as_weight_per_item, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
-from contraport.data.splits import Masks, select_split_positions
+from contraport.data.splits import select_split_positions
 from contraport.data.stores import Shape, Store
 from contraport.errors import check
 
@@ -71,7 +72,7 @@ def from_coupling(
     name: str = "coupling",
     split: str = "train",
     test_fraction: float | None = None,
-    is_test: Masks | None = None,
+    is_test: NDArray[np.bool_] | None = None,
 ) -> Dataset:
     """Build a dataset of the pairs between two sets: each item is a pair, with its row and its column as views.
 
@@ -119,7 +120,7 @@ def from_coupling(
         place = torch.from_numpy(np.argsort(order)[index])
         pair_weights = pair_weights.new_zeros(len(distinct)).index_add(0, place, pair_weights)
     mask = None if is_test is None else np.asarray(is_test, dtype=bool)[distinct]
-    positions = select_split_positions(split, len(distinct), is_test=mask, labels=None, fraction=test_fraction)
+    positions = select_split_positions(split, len(distinct), is_test=mask, labels=None, test_fraction=test_fraction)
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
     number_held_out = len(positions) if split == "test" else len(distinct) - len(positions)
     chosen = distinct[positions]

@@ -125,8 +125,8 @@ class BatchOrder(Sampler[list[int]]):
         """Set the epoch of the next iteration."""
         self.epoch = epoch
 
-    def restrict_positions(self, positions: np.ndarray | None) -> None:
-        """Restrict later epochs to the items at some positions; None removes the restriction.
+    def fill_epochs_from(self, positions: np.ndarray | None) -> None:
+        """Fill later epochs with only the items at some positions; None: with all items.
 
         The number of batches stays the same: an epoch repeats the positions, each time in another order, until it is
         full. No batch contains an item twice.
@@ -135,7 +135,7 @@ class BatchOrder(Sampler[list[int]]):
             UsageError: there are fewer positions than the batch size.
 
         >>> order = BatchOrder(6, batch_size=2, shuffle=True)
-        >>> order.restrict_positions(np.array([1, 3, 7]))
+        >>> order.fill_epochs_from(np.array([1, 3, 7]))
         >>> batches = list(order)
         >>> len(batches), sorted(sum(batches, []))
         (3, [1, 1, 3, 3, 7, 7])
@@ -145,17 +145,17 @@ class BatchOrder(Sampler[list[int]]):
             check(len(positions) >= self.batch_size, message, "too_large")
         self._pool = positions
 
-    def set_companions(self, companions: np.ndarray) -> None:
-        """Set the items, such as negatives, that follow each item in later batches, int64 ``(length, m)``.
+    def insert_companions(self, companions_by_item: np.ndarray) -> None:
+        """Insert m items, such as negatives, after each item in later batches.
 
-        A batch of b items then has b (1 + m) rows.
+        They are given by position, int64 ``(length, m)``. A batch of b items then has b (1 + m) rows.
 
         >>> order = BatchOrder(4, batch_size=2)
-        >>> order.set_companions(np.array([[1], [2], [3], [0]]))
+        >>> order.insert_companions(np.array([[1], [2], [3], [0]]))
         >>> list(order)
         [[0, 1, 1, 2], [2, 3, 3, 0]]
         """
-        self._companions = companions
+        self._companions = companions_by_item
 
     def __len__(self) -> int:
         full, rest = divmod(self.length, self.batch_size)

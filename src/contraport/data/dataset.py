@@ -159,7 +159,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             self.present = None if bool(self.present.all()) else self.present
 
     @property
-    def item_noun(self) -> str:
+    def pair_or_item_noun(self) -> str:
         """Noun for an item in messages: "pair" if the data are a coupling, else "item"."""
         return "item" if self.entity_ids is None else "pair"
 
@@ -212,7 +212,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def __repr__(self) -> str:
         views = ", ".join(f"{name} {shape}" for name, shape in zip(self.view_names, self.shapes, strict=True))
-        return f"{type(self).__name__}({self.name!r}, {self.split}: {pluralize(len(self), self.item_noun)}, {views})"
+        count = pluralize(len(self), self.pair_or_item_noun)
+        return f"{type(self).__name__}({self.name!r}, {self.split}: {count}, {views})"
 
     def __len__(self) -> int:
         return len(self.store)
@@ -374,7 +375,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
         return mean.tolist(), std.tolist()
 
-    def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
+    def non_unit_channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
 
         Computed over the same items as `mean_and_std`. The maximum of a constant channel is its value plus 1.
@@ -382,7 +383,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> counts = np.arange(64, dtype=np.uint16).reshape(1, 1, 8, 8)
-        >>> from_arrays(counts).channel_range(), from_arrays(counts / 63).channel_range()
+        >>> from_arrays(counts).non_unit_channel_range(), from_arrays(counts / 63).non_unit_channel_range()
         (([0.0], [63.0]), None)
         """
         # Decoding one image file shows the type of all.

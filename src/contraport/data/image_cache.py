@@ -30,7 +30,7 @@ log = logging.getLogger("contraport.data")
 
 def has_encoded_images(dataset: Dataset) -> bool:
     """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(isinstance(store, ImageStore) for store in _list_stores(dataset))
+    return any(isinstance(store, ImageStore) for store in _list_combined_stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
@@ -47,7 +47,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = _list_stores(dataset)
+    stores = _list_combined_stores(dataset)
     encoded = [store for store in stores if isinstance(store, ImageStore)]
     if not encoded:
         return dataset
@@ -94,7 +94,7 @@ def _decode_into_cache(
         batches.close()
 
 
-def _list_stores(dataset: Dataset) -> tuple[Store, ...]:
+def _list_combined_stores(dataset: Dataset) -> tuple[Store, ...]:
     """Return the stores that a dataset combines, of one or more views each."""
     return dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
 

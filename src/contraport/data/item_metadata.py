@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_shared_content
 from contraport.data.image_decoding import ImageStore, choose_image_size, find_undecodable_names_by_position
 from contraport.data.splits import (
+    DEFAULT_TEST_FRACTION,
     Codes,
-    Masks,
     Positions,
     max_held_out_group_size,
     select_split_positions,
@@ -56,9 +57,9 @@ class ItemMetadata:
     class_names: tuple[str, ...] | None = None
     domains: Codes | None = None
     domain_names: tuple[str, ...] | None = None
-    is_test: Masks | None = None
+    is_test: NDArray[np.bool_] | None = None
     test_fraction: float | None = None
-    present: Masks | None = None
+    present: NDArray[np.bool_] | None = None
     weights: Tensor | None = None
     regression_targets: Tensor | None = None
     source_rows: Positions | None = None
@@ -100,7 +101,8 @@ class ItemMetadata:
         groups = None
         if digests is not None:
             ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
+            fraction = DEFAULT_TEST_FRACTION if self.test_fraction is None else self.test_fraction
+            groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, fraction)).group_ids
         chosen = self._select_split_positions(split, groups)
         number_held_out = len(chosen) if split == "test" else self.num_items - len(chosen)
         encoded = [
@@ -145,7 +147,7 @@ class ItemMetadata:
             is_test=self.is_test,
             labels=self.labels,
             domains=self.domains,
-            fraction=self.test_fraction,
+            test_fraction=self.test_fraction,
             groups=groups,
         )
         message = (

@@ -273,13 +273,13 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
             mean = floats.mean(dim=(1, 2, 3), keepdim=True)
             corrupted = mean + strength * (floats - mean)
         case "occlusion":
-            corrupted = _occlude_square(floats, strength)
+            corrupted = _occlude_random_square(floats, strength)
         case _:
             corrupted = _compress_jpeg(floats, strength)
     return corrupted.clamp(0, 1)
 
 
-def _occlude_square(images: Tensor, area: float) -> Tensor:
+def _occlude_random_square(images: Tensor, area: float) -> Tensor:
     items, _, height, width = images.shape
     spans = []
     for length in (height, width):

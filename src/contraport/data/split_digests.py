@@ -21,8 +21,8 @@ Digests = NDArray[np.int64]
 """Content digests, 64-bit integers."""
 
 
-def fingerprint_dataset(dataset: Dataset) -> str | None:
-    """Return a digest of all items in order, with their classes, domains and weights; None for a stream.
+def fingerprint_dataset(dataset: Dataset) -> str:
+    """Return a digest of all items in order, with their classes, domains and weights.
 
     It is the same on every machine. The content of items that may differ at each fetch, as those of a torch dataset,
     is left out.
@@ -32,8 +32,6 @@ def fingerprint_dataset(dataset: Dataset) -> str | None:
     >>> train == fingerprint_dataset(load("digits")), train == fingerprint_dataset(load("digits", "test"))
     (True, False)
     """
-    if isinstance(dataset, Stream):
-        return None
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.digests):
         digest.update(b"none" if values is None else values.contiguous().numpy().tobytes())
@@ -64,11 +62,11 @@ class SplitDigests:
     fingerprint: str
 
     @classmethod
-    def from_datasets(cls, train: Dataset, test: Dataset | None) -> Self | None:
+    def from_datasets_unless_stream(cls, train: Dataset, test: Dataset | None) -> Self | None:
         """Compute the digests of the datasets of both splits; None for a stream."""
-        train_fingerprint = fingerprint_dataset(train)
-        if train_fingerprint is None:
+        if isinstance(train, Stream):
             return None
+        train_fingerprint = fingerprint_dataset(train)
         none = np.empty(0, dtype=np.int64)
         if train.digests is None:
             return cls(none, none, train_fingerprint)
@@ -77,7 +75,7 @@ class SplitDigests:
         present = torch.cat([_present_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_shared_content(
-            assign_content_ids(digests, present), max_held_out_group_size(len(digests), None)
+            assign_content_ids(digests, present), max_held_out_group_size(len(digests))
         ).used_view_indices
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
@@ -110,12 +108,12 @@ class SplitDigests:
 
     def trained_item_mask(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
-        return _shared_content_mask(dataset, self.train_digests)
+        return _matching_item_mask(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
-            bool(_shared_content_mask(part, digests).all()) and _have_all_digests([part], digests)
+            bool(_matching_item_mask(part, digests).all()) and _have_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
@@ -132,7 +130,7 @@ class SplitDigests:
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
-            masks = [_shared_content_mask(part, digests) for part in parts]
+            masks = [_matching_item_mask(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
@@ -146,7 +144,7 @@ def _present_mask(dataset: Dataset) -> Tensor:
     return dataset.present
 
 
-def _shared_content_mask(dataset: Dataset, digests: Digests) -> Tensor:
+def _matching_item_mask(dataset: Dataset, digests: Digests) -> Tensor:
     """Return the mask of the items with at least one view whose digest is among `digests`."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)

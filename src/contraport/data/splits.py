@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -16,8 +17,6 @@ Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Indices of items, int64."""
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 """One integer per item, such as a class or a group, int64."""
-Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
-"""Booleans per item, or per item and view."""
 
 
 def draw_stratified_split(
@@ -43,10 +42,10 @@ def select_split_positions(
     split: str,
     length: int,
     *,
-    is_test: Masks | None,
+    is_test: NDArray[np.bool_] | None,
     labels: Codes | None,
     domains: Codes | None = None,
-    fraction: float | None = None,
+    test_fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
     """Return the positions of one split, defined by the source, or random and stratified by class and domain.
@@ -57,7 +56,7 @@ def select_split_positions(
         is_test: mask of the items that the source assigns to its test split; None if it has no test split.
         labels: class of each item.
         domains: domain of each item.
-        fraction: fraction to hold out; default: `DEFAULT_TEST_FRACTION`.
+        test_fraction: fraction to hold out; default: `DEFAULT_TEST_FRACTION`.
         groups: group of each item, ``0..g-1``; the items of a group stay in one split. A group counts as one item, of
             the class of its first. A group larger than the number to hold out is in the training split. Default: each
             item by itself.
@@ -69,14 +68,14 @@ def select_split_positions(
     [1, 2]
     """
     if is_test is not None:
-        message = f"test_fraction: must not be given, as the data have their own test split; got {fraction}."
-        check(fraction is None, message, "conflict")
+        message = f"test_fraction: must not be given, as the data have their own test split; got {test_fraction}."
+        check(test_fraction is None, message, "conflict")
         return np.flatnonzero(is_test if split == "test" else ~is_test)
-    check(split != "test" or fraction != 0, "data: has no test items, as test_fraction is 0.", "no_test_split")
+    check(split != "test" or test_fraction != 0, "data: has no test items, as test_fraction is 0.", "no_test_split")
     classes = np.zeros(length, dtype=np.int64) if labels is None else labels
     if domains is not None:
         classes = classes * (domains.max() + 1) + domains
-    fraction = DEFAULT_TEST_FRACTION if fraction is None else fraction
+    fraction = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
     if groups is None:
         return draw_stratified_split(classes, split, fraction=fraction)
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
@@ -85,12 +84,12 @@ def select_split_positions(
     return np.flatnonzero(np.isin(groups, held_out) == (split == "test"))
 
 
-def max_held_out_group_size(length: int, fraction: float | None) -> float:
-    """Return the maximum size of a group of items with shared content that may be held out."""
-    return max((DEFAULT_TEST_FRACTION if fraction is None else fraction) * length, 2.0)
+def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRACTION) -> float:
+    """Return the number of items in the largest group that a random split of `length` items may hold out."""
+    return max(test_fraction * length, 2.0)
 
 
-def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
+def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
     If a source has both a test and a validation split, the validation split is unused.

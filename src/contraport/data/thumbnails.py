@@ -17,7 +17,7 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
 
-def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[np.ndarray]:
+def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, side: int) -> list[np.ndarray]:
     """Return the thumbnails of the items at some positions, as one array per view.
 
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
@@ -32,9 +32,11 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[np.n
         elif len(shape) == 3:
             thumbnails.append(shrink_images(items, side))
         elif len(shape) == 2:
-            thumbnails.append(_shrink_series(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS])
+            thumbnails.append(
+                _standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS]
+            )
         else:
-            thumbnails.append(_shrink_series(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
+            thumbnails.append(_standardize_series_to_int8(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
     return thumbnails
 
 
@@ -59,7 +61,7 @@ def shrink_images(images: Tensor, side: int) -> np.ndarray:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _shrink_series(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
+def _standardize_series_to_int8(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
     """Return standardized values ``(m, C, T)`` as int8, clipped at -100 and 100, three standard deviations.
 
     Neighboring steps are averaged to at most `max_steps`. The mean and the standard deviation are those of a channel,

@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import with_partner_views
-from contraport.data.thumbnails import make_thumbnails, shrink_images
+from contraport.data.thumbnails import make_thumbnails_per_view, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.engine import normalize
@@ -160,7 +160,7 @@ def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
     items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
+    views = make_thumbnails_per_view(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -189,12 +189,12 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
         train = with_partner_views(train, torch.from_numpy(run.partner_indices()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
+    first, second = make_thumbnails_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE_PIXELS)[1],
+        "worst_better": make_thumbnails_per_view(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE_PIXELS)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 

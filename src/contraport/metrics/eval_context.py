@@ -130,7 +130,7 @@ class EvalContext:
         """Distinct channel counts of the views if all are images with pixels in [0, 1]; otherwise empty."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
-        are_images = are_images and all(self.test.channel_range(view) is None for view in range(len(shapes)))
+        are_images = are_images and all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
         return {shape[0] for shape in shapes} if are_images else set()
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from contraport.data import Dataset
-from contraport.data.arrays import copy_subset
+from contraport.data.arrays import copy_subset_to_memory
 from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.errors import check
@@ -72,7 +72,10 @@ def build_eval_context_factory(
     whole = dataset.drop_incomplete()  # items that lack a view have no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:2_000].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
-    train_items, test_items = copy_subset(whole, drawn[::2], "train"), copy_subset(whole, drawn[1::2], "test")
+    train_items, test_items = (
+        copy_subset_to_memory(whole, drawn[::2], "train"),
+        copy_subset_to_memory(whole, drawn[1::2], "test"),
+    )
 
     def build_context(device: torch.device) -> EvalContext:
         loss = objective if isinstance(objective, Loss) else None

@@ -66,7 +66,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
             f"{name} ({describe_item_shape(shape)})" for name, shape in views
         )
     weights = sum(parameter.numel() for parameter in model.parameters())
-    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {dataset.item_noun}s"
+    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {dataset.pair_or_item_noun}s"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
     if run.backup.path.exists():
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
@@ -117,7 +117,7 @@ def log_preflight_warnings(
     `hint_options` are the explicit options of the call, as a warning names others to use; None: no warnings.
     """
     dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
-    noun = dataset.item_noun
+    noun = dataset.pair_or_item_noun
     if dataset.num_random_test_items:
         log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, noun))
     elif dataset.num_random_test_items is None and isinstance(settings.data, str | Path):

@@ -116,7 +116,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
-            record = SplitDigests.from_datasets(dataset, find_held_out_dataset(settings))
+            record = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
         with stop_all_on_error():
             _check_data_equal_across_processes(dataset, record)
         with _lock_run(run), restore_run_on_failure(run):
@@ -184,7 +184,7 @@ def reduce_batch_size(settings: Settings, dataset: Dataset, *, has_explicit_batc
     smaller = suggest_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
         return SettingsWithNotes(settings)
-    note = f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s"
+    note = f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.pair_or_item_noun}s"
     return SettingsWithNotes(settings.replace_unchecked(batch_size=smaller), (note,))
 
 

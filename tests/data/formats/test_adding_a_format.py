@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import from_arrays, load
-from contraport.data.arrays import copy_subset
+from contraport.data.arrays import copy_subset_to_memory
 from contraport.data.formats import FORMATS, data_format
 from contraport.data.splits import select_split_positions
 
@@ -16,8 +16,10 @@ def mine():
     @data_format("numbers in a text", suffixes=[".dat"])
     def load_text(path, split, test_fraction=None):
         whole = from_arrays(np.loadtxt(path), name=path)
-        return copy_subset(
-            whole, select_split_positions(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split
+        return copy_subset_to_memory(
+            whole,
+            select_split_positions(split, len(whole), is_test=None, labels=None, test_fraction=test_fraction),
+            split,
         )
 
     yield

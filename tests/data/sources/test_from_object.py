@@ -174,7 +174,7 @@ def test_many_channels_and_16_bits_are_images(kind: str, tmp_path: Path) -> None
     assert dataset.shapes == ((7, 12, 12),)
     view = dataset.__getitems__([0]).views[0]
     assert np.array_equal(view[0].numpy(), scenes[dataset.rows[0]].transpose(2, 0, 1).astype(np.float32))
-    _, high = dataset.channel_range()
+    _, high = dataset.non_unit_channel_range()
     assert high == pytest.approx(1.5 * level, rel=0.1, abs=1)
     run = train(data=scenes, epochs=1, batch_size=8, out=tmp_path / "run", progress=False)
     mean = run.model().tower(0).mean.flatten().numpy()

@@ -183,7 +183,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         """Restrict the training to the positions of the last state, or to the initial positions before any scoring."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
-        self._order.restrict_positions(self._positions.numpy())
+        self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
         """Draw another wrong partner for each decoy, ``(d,)``, or the item itself if there is none.

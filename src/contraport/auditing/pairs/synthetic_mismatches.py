@@ -139,7 +139,7 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
     [2, 2, 3]
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
-    largest = max_held_out_group_size(len(dataset), None)
+    largest = max_held_out_group_size(len(dataset))
     set_of = np.arange(len(dataset)) if ids is None else group_by_shared_content(ids, largest).group_ids
     sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")
     sets = torch.from_numpy(members).split(sizes.tolist())

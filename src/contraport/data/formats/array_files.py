@@ -16,7 +16,7 @@ from contraport.data.arrays import as_array, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
-from contraport.data.splits import max_held_out_group_size, select_split_positions
+from contraport.data.splits import DEFAULT_TEST_FRACTION, max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
 from contraport.errors import UsageError, check, translate_read_errors, unknown_name_error
 
@@ -72,10 +72,11 @@ def dataset_from_arrays(
     if len(parts) == 2:
         is_test = np.arange(len(whole)) >= len(next(iter(parts[0].values())))
     elif whole.content_ids is not None:
-        largest = max_held_out_group_size(len(whole), test_fraction)
+        fraction = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
+        largest = max_held_out_group_size(len(whole), fraction)
         groups = group_by_shared_content(whole.content_ids, largest).group_ids
     chosen = select_split_positions(
-        split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
+        split, len(whole), is_test=is_test, labels=labels, domains=domains, test_fraction=test_fraction, groups=groups
     )
     positions = torch.from_numpy(chosen)
     keeps_all = owns_arrays and len(chosen) == len(whole)
@@ -99,7 +100,7 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) ->
 
 
 def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Read the arrays in an `.npz` file by key; never unpickles. `mapped` is that of `read_npz_arrays`.
+    """Read the arrays in an `.npz` file by key, without unpickling; if `mapped`, large arrays stay in the file.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.

@@ -34,15 +34,16 @@ def is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def holds_texts(table: pa.Table, name: str) -> bool:
-    """Return whether a column of strings holds texts, rather than image names or numbers, judged by its first string.
+def is_text_by_first_value(table: pa.Table, string_column: str) -> bool:
+    """Return whether the first string of a column is a text, rather than the name of an image file or a number.
 
     Numbers with a decimal comma and names followed by a space are no texts either; reading the column reports them.
 
-    >>> holds_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), holds_texts(pa.table({"x": ["2.5", "cat"]}), "x")
+    >>> table = pa.table({"x": ["a red bag", "2.5"], "y": ["2.5", "cat"]})
+    >>> is_text_by_first_value(table, "x"), is_text_by_first_value(table, "y")
     (True, False)
     """
-    first = next((text for value in unwrap_column(table, name) if (text := value.as_py())), "").strip()
+    first = next((text for value in unwrap_column(table, string_column) if (text := value.as_py())), "").strip()
     return PurePath(first).suffix.lower() not in IMAGE_SUFFIXES and not is_number_text(first.replace(",", ".", 1))
 
 

@@ -12,7 +12,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.columns import read_category_values
 from contraport.data.formats.image_and_text_files import list_relative_paths
-from contraport.data.formats.table_rows import TableRows, resolve_roles
+from contraport.data.formats.table_rows import TableRows, infer_roles_from_values
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.splits import get_test_and_unused_masks
@@ -63,7 +63,7 @@ def _load_side(file: Path, image_size: int | None) -> Dataset:
     side = load_table(str(file), "train", image_size=image_size, test_fraction=0)
     if side.is_image:
         table = read_table(file)
-        name = resolve_roles(TableRows(table), None, str(file)).column_by_role["keys"]
+        name = infer_roles_from_values(TableRows(table), None, str(file)).column_by_role["keys"]
         if name is not None:
             side.keys = read_category_values(table, name, str(file)).astype(np.str_)[side.rows].tolist()
     return side

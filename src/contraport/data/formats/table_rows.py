@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
@@ -23,9 +24,9 @@ from contraport.data.formats.column_roles import ColumnRoles, derive_view_names,
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
     group_sequences_with_first_frames,
-    holds_texts,
     is_list,
     is_string,
+    is_text_by_first_value,
     read_category_values,
     read_image_file_names,
     read_number_columns,
@@ -34,7 +35,7 @@ from contraport.data.formats.columns import (
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
-from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, get_test_and_unused_masks
+from contraport.data.splits import TEST_SPLIT_NAMES, Positions, get_test_and_unused_masks
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
@@ -51,12 +52,12 @@ class TableRows:
     Attributes:
         table: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
         indices: table index of each row; None for all rows of the table in order.
-        texts: one-column table of single texts that replaces the table's column of text lists; or None.
+        exploded_texts: one-column table of single texts, in place of the table's column of text lists; or None.
     """
 
     table: Any
     indices: Positions | None = None
-    texts: pa.Table | None = None
+    exploded_texts: pa.Table | None = None
 
     @property
     def is_table(self) -> bool:
@@ -80,10 +81,10 @@ class TableRows:
             table = self.table if indices is None else self.table.take(pa.array(indices))
         else:
             table = self.table[:] if indices is None else self.table[indices.tolist()]
-        if self.texts is None:
+        if self.exploded_texts is None:
             return table
-        name = self.texts.schema.names[0]
-        texts = self.texts if positions is None else self.texts.take(pa.array(positions))
+        name = self.exploded_texts.schema.names[0]
+        texts = self.exploded_texts if positions is None else self.exploded_texts.take(pa.array(positions))
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def empty_row_mask(self) -> np.ndarray:
@@ -108,15 +109,15 @@ class TableRows:
 
     def select_columns(self, names: Sequence[str]) -> TableRows:
         """Return the rows with only some of the columns."""
-        if self.texts is not None and self.texts.schema.names == list(names):
-            return TableRows(self.texts)
+        if self.exploded_texts is not None and self.exploded_texts.schema.names == list(names):
+            return TableRows(self.exploded_texts)
         source = self.table.select(names) if self.is_table else self.table.select_columns(list(names))
         return TableRows(source, self.indices)
 
     def subset(self, positions: Positions) -> TableRows:
         """Select rows by position; their values are not read yet."""
         indices = positions if self.indices is None else self.indices[positions]
-        texts = None if self.texts is None else self.texts.take(pa.array(positions))
+        texts = None if self.exploded_texts is None else self.exploded_texts.take(pa.array(positions))
         return TableRows(self.table, indices, texts)
 
     def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
@@ -141,7 +142,7 @@ class TableRows:
         lists = [texts or [""] for texts in column.to_pylist()]
         source_rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
         exploded = pa.array([text for texts in lists for text in texts], pa.string())
-        return replace(self.subset(source_rows), texts=pa.table({names[0]: exploded})), source_rows
+        return replace(self.subset(source_rows), exploded_texts=pa.table({names[0]: exploded})), source_rows
 
 
 def is_single_string_column(rows: TableRows) -> bool:
@@ -207,7 +208,7 @@ def dataset_from_rows(
     columns: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     test_fraction: float | None = None,
-    is_test: Masks | None = None,
+    is_test: NDArray[np.bool_] | None = None,
     class_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Dataset:
     """Build the dataset of one split from the rows of a table.
@@ -227,7 +228,7 @@ def dataset_from_rows(
     """
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.", "empty")
-    roles = resolve_roles(rows, columns, where)
+    roles = infer_roles_from_values(rows, columns, where)
     column_by_role = roles.column_by_role
     row_keys = _find_row_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
     view_names = derive_view_names(roles.views)
@@ -278,8 +279,8 @@ def dataset_from_rows(
     return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
-def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
-    """Determine the role of each column by `infer_roles`; text columns with few distinct values may become labels.
+def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+    """Infer the role of each column by `infer_roles`; then a text column with few distinct values may become labels.
 
     Such a column is no view unless its name or the user declares it a text; it holds the labels if it is the only one
     and no other column does.
@@ -292,7 +293,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     few: dict[str, int] = {}
     for name in undeclared:
         table = rows.select_columns([name]).read()
-        count = len(set(table.column(name).to_pylist()) - {None, ""}) if holds_texts(table, name) else 0
+        count = len(set(table.column(name).to_pylist()) - {None, ""}) if is_text_by_first_value(table, name) else 0
         if 0 < count <= min(100, len(rows) // 10):  # each class has ten rows on average
             few[name] = count
     if not few:
@@ -384,7 +385,7 @@ def _build_view(
     """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
     if is_single_string_column(rows):
         table = rows.read()
-        if texts and holds_texts(table, names[0]):
+        if texts and is_text_by_first_value(table, names[0]):
             contents = [text or "" for text in unwrap_column(table, names[0]).to_pylist()]
             check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")

