@@ -18,9 +18,9 @@ from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.advise import (
     Suggestion,
     compose_train_command,
-    get_base_name,
-    list_main_suggestions,
     make_wrong_pairs_suggestion,
+    result_folder_name,
+    suggest_objective_and_encoder,
 )
 
 _TRAINING_OPTIONS = ("data", "columns", "given_views", "image_size", "root", "encoder")
@@ -50,7 +50,7 @@ def compose_next_commands(
         if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
     data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
-    name, suggestions = get_base_name(dataset), list_main_suggestions(dataset)
+    name, suggestions = result_folder_name(dataset), suggest_objective_and_encoder(dataset)
 
     def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:
         out = find_unused_path(Path("runs", f"{name}{suffix}"))

@@ -32,17 +32,17 @@ class Suggestion(NamedTuple):
 
     Attributes:
         options: Options of `contraport train`, as in a shell; empty if the defaults are recommended.
-        text: Reason for the options, one sentence.
+        reason: Reason for the options, one sentence.
         use_case: Name of the use case in `contraport.catalog.recommendations` whose claims support the options; empty
             for options of the encoder.
     """
 
     options: str
-    text: str
+    reason: str
     use_case: str = ""
 
     def __str__(self) -> str:
-        return f"- {self.options}: {self.text}"
+        return f"- {self.options}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,15 @@ class CommandAdvice:
         command: Command to start from.
         reasons: Reasons for the options of the command.
         alternatives: Options to compare the command with.
-        multi_view: When a table of numbers is several views, and on a line of its own the command for them; or None.
+        several_views_note: For a table read as one view: when its columns are several views, then the command for these
+            on a line of its own; None if nothing points to several views.
         series_note: How to pass the data if the columns are time steps; None if nothing points to it.
     """
 
     command: str
     reasons: tuple[Suggestion, ...]
     alternatives: tuple[Suggestion, ...] = ()
-    multi_view: str | None = None
+    several_views_note: str | None = None
     series_note: str | None = None
 
     def __str__(self) -> str:
@@ -68,8 +69,8 @@ class CommandAdvice:
         lines += map(str, self.reasons)
         if self.alternatives:
             lines += ["", "Worth comparing:", *map(str, self.alternatives)]
-        if self.multi_view is not None:
-            lines += ["", self.multi_view]
+        if self.several_views_note is not None:
+            lines += ["", self.several_views_note]
         if self.series_note is not None:
             lines += ["", self.series_note]
         return "\n".join(lines)
@@ -94,19 +95,19 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
     data = options.data if isinstance(options.data, str | Path) else dataset.name
     data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
-    reasons = list_main_suggestions(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
+    reasons = suggest_objective_and_encoder(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
-    out = str(find_unused_path(Path("runs", get_base_name(dataset))))
+    out = str(find_unused_path(Path("runs", result_folder_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    multi_view = _find_multi_view_command(values, options)
-    return CommandAdvice(command, tuple(reasons), tuple(alternatives), multi_view, find_series_note(dataset))
+    several_views_note = _find_several_views_note(values, options)
+    return CommandAdvice(command, tuple(reasons), tuple(alternatives), several_views_note, find_series_note(dataset))
 
 
-def _find_multi_view_command(values: dict[str, Any], options: AdviseOptions) -> str | None:
-    """Return a note and the command for a table whose columns are several views; None if nothing points to it."""
+def _find_several_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
+    """Return a note that columns read as one view may be several, with the command for these; None if none seem so."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
         return None
@@ -151,7 +152,7 @@ def find_series_note(dataset: Dataset) -> str | None:
     return f"Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array {shape}."
 
 
-def list_main_suggestions(
+def suggest_objective_and_encoder(
     dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
 ) -> list[Suggestion]:
     """Return a suggested objective or recipe for a dataset and, for few images, a suggested encoder."""
@@ -175,8 +176,8 @@ def list_main_suggestions(
     return suggestions
 
 
-def get_base_name(dataset: Dataset) -> str:
-    """Return the name of data without folder and suffixes, to name a folder of results after it."""
+def result_folder_name(dataset: Dataset) -> str:
+    """Return the name for a folder of results: the name of the data without folders and suffixes, "run" if empty."""
     return to_file_name(dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0]) or "run"
 
 

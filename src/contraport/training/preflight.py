@@ -222,7 +222,7 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     best = make_objective_suggestion(dataset)
     if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    return f"objective: nt-xent, the default. Recommended is {best.options}: {best.text} See contraport advise."
+    return f"objective: nt-xent, the default. Recommended is {best.options}: {best.reason} See contraport advise."
 
 
 def find_recall_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
