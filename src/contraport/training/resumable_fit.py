@@ -24,7 +24,7 @@ from contraport.training.callbacks.checkpoints import (
     restored_signal_handlers,
 )
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
-from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
+from contraport.training.callbacks.finite_guard import FailedStepRecorder, RestartFromLastCheckpoint
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
 from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
@@ -96,7 +96,7 @@ def run_training_loop(
                     with exchange(settings.exchange):
                         loop.run()
                     succeeded = True
-                except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
+                except RestartFromLastCheckpoint:  # and check each step before it is taken
                     check_every, start = 1, read_resume_position(run)
                     with stop_all_on_error(), run.translate_write_errors():
                         if is_main_process():

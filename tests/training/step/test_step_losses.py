@@ -114,7 +114,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     given = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [contraport.cmc_nce()(given.queries[v], given.key_projections[w]) for v, w in given.list_view_index_pairs()]
+    fresh = [contraport.cmc_nce()(given.queries[v], given.key_projections[w]) for v, w in given.list_query_key_views()]
     torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
@@ -128,7 +128,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
 def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     given = embedded(4)
-    turns = [(v, w) for v, w in given.list_view_index_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
+    turns = [(v, w) for v, w in given.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
     others = given.key_projections if comparison is QueryKeyLoss else given.queries
     expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]

@@ -114,7 +114,7 @@ class Checkpoints(Callback):
             self._save_checkpoint(loop)
 
     def _save_checkpoint(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Write a checkpoint file of the given name, once all callbacks have allowed it."""
+        """Write a checkpoint file of the given name, unless a callback raises an error in `before_save`."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
@@ -125,13 +125,14 @@ class Checkpoints(Callback):
 def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
     """Write the state of a training run and its checksum; a collective operation that all processes must call.
 
-    The write is atomic: a reader sees the old or the new file, never a part.
+    The write is atomic: a reader sees the old or the new file, never a part. Once the run has a checkpoint, the backup
+    of the run that it replaced is deleted.
 
     Raises:
         UsageError: the folder is not writable.
     """
     with stop_all_on_error():
-        state = collect_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
+        state = gather_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
         if not is_main_process():
             return
         with run.translate_write_errors():
@@ -150,8 +151,8 @@ def _torch_save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
         raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
-def collect_checkpoint_state(loop: Loop) -> dict[str, Any]:
-    """Return the state of a training loop as the dictionary that a checkpoint stores."""
+def gather_checkpoint_state(loop: Loop) -> dict[str, Any]:
+    """Return the dictionary that a checkpoint stores; a collective operation, as it gathers sharded tensors."""
     # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {

@@ -21,8 +21,8 @@ from contraport.training.loop import Callback, Loop
 _log = logging.getLogger(__name__)
 
 
-class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
-    """Raised when an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
+class RestartFromLastCheckpoint(Exception):  # noqa: N818 - control flow
+    """Raised when a step whose update is already applied had a loss or gradient that is not finite."""
 
 
 class FiniteGuard(Callback):
@@ -66,7 +66,7 @@ class FailedStepRecorder(FiniteGuard):
 
     Reading a number from a GPU makes the host wait for all queued work. On a GPU the numbers of many steps are
     therefore read at once, and before each checkpoint. If one of them is not finite, the training restarts from the
-    last checkpoint (`NonFiniteEarlierStep`) and checks each step before it is taken.
+    last checkpoint (`RestartFromLastCheckpoint`) and checks each step before it is taken.
 
     Args:
         every: number of steps between two readings.
@@ -92,11 +92,11 @@ class FailedStepRecorder(FiniteGuard):
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Keep the loss, and if each step is checked also the batch, until the step is found to be finite."""
         super().after_backward(loop, batch, loss)
-        if self._checks_each_step:
+        if self._checks_before_update:
             self._batches.append(batch)
 
     def before_step(self, loop: Loop) -> None:
-        if self._checks_each_step:
+        if self._checks_before_update:
             super().before_step(loop)
             self._batches = []
             return
@@ -110,15 +110,15 @@ class FailedStepRecorder(FiniteGuard):
         self._has_checkpoint = True
 
     @property
-    def _checks_each_step(self) -> bool:
-        """True if each step is checked before its update: always if `every` is 1, else until the first checkpoint."""
+    def _checks_before_update(self) -> bool:
+        """True if steps are checked before the weights change: if `every` is 1, else until the first checkpoint."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:
-        """Raise `NonFiniteEarlierStep` if a step since the last check had a loss or gradient that is not finite."""
+        """Raise `RestartFromLastCheckpoint` if the loss or gradient of a step since the last check is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
-            raise NonFiniteEarlierStep
+            raise RestartFromLastCheckpoint
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         """Write the checkpoint, the items of all processes and `nonfinite.json` of the failed step, then raise."""

@@ -62,7 +62,7 @@ class EmbeddedBatch(NamedTuple):
     weights_from_plan: WeightsFromPlan | None = None
     negatives: tuple[ExtraNegatives, ...] = ()
 
-    def objective_kwargs(self, *views: int) -> dict[str, Any]:
+    def presence_and_plan_kwargs(self, *views: int) -> dict[str, Any]:
         """Return keyword arguments of the objective: `present` if items lack views, `weights` if set by the plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
@@ -71,9 +71,13 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
-    def list_view_index_pairs(self) -> list[tuple[int, int]]:
-        """Return all ordered pairs of different views: the index of the query view, then that of the key view."""
-        return [(v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections)]
+    def list_query_key_views(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
+        """Return the indices of query view and key view, for all ordered pairs of two views that have queries and keys.
+
+        With `core_view_only` one of the two is the first view.
+        """
+        pairs = [(v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections)]
+        return [pair for pair in pairs if not core_view_only or 0 in pair]
 
 
 class StepLoss(nn.Module, ABC):
@@ -128,6 +132,7 @@ class ObjectiveStepLoss(StepLoss):
     ) -> None:
         super().__init__(objective)
         self._accepted = get_forward_parameter_names(objective)
+        self._has_core_view = isinstance(objective, Loss) and objective.has_core_view
         self.views = views
         self.target = target
         self.teacher = teacher
@@ -164,11 +169,6 @@ class ObjectiveStepLoss(StepLoss):
         buffers = {} if pair is None else {name: self.get_buffer(own)[pair] for name, own in self._pair_buffers.items()}
         loss: Tensor = functional_call(self.objective, buffers, embeddings, accepted)
         return loss
-
-    def list_compared_view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
-        """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
-        core = isinstance(self.objective, Loss) and self.objective.has_core_view
-        return [pair for pair in embedded.list_view_index_pairs() if not core or 0 in pair]
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
         """Build the arguments of a trial call of the objective; each view gets the embeddings ``z``, ``(b, d)``."""
@@ -217,10 +217,10 @@ class AllViewsLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
         if self._takes_all_views or len(queries) == 2:
-            return self.call_objective(batch, *queries, **embedded.objective_kwargs())
+            return self.call_objective(batch, *queries, **embedded.presence_and_plan_kwargs())
         losses = [
-            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
-            for w, v in self.list_compared_view_pairs(embedded)
+            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.presence_and_plan_kwargs(v, w))
+            for w, v in embedded.list_query_key_views(core_view_only=self._has_core_view)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
@@ -256,7 +256,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in self.list_compared_view_pairs(embedded):
+        for v, w in embedded.list_query_key_views(core_view_only=self._has_core_view):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
@@ -267,7 +267,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
             if embedded.negatives:
                 negatives = embedded.negatives[w]
                 kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
-            kwargs |= embedded.objective_kwargs(v, w)
+            kwargs |= embedded.presence_and_plan_kwargs(v, w)
             losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
         if self.memory is not None:
             self.memory.stage(keys, batch.ids)
@@ -326,7 +326,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
-            for v, w in embedded.list_view_index_pairs()
+            for v, w in embedded.list_query_key_views()
         ]
         return torch.stack(losses).mean()
 
@@ -447,7 +447,7 @@ class CrossViewReconstructionLoss(StepLoss):
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
         losses = [
-            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.list_view_index_pairs()
+            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.list_query_key_views()
         ]
         mean, processes = torch.stack(losses).mean(), current_processes()
         # The mean over the items of all processes, whose parts of a batch may differ in size by one.
