@@ -31,8 +31,8 @@ def captions(dataset: Dataset) -> list[str]:
 
 def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:
     """Two numbers are equal where the images are, or the texts."""
-    assert dataset.content_ids is not None
-    for column, names in zip(dataset.content_ids.T.numpy(), (images, texts), strict=True):
+    assert dataset.content_ids_if_repeated is not None
+    for column, names in zip(dataset.content_ids_if_repeated.T.numpy(), (images, texts), strict=True):
         assert ((column[:, None] == column) == (np.array(names)[:, None] == np.array(names))).all()
 
 
@@ -59,7 +59,7 @@ def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
 
 def test_items_that_all_differ_show_nothing_twice(folder: Path) -> None:
     dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
-    assert dataset.content_ids is None
+    assert dataset.content_ids_if_repeated is None
     assert dataset.drop_duplicates() is dataset
 
 
@@ -81,7 +81,7 @@ def test_missing_views_share_no_content(folder: Path) -> None:
     rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
     dataset = load(written(folder, rows), "train", image_size=8)
     assert dataset.present is not None
-    assert dataset.content_ids is None
+    assert dataset.content_ids_if_repeated is None
 
 
 def test_each_image_once(folder: Path) -> None:
@@ -89,13 +89,13 @@ def test_each_image_once(folder: Path) -> None:
     images = load(written(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
     assert images.rows.tolist() == sorted(images.rows.tolist())
-    assert images.content_ids is None
+    assert images.content_ids_if_repeated is None
 
 
 def test_texts_of_arrays_are_the_same_where_they_are_equal() -> None:
     images = np.random.default_rng(0).integers(0, 255, (4, 8, 8), dtype=np.uint8)
     dataset = from_arrays({"image": images, "caption": ["a bag", "a coat", "a bag", ""]})
-    assert dataset.content_ids is not None
-    assert dataset.content_ids[:, 0].tolist() == [0, 1, 2, 3]
-    assert dataset.content_ids[:, 1].tolist() == [0, 1, 0, -4]
-    assert from_arrays((images, np.arange(4.0)[:, None])).content_ids is None
+    assert dataset.content_ids_if_repeated is not None
+    assert dataset.content_ids_if_repeated[:, 0].tolist() == [0, 1, 2, 3]
+    assert dataset.content_ids_if_repeated[:, 1].tolist() == [0, 1, 0, -4]
+    assert from_arrays((images, np.arange(4.0)[:, None])).content_ids_if_repeated is None

@@ -262,7 +262,7 @@ def test_copies_are_of_one_split(tmp_path: Path, make: Callable[[Path], Any]) ->
     assert [len(part) for part in parts] == [72, 18]
     assert shared(*parts) == 0
     for part in parts:
-        assert part.content_ids is not None
+        assert part.content_ids_if_repeated is not None
 
 
 @pytest.mark.parametrize("make", FORMATS)
@@ -289,7 +289,7 @@ def pairs_with_copies() -> Dataset:
 
 def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     dataset = pairs_with_copies()
-    ids = dataset.content_ids
+    ids = dataset.content_ids_if_repeated
     assert ids is not None
     decoys = add_decoys(dataset, seed=0).decoy_pairs
     assert len(decoys.first) == 100
@@ -322,7 +322,7 @@ def test_decoys_and_mismatches_of_a_coupling_are_none_of_its_pairs() -> None:
 def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
     vectors = np.random.default_rng(0).normal(size=(90, 4))
     dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
-    ids = dataset.content_ids
+    ids = dataset.content_ids_if_repeated
     assert ids is not None
     assert not (ids == ids[rotate_partners(draw_exchanging_item_sets(dataset, seed=0))]).any()
 

@@ -80,7 +80,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     components = build_components(resolve_settings(given))
     batch = components.dataset.__getitems__([0, 1, 2, 7, 12])
     model = components.module.eval().model  # nothing is left out at random
-    numbers = components.dataset.content_ids[batch.ids]
+    numbers = components.dataset.content_ids_if_repeated[batch.ids]
     with torch.no_grad():
         z = model.project(model.encode(components.module.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=DuplicateGroups(numbers))

@@ -180,11 +180,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.stored_digests
 
     @cached_property
-    def content_ids(self) -> Tensor | None:
-        """Integer id of the content of each item in each view, int64 ``(n, views)``: equal contents have equal ids.
+    def content_ids_if_repeated(self) -> Tensor | None:
+        """Integer id of the content of each item in each view, int64 ``(n, views)``; None if no content repeats.
 
-        An image with two captions, two items, has one id in the image view. None if no content repeats, or without
-        digests.
+        Equal contents have equal ids: an image with two captions, two items, has one id in the image view. Without
+        digests, no content counts as repeated.
         """
         if self.entity_ids is not None:
             ids = self.entity_ids
@@ -322,9 +322,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def drop_duplicates(self) -> Dataset:
         """Return the dataset without repeated items: the first of the items with equal content in all views is kept."""
-        if self.content_ids is None:
+        if self.content_ids_if_repeated is None:
             return self
-        _, which = torch.unique(self.content_ids, dim=0, return_inverse=True)
+        _, which = torch.unique(self.content_ids_if_repeated, dim=0, return_inverse=True)
         first = torch.full((int(which.max()) + 1,), len(self))
         return self.subset(first.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values)
 

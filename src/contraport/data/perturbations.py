@@ -98,7 +98,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = draw_wrong_partners(chosen, dataset.content_ids, random)
+            partners[chosen] = draw_wrong_partners(chosen, dataset.content_ids_if_repeated, random)
     return partners
 
 

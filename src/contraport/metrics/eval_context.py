@@ -240,7 +240,7 @@ class EvalContext:
         """
         return retrieval_ranks(
             *self.retrieval_view_embeddings,
-            content_ids=self.test.content_ids if self.retrieval_direction_names else None,
+            content_ids=self.test.content_ids_if_repeated if self.retrieval_direction_names else None,
             positions=self.retrieval_sample_positions,
         )
 

@@ -192,7 +192,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
-        return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, shift=2)
+        return draw_wrong_partners(decoys.first, self._dataset.content_ids_if_repeated, random, shift=2)
 
 
 class AuditCallback(SelectingAuditCallback[PairAuditState]):

@@ -103,7 +103,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
     """Return the content id of each second view, or column of a coupling, int64 ``(n,)``; None if all differ."""
-    ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
+    ids = dataset.content_ids_if_repeated if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
 

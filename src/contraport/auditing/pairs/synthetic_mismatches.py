@@ -94,7 +94,7 @@ def add_decoys(
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = draw_wrong_partners(drawn, dataset.content_ids, random)
+    partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
     differ = partners != drawn
     decoyed = dataset.as_subclass(DecoyDataset)
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
@@ -138,7 +138,7 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
     >>> [len(group) for group in draw_exchanging_item_sets(dataset, seed=0)]
     [2, 2, 3]
     """
-    random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
+    random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids_if_repeated
     largest = max_held_out_group_size(len(dataset))
     set_of = np.arange(len(dataset)) if ids is None else group_by_shared_content(ids, largest).group_ids
     sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")
