@@ -90,7 +90,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
                 result = _score_two_views(options, dataset, folder)
                 if options.out is not None:
                     _save_two_view_audit(options, result, dataset, folder)
-            with report_write_errors("out", folder), console_logging(quiet=not options.progress):
+            with report_write_errors("out", folder), console_logging(shown=options.progress):
                 for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
                         path = result.write_npz_without_flagged_views(dataset, folder, data=options.data)
@@ -158,7 +158,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
     """Write the result of an audit, and its page of the worst pairs, to a folder."""
-    with report_write_errors("out", folder), console_logging(quiet=not options.progress):
+    with report_write_errors("out", folder), console_logging(shown=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
         page = folder / "audit.html"

@@ -109,14 +109,9 @@ def list_overridden_recipe_options(settings: Settings) -> list[str]:
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
-def log_preflight_warnings(
-    settings: Settings, components: TrainingComponents, hint_options: Mapping[str, Any] | None
-) -> None:
-    """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
-
-    `hint_options` are the explicit options of the call, as a warning names others to use; None: no warnings.
-    """
-    dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
+def log_training_schedule(settings: Settings, components: TrainingComponents) -> None:
+    """Log the number of held-out items, and the numbers of steps, epochs, batches and items per batch."""
+    dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = dataset.pair_or_item_noun
     if dataset.num_random_test_items:
         log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, noun))
@@ -131,15 +126,22 @@ def log_preflight_warnings(
     rest = f"; {pluralize(dropped, noun)} dropped per epoch, chosen at random" if dropped else ""
     schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, noun)}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
-    if hint_options is None:
+
+
+def log_preflight_warnings(
+    settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]
+) -> None:
+    """Warn of settings with which an encoder learns little, with options that help; nothing is logged for a stream."""
+    dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
+    if isinstance(dataset, Stream):
         return
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
-        longer = suggest_longer_training(settings, len(dataset), hint_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.reason}")
+        longer = suggest_longer_training(settings, len(dataset), explicit_options)
+        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.steps_text}")
     if not settings.resume:
-        warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, hint_options)]
-    warnings.append(module.comparison.batch_size_warning(size))
+        warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, explicit_options)]
+    warnings.append(module.comparison.batch_size_warning(settings.batch_size))
     if are_views_identical(module, dataset):
         warnings.append(
             "the views of an item are identical: --augment none, and the encoder has no dropout or is frozen. "
@@ -170,22 +172,22 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
     return all(torch.equal(first, other) for other in others)
 
 
-class SuggestedOptions(NamedTuple):
-    """Suggested options by name, and the number of steps that they result in, as a text."""
+class LongerTraining(NamedTuple):
+    """Options for more steps, by name, and the number of these steps as a text."""
 
     options: dict[str, Any]
-    reason: str
+    steps_text: str
 
 
-def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> SuggestedOptions:
+def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> LongerTraining:
     """Suggest options for `MIN_SUGGESTED_STEPS` steps in at most `MAX_SUGGESTED_EPOCHS` epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
     >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
-    SuggestedOptions(options={'batch_size': 64, 'epochs': 200}, reason='1,000 steps, 5 per epoch')
-    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).reason
+    LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps_text='1,000 steps, 5 per epoch')
+    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).steps_text
     '400 steps, 1 per epoch; more passes over 40 items gain little'
     """
     size = settings.batch_size
@@ -197,7 +199,7 @@ def suggest_longer_training(settings: Settings, items: int, options: Mapping[str
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if options.get("steps") is not None else {"epochs": epochs}
     bound = f"; more passes over {items:,} items gain little" if epochs < wanted else ""
-    return SuggestedOptions(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
+    return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
 def suggest_batch_size(items: int, max_batch_size: int) -> int:

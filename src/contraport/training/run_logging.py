@@ -31,9 +31,9 @@ def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[
 
 
 @contextmanager
-def console_logging(*, quiet: bool) -> Iterator[None]:
-    """Context manager that logs INFO and above to the console, or nothing if `quiet`."""
-    handler = _ConsoleHandler(make_console(stderr=True, quiet=quiet))
+def console_logging(*, shown: bool) -> Iterator[None]:
+    """Context manager that logs INFO and above to the console, or nothing unless `shown`."""
+    handler = _ConsoleHandler(make_console(stderr=True, quiet=not shown))
     with _temporary_log_handlers(handler, level=logging.INFO):
         yield
 

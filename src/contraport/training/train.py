@@ -45,7 +45,12 @@ from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Set
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
-from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_batch_size
+from contraport.training.preflight import (
+    log_preflight_warnings,
+    log_training_description,
+    log_training_schedule,
+    suggest_batch_size,
+)
 from contraport.training.resumable_fit import run_training_loop
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import (
@@ -133,9 +138,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     )
                 if components.partner_indices is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
-            _fit_and_save_model(
-                settings, components, run, broadcast_object(start), online_eval, None if parent_command else options
-            )
+            _fit_and_save_model(settings, components, run, broadcast_object(start), online_eval, options)
     return run
 
 
@@ -193,8 +196,9 @@ def _log_dry_run_estimate(
 ) -> None:
     """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
-    with console_logging(quiet=not settings.progress):
+    with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
+        log_training_schedule(settings, components)
         log_preflight_warnings(settings, components, options)
         steps = settings.epochs * components.steps_per_epoch
         log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
@@ -206,13 +210,15 @@ def _fit_and_save_model(
     run: RunFolder,
     start: Position,
     online_eval: EvalContextFactory | None,
-    hint_options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
 ) -> None:
     """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
     console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
-        log_preflight_warnings(settings, components, hint_options)
+        log_training_schedule(settings, components)
+        if not run.parent_command:
+            log_preflight_warnings(settings, components, options)
         if count_cached_draws(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
