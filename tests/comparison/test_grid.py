@@ -16,7 +16,7 @@ from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.grid_builder import build_grid
 from contraport.errors import UsageError
 from contraport.training.config import DataPreparationSettings
-from contraport.training.run_setup import resolve_settings
+from contraport.training.run_folder_setup import resolve_settings
 
 SUITES = sorted(file.stem for file in get_suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}

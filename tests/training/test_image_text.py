@@ -22,7 +22,7 @@ from contraport.features import read_features
 from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
 from contraport.training.components.assembly import build_components
-from contraport.training.run_setup import resolve_settings
+from contraport.training.run_folder_setup import resolve_settings
 from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run
 

@@ -61,7 +61,7 @@ from contraport.options import to_config_value
 from contraport.training.components.assembly import TrainingComponents, build_components
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
-from contraport.training.run_setup import resolve_settings
+from contraport.training.run_folder_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps
 from contraport.training.train import reduce_batch_size
 

@@ -35,7 +35,7 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.online_metrics import EvalContextFactory, OnlineMetrics
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
-from contraport.training.run_setup import drop_metrics_after
+from contraport.training.run_folder_setup import drop_metrics_after
 from contraport.training.step_timing import ProfilerCallback
 
 

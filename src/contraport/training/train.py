@@ -52,13 +52,13 @@ from contraport.training.preflight import (
     suggest_batch_size,
 )
 from contraport.training.resumable_fit import run_training_loop
-from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.run_setup import (
+from contraport.training.run_folder_setup import (
     create_run_folder,
     reset_to_last_checkpoint,
     resolve_settings,
-    restore_run_on_failure,
+    restore_replaced_run_on_failure,
 )
+from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.step_timing import choose_thread_count, measure_training_steps, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
@@ -124,7 +124,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             record = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
         with stop_all_on_error():
             _check_data_equal_across_processes(dataset, record)
-        with _lock_run(run), restore_run_on_failure(run):
+        with _lock_run(run), restore_replaced_run_on_failure(run):
             with stop_all_on_error():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 start = Position()

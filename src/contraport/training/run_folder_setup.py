@@ -1,4 +1,4 @@
-"""Setup of a run: its settings (explicit > resumed run > recipe > default), and its folder, new or resumed."""
+"""Settings and folder of a training run: explicit option > resumed run > recipe > default; folder new or resumed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests |
         UsageError: the folder is occupied or not writable; nothing was changed.
     """
     with run.translate_write_errors():
-        _delete_leftover_files(run)
+        _delete_temporary_files(run)
         RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
         if record is not None:
             run.save_arrays(run.split_path, record.to_arrays())
@@ -83,7 +83,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDi
     )
     # Below all checks: a refused resume changes nothing. Rows after the checkpoint go, since their steps run again.
     with run.translate_write_errors():
-        _delete_leftover_files(run)
+        _delete_temporary_files(run)
         drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
             # An evaluation of the shorter training run would be taken for one of the longer.
@@ -100,7 +100,7 @@ def drop_metrics_after(run: RunFolder, position: Position) -> None:
 
 
 @contextmanager
-def restore_run_on_failure(run: RunFolder) -> Iterator[None]:
+def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
     """Context manager that restores the replaced run if the new one fails before its first checkpoint.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
@@ -116,7 +116,7 @@ def restore_run_on_failure(run: RunFolder) -> Iterator[None]:
         raise
 
 
-def _delete_leftover_files(run: RunFolder) -> None:
+def _delete_temporary_files(run: RunFolder) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         delete_leftovers(folder)
