@@ -39,9 +39,11 @@ PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class RawInputEncoder(nn.Module):
-    """Baseline encoder whose features are the raw inputs `(b, F)`: pixels in [0, 1], or bags of word pieces.
+    """Baseline encoder without weights: its features are pixels in [0, 1], other numbers, or counts of hashed words.
 
-    `side` is the size to which large images are downscaled, or None.
+    Attributes:
+        shapes: shape of one item of each view.
+        side: height and width to which images are downscaled; None if no image is large.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -51,21 +53,22 @@ class RawInputEncoder(nn.Module):
         self.side = min((int((MAX_RAW_INPUT_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`."""
-        return tuple(self._to_features(view) for view in views)
+        """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`: scaled, downscaled, flattened."""
+        features = []
+        for items in views:
+            if is_text_batch(items):
+                size = MAX_RAW_INPUT_VALUES // sum(map(is_text_shape, self.shapes))
+                features.append(vectorize_texts(items, size))
+                continue
+            floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
+            if self.side is not None and items.ndim == 4:
+                floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
+            features.append(floats.flatten(1))
+        return tuple(features)
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the concatenated features of all views of each item, `(b, F)`."""
         return torch.cat(self.encode(views), dim=1)
-
-    def _to_features(self, items: Tensor) -> Tensor:
-        """Return raw items of one view, `(b, ...)`, as features, `(b, F)`: scaled, downscaled and flattened."""
-        if is_text_batch(items):
-            return vectorize_texts(items, MAX_RAW_INPUT_VALUES // sum(map(is_text_shape, self.shapes)))
-        floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
-        if self.side is not None and items.ndim == 4:
-            floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
-        return floats.flatten(1)
 
 
 class LoaderConfig(NamedTuple):
@@ -273,8 +276,8 @@ def iter_embedded_batches(
             yield features, batch
 
 
-def extract_raw_inputs(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
-    """Return the raw inputs of all items of a dataset as features, ``(n, F)``; see `RawInputEncoder`."""
+def extract_raw_input_features(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
+    """Return the features of all items by `RawInputEncoder`, ``(n, F)``."""
     views = Views(dataset, augment="none")
     return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 
@@ -312,17 +315,17 @@ def embed_views(
     name: str = "encoder",
     *,
     project: bool = False,
-    unaugmented: bool = False,
+    two_random_views: bool = True,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of two reproducible random views of all items, `(n, F)` each.
+    """Return the frozen features of each view of all items, `(n, F)` per view.
 
-    With `project`, return the projections that the loss compares, `(n, d)`; with `unaugmented`, use all views of the
-    data as they are.
+    The views are two random ones, the same in every call, or without `two_random_views` all views of the data,
+    unaugmented. With `project`, return the projections that the loss compares, `(n, d)`.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     has_one_tower = isinstance(encoder, RawInputEncoder) or len(encoder.towers) == 1
-    number = None if unaugmented else 2
+    number = 2 if two_random_views else None
 
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
@@ -332,7 +335,7 @@ def embed_views(
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
         stacked = loader_config.map_views(
-            encode, encoder, views.make_unaugmented if unaugmented else views, dataset, f"{name}: views"
+            encode, encoder, views if two_random_views else views.make_unaugmented, dataset, f"{name}: views"
         )
     check_finite_features(stacked)
     return stacked.unbind(dim=1)

@@ -14,46 +14,46 @@ _FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
 
 
-def derive_128_bit_seed(purpose: str, *keys: Any) -> int:
-    """Derive the 128-bit seed of a random stream from a purpose and keys.
+def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
+    """Derive the 128-bit seed of a random stream from its purpose, a seed and further integers.
 
     Args:
         purpose: name of the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
-            whatever their keys.
-        keys: further integers that the stream depends on, such as a seed and an epoch.
+            whatever their integers.
+        seed_and_keys: all integers that the stream depends on, such as the seed of a run and an epoch.
 
     >>> derive_128_bit_seed("step", 0, 1) == derive_128_bit_seed("step", 0, 1)
     True
     >>> derive_128_bit_seed("step", 0) == derive_128_bit_seed("data.order", 0)
     False
     """
-    if purpose in _FIXED_SEED_BY_PURPOSE and not keys:
+    if purpose in _FIXED_SEED_BY_PURPOSE and not seed_and_keys:
         return _FIXED_SEED_BY_PURPOSE[purpose]
-    for key in keys:
+    for key in seed_and_keys:
         if not isinstance(key, int | np.integer):
             raise UsageError(f"seed: must be an integer, got {key!r}.")
     # A hash, not `SeedSequence` of the keys, which pads with zeros: there (1,) and (1, 0) are one stream.
-    text = repr((purpose, *map(int, keys)))
+    text = repr((purpose, *map(int, seed_and_keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
-def numpy_generator(purpose: str, *keys: int) -> np.random.Generator:
+def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
     """Create a NumPy random generator for a purpose; see `derive_128_bit_seed`.
 
     >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
     """
-    return np.random.default_rng(derive_128_bit_seed(purpose, *keys))
+    return np.random.default_rng(derive_128_bit_seed(purpose, *seed_and_keys))
 
 
-def derive_torch_seed(purpose: str, *keys: int) -> int:
-    """Derive a 64-bit seed for torch from a purpose and keys; see `derive_128_bit_seed`."""
-    return derive_128_bit_seed(purpose, *keys) % 2**64
+def derive_torch_seed(purpose: str, *seed_and_keys: int) -> int:
+    """Derive a 64-bit seed for torch; see `derive_128_bit_seed`."""
+    return derive_128_bit_seed(purpose, *seed_and_keys) % 2**64
 
 
-def torch_generator(purpose: str, *keys: int) -> torch.Generator:
+def torch_generator(purpose: str, *seed_and_keys: int) -> torch.Generator:
     """Create a torch random generator on the CPU for a purpose; see `derive_128_bit_seed`."""
-    return torch.Generator().manual_seed(derive_torch_seed(purpose, *keys))
+    return torch.Generator().manual_seed(derive_torch_seed(purpose, *seed_and_keys))
 
 
 def draw_seed(random_state: Any) -> int:

@@ -97,7 +97,7 @@ def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.Monk
 def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> None:
     context = context_of(model_of(coupled(6, "train")).eval(), coupled)
     everything = coupled(90, "train")
-    rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, unaugmented=True)
+    rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, two_random_views=False)
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
     assert context.link_ranking.pair_has_unseen_row.all()

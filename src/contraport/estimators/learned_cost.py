@@ -17,7 +17,7 @@ from contraport.data.arrays import as_array
 from contraport.data.coupling import CouplingStore
 from contraport.data.formats.coupling_folder import is_coupling_folder
 from contraport.data.sources.load import load_unsplit
-from contraport.embedding import LoaderConfig, extract_raw_inputs
+from contraport.embedding import LoaderConfig, extract_raw_input_features
 from contraport.errors import (
     UsageError,
     check,
@@ -47,8 +47,8 @@ class LearnedCost(NamedTuple):
         cost: learned cost, ``(n, m)``, with row and column means subtracted because the plan does not determine them.
         plan: transport plan of the cost, ``(n, m)``, of total mass 1.
         affinity: affinity matrix A of the features, ``(p, q)``.
-        row_positions: positions of the rows, without rows that have no mass, ``(n,)``.
-        column_positions: positions of the columns, without columns that have no mass, ``(m,)``.
+        row_positions: index in the given coupling of each row that has mass, ``(n,)``.
+        column_positions: index in the given coupling of each column that has mass, ``(m,)``.
         kl_divergence: divergence of the observed coupling from the plan, nats.
         independent_kl: divergence of the observed coupling from the product of its masses, nats.
         direction_shares: share of each singular value of the affinity matrix in the sum of its singular values,
@@ -153,7 +153,9 @@ def _load_coupling_and_features(
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
         for name, side in zip(FEATURE_OPTIONS, store.side_stores, strict=True):
             if getattr(options, name) is None:
-                features[name] = extract_raw_inputs(Dataset(side, name=name, split="train"), LoaderConfig()).numpy()
+                features[name] = extract_raw_input_features(
+                    Dataset(side, name=name, split="train"), LoaderConfig()
+                ).numpy()
     else:
         observed = _read_matrix(source)
     bad = np.argwhere(~(np.isfinite(observed) & (observed >= 0)))

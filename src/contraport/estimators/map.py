@@ -16,7 +16,7 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
-from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
+from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
@@ -171,7 +171,7 @@ def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderCon
     if options.view is not None:
         dataset = dataset.select_views([resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
-    return _build_features(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
+    return _build_features(dataset, extract_raw_input_features(dataset, loader_config), None), dataset
 
 
 def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:

@@ -98,7 +98,10 @@ class SentenceTransformerLoss(nn.Module):
             check_dense_and_not_meta("label", labels, columns[0].device)
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
-            self._check_labels_accepted(labels)
+            takes_views = isinstance(self.objective, cp.Objective) and self.objective.target.positives_from_views
+            got = "no labels and one column" if labels is None else f"{labels.dtype} for {self.objective!r}"
+            message = f"label: must be scores, or classes with an objective such as sup_con(), got {got}."
+            check(not takes_views, message, "missing" if labels is None else "type")
         options: dict[str, Any] = {} if labels is None else {"labels" if classes else "weights": labels}
         if len(columns) > 1 and self.columns == "negatives":
             anchor, *candidates = columns
@@ -118,14 +121,6 @@ class SentenceTransformerLoss(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """Return the configuration of the loss, which sentence-transformers writes to the model card."""
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
-
-    def _check_labels_accepted(self, labels: Tensor | None) -> None:
-        """Raise `UsageError` if the objective takes its positives from views, so that it accepts no classes."""
-        objective = self.objective
-        by_views = isinstance(objective, cp.Objective) and objective.target.positives_from_views
-        got = "no labels and one column" if labels is None else f"{labels.dtype} for {objective!r}"
-        message = f"label: must be scores, or classes with an objective such as sup_con(), got {got}."
-        check(not by_views, message, "missing" if labels is None else "type")
 
     def _embed_in_chunks(self, features: Mapping[str, Any]) -> Tensor:
         """Embed a column (n, d) in chunks of `mini_batch_size` rows, each computed again in backward."""

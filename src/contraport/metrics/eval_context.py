@@ -213,7 +213,7 @@ class EvalContext:
         return first, second
 
     def _embed_views(self, items: Dataset, **settings: bool) -> tuple[Tensor, ...]:
-        """Embed all views of the data, or two augmentations, each `(n, d)`; `settings` are those of `embed_views`."""
+        """Embed two random views, or all views of the data, each `(n, d)`; `settings` are those of `embed_views`."""
         return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
 
     @cached_property
@@ -230,7 +230,7 @@ class EvalContext:
         if not self.retrieval_direction_names and self.has_shared_encoder:
             return self.two_view_features
         has_views = len(self.retrieval_direction_names) > 0
-        return self._embed_views(self.test, project=not self.has_shared_encoder, unaugmented=has_views)
+        return self._embed_views(self.test, project=not self.has_shared_encoder, two_random_views=not has_views)
 
     @cached_property
     def retrieval_rank_table(self) -> np.ndarray[Any, Any]:
@@ -292,7 +292,7 @@ class EvalContext:
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
                 first = pairs[first_indices_and_inverse(ids[pairs])[0]]
-                embedded = self._embed_views(dataset.subset(first), project=project, unaugmented=True)[view].cpu()
+                embedded = self._embed_views(dataset.subset(first), project=project, two_random_views=False)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
         return side

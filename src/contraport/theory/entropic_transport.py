@@ -248,7 +248,7 @@ def compare_constraints(
     Args:
         z0: embeddings, (N, d), of any length.
         z1: embeddings, (M, d), of any length.
-        partners: which rows and columns belong together, (N, M) booleans; None: row i and column i.
+        partners: mask of the rows and columns that belong together, (N, M); None: row i and column i.
         temperature: in units of the cosine distance.
         relaxation: price of a marginal deviation in `Unbalanced`, in units of the cosine distance.
 
@@ -282,14 +282,14 @@ def compare_constraints(
     )
 
 
-def _compute_plan_statistics(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
-    """Compute the statistics of a plan, (N, M); `partners` is the mask of true pairs, (N, M)."""
+def _compute_plan_statistics(plan: Tensor, true_pair_mask: Tensor) -> PlanWithStatistics:
+    """Compute the statistics of a plan, (N, M)."""
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return PlanWithStatistics(
         plan,
         float(mass),
-        float(plan[partners].sum() / mass),
+        float(plan[true_pair_mask].sum() / mass),
         columns,
         float((columns - 1 / len(columns)).abs().sum() / 2),
         float(torch.special.entr(columns).sum().exp()),

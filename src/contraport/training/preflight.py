@@ -240,7 +240,9 @@ def find_recall_baseline_note(settings: Settings, dataset: Dataset, model: Model
     whole = dataset.drop_incomplete()
     drawn = torch.randperm(len(whole), generator=torch_generator("preflight.raw_recall"))[:1_000]
     pairs, encoder = whole.subset(drawn), RawInputEncoder(whole.shapes)
-    counts = embed_views(encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), unaugmented=True)
+    counts = embed_views(
+        encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), two_random_views=False
+    )
     recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids_if_repeated) == 1).mean()
     return (
         f"recall@1 to exceed: {recall:.1%}, by raw counts of words and pieces among {len(pairs):,} training pairs; "

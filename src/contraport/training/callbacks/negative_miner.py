@@ -102,7 +102,7 @@ class NegativeMiner(Callback):
         """Return the positions of mined negatives, ``(items, tables * k)``; the item itself where one is missing."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
-        embedded = embed_views(model, dataset, module.views, loader_config, project=True, unaugmented=True)
+        embedded = embed_views(model, dataset, module.views, loader_config, project=True, two_random_views=False)
         ids = dataset.content_ids_if_repeated
         tables, num_found = [], 0
         for view in range(self.layout.num_sets):
