@@ -22,11 +22,11 @@ from contraport.catalog.option_parsers import (
 )
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
-    apply_domain_shifts,
     class_balanced_item_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
+    shift_and_hold_out_domains,
     with_partner_views,
 )
 from contraport.data.stores import SubsetStore
@@ -178,7 +178,7 @@ def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
         lambda of: corrupt_dataset(of, CorruptionSpec("noise", 2)),
-        lambda of: apply_domain_shifts(of, DomainsSpec("style")),
+        lambda of: shift_and_hold_out_domains(of, DomainsSpec("style")),
     ):
         assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
         some = [31, 4, 17, 5]
@@ -189,7 +189,7 @@ def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
     dataset = pictures(200)
-    made = apply_domain_shifts(dataset, DomainsSpec(name))
+    made = shift_and_hold_out_domains(dataset, DomainsSpec(name))
     assert made.domain_names == DOMAINS_BY_SHIFT[name]
     assert made.domains is not None
     assert made.domains.bincount().min() > 30
@@ -200,7 +200,7 @@ def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
     dataset, some = pictures(60), torch.tensor([41, 7, 30])
-    whole, part = (apply_domain_shifts(of, DomainsSpec(name)) for of in (dataset, dataset.subset(some)))
+    whole, part = (shift_and_hold_out_domains(of, DomainsSpec(name)) for of in (dataset, dataset.subset(some)))
     assert whole.domains is not None
     assert torch.equal(part.domains, whole.domains[some])
     assert torch.equal(all_of(part), all_of(whole)[some])
@@ -209,7 +209,9 @@ def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
 def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # above a line it is dark grey, below it black
-    turned, styled = (apply_domain_shifts(from_arrays(images), DomainsSpec(name)) for name in ("rotate", "style"))
+    turned, styled = (
+        shift_and_hold_out_domains(from_arrays(images), DomainsSpec(name)) for name in ("rotate", "style")
+    )
     assert turned.domains is not None
     assert styled.domains is not None
     for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
@@ -228,7 +230,7 @@ def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
 def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
-    seen, unseen = (apply_domain_shifts(of, DomainsSpec("style", "inverted")) for of in (train, test))
+    seen, unseen = (shift_and_hold_out_domains(of, DomainsSpec("style", "inverted")) for of in (train, test))
     assert seen.domains is not None
     assert unseen.domains is not None
     assert set(seen.domains.tolist()) == {0, 1, 2}
@@ -240,7 +242,7 @@ def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
 def test_data_with_domains_keep_them() -> None:
     dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
     with raises_usage_error("domains.conflict", "arrays"):
-        apply_domain_shifts(dataset, DomainsSpec("rotate"))
+        shift_and_hold_out_domains(dataset, DomainsSpec("rotate"))
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[s
 
 
 def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
-    """Yield slices of the rows of an array, so that a mask of the numbers of one of them takes little memory."""
+    """Yield consecutive slices of an array's rows, so small that a mask of the numbers in one takes little memory."""
     rows = max(1, MAPPED_BLOCK_BYTES * len(array) // array.nbytes)
     for first in range(0, len(array), rows):
         yield slice(first, first + rows)

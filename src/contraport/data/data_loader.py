@@ -62,7 +62,7 @@ def _local_slice(size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """Positions of a batch's items, and the epoch, from which transforms in worker processes derive their seeds."""
+    """Positions of a batch's items, with the epoch as a seed for transforms in worker processes."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

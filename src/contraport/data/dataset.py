@@ -307,7 +307,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``; `split` is the name of its split."""
+        """Return a dataset of the items at some positions, int64 ``(m,)``; by default of the same split."""
         store = SubsetStore(self.store, positions)
         return self.subset_with_store(positions, store, split=split or self.split)
 

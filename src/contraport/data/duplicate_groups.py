@@ -165,7 +165,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
 
 
 def build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
-    """Build the function that returns the mask of correct pairs, given the first and the second items.
+    """Build a function that takes the first and the second item of each pair and returns the mask of correct pairs.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two

@@ -103,7 +103,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
 
 
 def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the dataset in which the partner's views replace each item's views after the first.
+    """Return the dataset with each item's views after the first replaced by the views of its partner.
 
     Raises:
         UsageError: items lack a view.
@@ -301,7 +301,7 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     return decompressed.to(images.device).float() / 255
 
 
-def apply_domain_shifts(dataset: Dataset, shift: DomainsSpec) -> Dataset:
+def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
@@ -341,7 +341,7 @@ def _shift_domains(
 
 
 def _restyle(images: Tensor, style: int) -> Tensor:
-    """Restyle images, by the place of the style among the names in the catalog: plain, edges, posterized, inverted."""
+    """Restyle images by the index of a style in the catalog: plain, edges, posterized or inverted."""
     if style == 0:
         return images
     floats = transforms.to_dtype(images, torch.float32, scale=True)

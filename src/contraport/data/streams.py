@@ -33,7 +33,7 @@ class StreamReadError(UsageError):
     """Error raised by the iterable of a stream; results up to the failed item remain valid."""
 
 
-def iterate_source(source: Iterable[Any], name: str, pass_number: int = 0) -> Iterator[Any]:
+def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:
     """Yield the items of one pass over the iterable of a stream; its errors are raised as `StreamReadError`."""
     count = 0
     try:
@@ -43,7 +43,7 @@ def iterate_source(source: Iterable[Any], name: str, pass_number: int = 0) -> It
     except UsageError:
         raise
     except Exception as error:  # user code may raise anything
-        message = f"data: {name} failed at item {count} of pass {pass_number}: {one_line_reason(error)}"
+        message = f"data: {name} failed at item {count} of pass {pass_number_in_errors}: {one_line_reason(error)}"
         raise StreamReadError(message, kind="stream") from error
 
 

@@ -208,7 +208,7 @@ def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
-    """Raise `UsageError` if a column has empty cells; it names the first such row."""
+    """Raise `UsageError`, with the first row concerned, if a column has empty cells."""
     if column.null_count:
         first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "

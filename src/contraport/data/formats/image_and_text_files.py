@@ -71,7 +71,7 @@ def load_image_or_text_folder(
         contents = [read_text_file(file).strip() for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
-    images, captions = ImageFiles(tuple(files)), _read_captions_or_none(files, texts, folder)
+    images, captions = ImageFiles(tuple(files)), _read_captions_unless_few(files, texts, folder)
     if captions is None:
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
@@ -157,7 +157,7 @@ def _get_lower_suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
-def _read_captions_or_none(files: list[str], texts: set[str], folder: str) -> list[str] | None:
+def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) -> list[str] | None:
     """Return the caption in the text file beside each image, or ""; None if fewer than half have a caption."""
     candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
     number = sum(file in texts for file in candidates)

@@ -116,7 +116,7 @@ class Views(nn.Module):
         check(not (dataset.has_mismatched_partners and is_named), message, "mismatched")
         if self.custom is not None:
             self.augment = self.custom.name
-            made = _plan_custom_views(dataset, self.custom, views)
+            made = _define_custom_views(dataset, self.custom, views)
         else:
             frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_OPTION
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
@@ -127,16 +127,16 @@ class Views(nn.Module):
             if frames:
                 self._window_length = _parse_window_length(dataset, str(views))
                 shape = dataset.shapes[0][0], self._window_length
-                made = [_PlannedView(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
+                made = [_ViewDefinition(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
-                made = [_plan_rgb_view(dataset, parsed)]
+                made = [_define_rgb_view(dataset, parsed)]
                 _, height, width = dataset.shapes[0]
                 lab = TransformedStore(dataset.store, _convert_to_lab_views, ((1, height, width), (2, height, width)))
                 self._unaugmented = dataset.with_store(lab, ("lightness", "colours"))
             elif isinstance(views, str):
-                made = _plan_multi_crop_views(dataset, parsed, views)
+                made = _define_multi_crop_views(dataset, parsed, views)
             else:
-                made = _plan_augmented_views(dataset, parsed, views)
+                made = _define_augmented_views(dataset, parsed, views)
         self._sources = [view.source_view for view in made]
         self._transforms = nn.ModuleList(view.transform for view in made)
         self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
@@ -144,7 +144,7 @@ class Views(nn.Module):
         self.shapes = self.unaugmented_shapes if self._splits_color else tuple(view.shape for view in made)
         if self.custom is not None:
             with torch.random.fork_rng(devices=[]):  # one item shows the shapes that the callable returns
-                views_of_first = self._apply_custom(self.custom, dataset.__getitems__([0]).views, None)
+                views_of_first = self._get_or_make_custom_views(self.custom, dataset.__getitems__([0]).views, None)
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
@@ -157,10 +157,10 @@ class Views(nn.Module):
         """Number of random views that are made of each stored view."""
         return len(self._sources) // len(self.unaugmented_shapes)
 
-    def _apply_custom(
+    def _get_or_make_custom_views(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Augment a batch by the user's transform, unless the dataset already did."""
+        """Return the views that the user's transform makes of a batch, or those that the dataset already made by it."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
@@ -196,7 +196,7 @@ class Views(nn.Module):
         message = f"augment: must be the callable {self.missing_transform_name}, with which this run was trained."
         check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
-            return self._apply_custom(self.custom, views, share)
+            return self._get_or_make_custom_views(self.custom, views, share)
         floats = _views_to_floats(views)
         draws = RandomDraws(floats[0], share)
         if self._window_length is not None:
@@ -215,8 +215,8 @@ class Views(nn.Module):
         return _convert_rgb_to_lightness_and_color(floats[0]) if self._splits_color else floats
 
 
-class _PlannedView(NamedTuple):
-    """Plan of one random view: index of the stored view, random transform, and resulting shape."""
+class _ViewDefinition(NamedTuple):
+    """Definition of one random view: index of the stored view, random transform, and resulting shape."""
 
     source_view: int
     transform: nn.Module
@@ -246,17 +246,17 @@ def _convert_rgb_to_lightness_and_color(images: Tensor) -> tuple[Tensor, Tensor]
     return lab[:, :1], lab[:, 1:]
 
 
-def _plan_custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_PlannedView]:
-    """Plan the random views that the user's transform makes."""
+def _define_custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_ViewDefinition]:
+    """Return the definitions of the random views that the user's transform makes."""
     message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
     check(dataset.present is None, message, "missing_views")
-    return _plan_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
+    return _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
 
 
-def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
-    """Plan the random views: several of one stored view, or one of each stored view."""
+def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
+    """Return the definitions of random views: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= 1_000
@@ -264,7 +264,8 @@ def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | N
     message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
     check(stored in (1, number), message, "number")
     made = [
-        _PlannedView(view, _build_transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)
+        _ViewDefinition(view, _build_transform(dataset, view, augment), shape)
+        for view, shape in enumerate(dataset.shapes)
     ]
     if stored > 1:
         return made
@@ -316,8 +317,8 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     return VectorTransform(VECTOR_STRENGTHS[augment.name], mean, std)
 
 
-def _plan_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
-    """Plan one random RGB view; its lightness and its colors become the two views of an item."""
+def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
+    """Return the definition of one random RGB view, whose lightness and colors become the two views of an item."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
@@ -325,11 +326,11 @@ def _plan_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
     bounds = dataset.non_unit_channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
-    return _PlannedView(0, _build_transform(dataset, 0, augment, removes_color=False), shapes[0])
+    return _ViewDefinition(0, _build_transform(dataset, 0, augment, removes_color=False), shapes[0])
 
 
-def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
-    """Plan the random views of multi-crop: large crops first, then small ones."""
+def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_ViewDefinition]:
+    """Return the definitions of the random views of multi-crop: large crops first, then small ones."""
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
@@ -347,7 +348,9 @@ def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -
         (int(numbers[2]), replace(strength, crop_area=strength.small_crop_area), ((height + 1) // 2, (width + 1) // 2)),
     )
     return [
-        _PlannedView(0, ImageTransform(kind, size, flips=dataset.allows_flips, channel_range=bounds), (channels, *size))
+        _ViewDefinition(
+            0, ImageTransform(kind, size, flips=dataset.allows_flips, channel_range=bounds), (channels, *size)
+        )
         for number, kind, size in kinds
         for _ in range(number)
     ]

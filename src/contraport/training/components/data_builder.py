@@ -18,11 +18,11 @@ from contraport.data.arrays import as_weight_per_item
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
-    apply_domain_shifts,
     class_balanced_item_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
+    shift_and_hold_out_domains,
 )
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import draw_stratified_split
@@ -140,7 +140,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
-        dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
+        dataset = shift_and_hold_out_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":
