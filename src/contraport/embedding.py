@@ -91,7 +91,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Return the outputs of a function for all items, on the CPU; `prepare` makes its inputs from the views."""
+        """Return a function's outputs for all items, on the CPU; `prepare` turns views into inputs of the function."""
         outputs, start = torch.empty(0), 0
         for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
@@ -110,7 +110,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield the outputs of a function for each batch, with the batch; `prepare` makes its inputs from the views."""
+        """Yield a function's output for a batch, and the batch; `prepare` turns views into inputs of the function."""
         check_integer("batch_size", self.batch_size)
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS

@@ -259,7 +259,7 @@ def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
 
 @contextmanager
 def translate_read_errors(where: str, kind: str) -> Iterator[None]:
-    """Context manager: raise any error of a reader as a `UsageError` for a file that cannot be read.
+    """Context manager: convert any error in the block to the `UsageError` for an unreadable file.
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
 
@@ -367,7 +367,7 @@ def _usage_error_for_value(argument: str, expected: str, value: object, kind: st
 
 
 def check_name(argument: str, value: object, valid_names: Iterable[str], *, list_command: str = "") -> None:
-    """Raise `UsageError` unless a value is one of the names, which a command lists."""
+    """Raise `UsageError` unless a value is a valid name; the message names `list_command`, which lists them."""
     if not isinstance(value, str) or value not in valid_names:
         raise unknown_name_error(argument, value, valid_names, list_command=list_command)
 

@@ -115,7 +115,7 @@ class Features:
         return f"{self.splits[position]} row {self.source_rows[position]}"
 
     def item_description(self, position: int) -> str | None:
-        """Return the beginning of the text of the item at a position; None without a text, or if that is the name."""
+        """Return the beginning of the text of the item at a position; None unless items have both texts and keys."""
         return None if self.descriptions is None else str(self.descriptions[position])
 
     def item_title(self, position: int) -> str:
@@ -175,7 +175,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 
 
 def list_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
-    """List the existing files that `read_features` would read in place of, or in addition to, new shards.
+    """List the existing files that `read_features` would read instead of new shards or together with them.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
@@ -339,7 +339,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text fields of features by their names in files, without missing ones."""
+    """Return the text fields that are not None, by the names that files have for them."""
     values = {stored: getattr(features, name) for name, stored in _STORED_TEXT_NAMES.items()}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -37,8 +37,8 @@ class MinedNegatives(NamedTuple):
     """Hard negatives of `n` pairs.
 
     Attributes:
-        positions: items whose second view is a negative of each pair's first view, the most similar first, int64
-            ``(n, k)``; -1 where the rule leaves fewer than k.
+        positions: for each pair, the items whose second views are negatives of the pair's first view, the most
+            similar first, int64 ``(n, k)``; -1 where the rule leaves fewer than k.
         scores: cosine similarity of the first view with each negative, ``(n, k)``; NaN where there is none.
         positive_scores: cosine similarity of the two views of each pair, ``(n,)``.
     """
@@ -140,7 +140,7 @@ def _search_negatives_with_scores(
     lowest_positive_scores: Tensor,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the negatives of each query, ``(q, k)``, and their scores, NaN where there is none.
+    """Return the columns that are negatives of each query, ``(q, k)``, and scores, NaN where a query has fewer.
 
     Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded_codes` has the sorted codes, query times c
     plus column, of pairs that are no negatives; `lowest_positive_scores`, ``(q,)``, the lowest score of the positives

@@ -120,7 +120,7 @@ def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
 
 
 def parse_momentum_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse the schedule of the momentum of a momentum encoder from ``"start:end:shape"`` or a number.
+    """Parse the momentum schedule of a momentum encoder from ``"start:end:shape"`` or a number.
 
     Raises:
         UsageError: another format, a value outside [0, 1], or a start of 1, with which the encoder never moves.

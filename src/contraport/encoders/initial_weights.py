@@ -223,7 +223,7 @@ class InitialWeights:
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
     def _list_tower_weights(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
-        """Return the weights of each tower: repeated if shared, an empty `EncoderWeights` if it has none."""
+        """Return the weights of each tower: all the same if there is one encoder, empty for a tower without weights."""
         if isinstance(self.encoders, Mapping):
             by_view = optional_values_per_view(self.option_name, self.encoders, names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:towers]]

@@ -382,7 +382,7 @@ def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | N
 
 
 def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
-    """Return the encoders of a saved model: their saved names, or modules of the user, given by `encoder`."""
+    """Return the encoders of a saved model: the saved names, or the user's modules in `encoder`."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]

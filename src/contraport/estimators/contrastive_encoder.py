@@ -364,7 +364,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return {name: X[name] for name in self._names if name in X}
 
     def _resolve_settings(self) -> Settings:
-        """Return the settings of a training with these parameters, with a seed drawn for `random_state` None."""
+        """Return the training settings of these parameters, with a seed drawn from `random_state`."""
         values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
         options = {
             name: value for name, value in values.items() if value is not None or parameters[name].default is not None

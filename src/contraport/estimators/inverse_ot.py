@@ -172,7 +172,7 @@ class InverseOT(BaseEstimator):
             return np.asarray(self.module_(x, y))
 
     def _validate_rows_as_tensor(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Convert row features to a finite tensor, after scikit-learn's checks; `reset` as in its `validate_data`."""
+        """Convert row features to a finite tensor after scikit-learn's checks; with `reset`, record their number."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
         try:  # `as_finite_float64` checks for NaN

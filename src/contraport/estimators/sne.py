@@ -177,7 +177,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
-        """Convert X to a finite tensor on the device after scikit-learn's checks; `reset` as in its `validate_data`."""
+        """Convert X to a finite tensor on the device after scikit-learn's checks; with `reset`, record its width."""
         # scikit-learn does not check for NaN, as the error of `as_finite_float64` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         X = as_array("X", X) if isinstance(X, Tensor) else X
@@ -395,7 +395,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     @torch.no_grad()
     def end_exaggeration(self) -> None:
-        """Switch to the learning rate and the larger momentum used after early exaggeration.
+        """Switch to the late learning rate and a larger momentum; restart the descent if the points collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
         one point, where all gradients are zero. In that case the descent restarts from the initial values.

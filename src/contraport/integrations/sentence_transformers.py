@@ -152,7 +152,7 @@ class SentenceTransformerLoss(nn.Module):
 
 
 def _build_scored_pair_target(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Build the target with mass in proportion to the scores of anchors and candidates, ``(rows, candidates)``."""
+    """Build a target with masses in proportion to scores, ``(rows, candidates)``, of each row's candidates."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

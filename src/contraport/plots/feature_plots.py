@@ -261,7 +261,7 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
 
 
 def class_name_positions(points: Array, labels: Array) -> Array:
-    """Return the coordinates of each class name on a map of points (n, 2): (classes, 2), in the order of sorted labels.
+    """Return the place of each class name on a map of points (n, 2): coordinates (classes, 2), by sorted label.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.

@@ -282,7 +282,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw a dot at each height, in proportion to its mass over the uniform mass, and a ring of the uniform mass."""
+    """Draw dots with areas in proportion to their masses, each with a ring of the area for a uniform mass."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)
