@@ -17,7 +17,7 @@ from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
 
 from contraport.data import from_stream, load
-from contraport.data.image_decoding import ImageStore
+from contraport.data.stores import DecodingStore
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed
@@ -252,15 +252,15 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
 
 def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    fetch = ImageStore.fetch_views
+    fetch = DecodingStore.fetch_views
 
-    def counted(store: ImageStore, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def counted(store: DecodingStore, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         decoded.extend(positions.tolist())
         return fetch(store, positions)
 
     run = make_run(tmp_path / "run", Model(shapes=[(3, 8, 8)]))
     data = load(photos, "train")
-    monkeypatch.setattr(ImageStore, "fetch_views", counted)
+    monkeypatch.setattr(DecodingStore, "fetch_views", counted)
     embed(run, data=data, out=tmp_path / "photos.npz", num_workers=0, progress=False)
     assert sorted(decoded) == list(range(len(data)))
 

@@ -15,8 +15,8 @@ from contraport._utils.array_cache import cache_bytes_needed, find_cached_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
-from contraport.data.image_decoding import ImageStore
-from contraport.data.stores import MultiViewStore, Store, UndigestedArrayStore, combine_views
+from contraport.data.image_decoding import decode_images
+from contraport.data.stores import DecodingStore, MultiViewStore, Store, UndigestedArrayStore, combine_views
 
 MAX_DIGESTED_FETCHED_ITEMS = 1_000
 """Maximum number of items whose fetched values enter the digest of `digest_for_cache`."""
@@ -30,7 +30,7 @@ log = logging.getLogger("contraport.data")
 
 def has_encoded_images(dataset: Dataset) -> bool:
     """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(isinstance(store, ImageStore) for store in _list_combined_stores(dataset))
+    return any(map(_decodes_images, _list_combined_stores(dataset)))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
@@ -48,7 +48,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         UsageError: the folder cannot be written to.
     """
     stores = _list_combined_stores(dataset)
-    encoded = [store for store in stores if isinstance(store, ImageStore)]
+    encoded = list(filter(_decodes_images, stores))
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
@@ -71,14 +71,14 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     )
     decoded = iter(pixels)
     replaced = [
-        UndigestedArrayStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store
+        UndigestedArrayStore((torch.from_numpy(next(decoded)),)) if _decodes_images(store) else store
         for store in stores
     ]
     return dataset.with_store(combine_views(replaced))
 
 
 def _decode_into_cache(
-    arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, num_workers: int | None
+    arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[Store], folder: Path, num_workers: int | None
 ) -> None:
     """Decode all images into memory-mapped arrays, one array per encoded view."""
     size = sum(array.nbytes for array in arrays)
@@ -92,6 +92,11 @@ def _decode_into_cache(
             first += len(batch.ids)
     finally:
         batches.close()
+
+
+def _decodes_images(store: Store) -> bool:
+    """Return whether a store decodes images at each fetch."""
+    return isinstance(store, DecodingStore) and store.decode is decode_images
 
 
 def _list_combined_stores(dataset: Dataset) -> tuple[Store, ...]:

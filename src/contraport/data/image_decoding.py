@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from contraport.data.splits import Positions
-from contraport.data.stores import DecodingStore, Shape, UndecodedItems
+from contraport.data.stores import Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file
 
 IMAGE_SUFFIXES = frozenset((
@@ -48,30 +48,23 @@ class ImageFiles(UndecodedItems):
         return self.files[position]
 
 
-@dataclass(frozen=True)
-class ImageStore(DecodingStore):
-    """Store of one view of encoded images; a fetch decodes them to RGB squares, resized and center-cropped."""
+def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape) -> Tensor:
+    """Decode images to RGB squares ``(b, *shape)``, uint8, resized and center-cropped.
 
-    size: int
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return ((3, self.size, self.size),)
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        decoded = []
-        for position in positions.tolist():
-            try:
-                with _open_image(self.encoded[position]) as image:
-                    image.draft(
-                        "RGB", (self.size, self.size)
-                    )  # JPEG: decodes at the smallest scale that is large enough
-                    decoded.append(to_square_tensor(image, self.size))
-            except Exception as error:  # decoders raise anything on hostile bytes
-                place = self.encoded.describe_item_location(position)
-                message = f"data: {place} was readable before and cannot be read now: {error}"
-                raise UsageError(message, kind="unreadable") from error
-        return (torch.stack(decoded),)
+    Raises:
+        UsageError: an image cannot be decoded.
+    """
+    size, decoded = shape[-1], []
+    for position in positions:
+        try:
+            with _open_image(images[position]) as image:
+                image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
+                decoded.append(to_square_tensor(image, size))
+        except Exception as error:  # decoders raise anything on hostile bytes
+            place = images.describe_item_location(position)
+            message = f"data: {place} was readable before and cannot be read now: {error}"
+            raise UsageError(message, kind="unreadable") from error
+    return torch.stack(decoded)
 
 
 def find_undecodable_names_by_position(

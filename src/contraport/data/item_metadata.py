@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_shared_content
-from contraport.data.image_decoding import ImageStore, choose_image_size, find_undecodable_names_by_position
+from contraport.data.image_decoding import choose_image_size, decode_images, find_undecodable_names_by_position
 from contraport.data.splits import (
     DEFAULT_TEST_FRACTION,
     Codes,
@@ -21,7 +21,7 @@ from contraport.data.splits import (
     max_held_out_group_size,
     select_split_positions,
 )
-from contraport.data.stores import Store, UndecodedItems, combine_views
+from contraport.data.stores import DecodingStore, Store, UndecodedItems, combine_views
 from contraport.errors import UsageError, check
 
 UndecodedItemsOrStore: TypeAlias = UndecodedItems | Store
@@ -190,4 +190,4 @@ class ItemMetadata:
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, view_index], positions, having[0])
-        return ImageStore(view.subset(positions), size)
+        return DecodingStore(view.subset(positions), (3, size, size), decode_images)

@@ -206,9 +206,21 @@ class UndecodedItems(Protocol):
 
 @dataclass(frozen=True)
 class DecodingStore(Store):
-    """Store of one view that decodes items at each fetch; digests are computed from the encoded bytes."""
+    """Store of one view that decodes items at each fetch; digests are computed from the encoded bytes.
+
+    Attributes:
+        encoded: the undecoded items.
+        shape: shape of a decoded item.
+        decode: decodes the items at some positions to a view of this shape, ``(b, *shape)``.
+    """
 
     encoded: UndecodedItems
+    shape: Shape
+    decode: Callable[[UndecodedItems, Sequence[int], Shape], Tensor]
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (self.shape,)
 
     @cached_property
     def digests(self) -> Tensor:
@@ -219,6 +231,9 @@ class DecodingStore(Store):
 
     def __len__(self) -> int:
         return len(self.encoded)
+
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return (self.decode(self.encoded, positions.tolist(), self.shape),)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, find_decoding_error_message
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message
+from contraport.data.stores import DecodingStore
 from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
@@ -404,7 +405,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     images = ImageFiles((str(path),))
     problem = find_decoding_error_message(images, 0)
     check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
-    item = Dataset(ImageStore(images, size), name=str(path), split="test")
+    item = Dataset(DecodingStore(images, (3, size, size), decode_images), name=str(path), split="test")
     if model.shapes != ((1, size, size),):
         return item
     (pixels,) = item.store.fetch_views(torch.tensor([0]))

@@ -168,36 +168,6 @@ class ArchiveField(UndecodedItems):
         return f"{self.archive_paths[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
 
-@dataclass(frozen=True)
-class ArchiveArrayStore(DecodingStore):
-    """Store of one view whose items are arrays (``.npy``) in archives; each fetch parses and checks its arrays."""
-
-    encoded: ArchiveField
-    shape: Shape
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return (self.shape,)
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (_stack_array_members(self.encoded, positions.tolist()),)
-
-
-@dataclass(frozen=True)
-class ArchiveTextStore(DecodingStore):
-    """Store of one view of texts in archives, read and checked at each fetch."""
-
-    encoded: ArchiveField
-    shapes = (TEXT_SHAPE,)
-
-    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        texts = []
-        for position in positions.tolist():
-            with translate_read_errors(f"data: {self.encoded.describe_item_location(position)}", "a text of UTF-8"):
-                texts.append(self.encoded[position].decode("utf-8-sig").strip())
-        return (texts_to_tensor(texts, "data"),)
-
-
 def _list_archives(data: str) -> list[str]:
     """Return the paths of the archives at a path, of a brace pattern or in a folder."""
     path = Path(data)
@@ -326,18 +296,31 @@ def _build_view(archives: list[str], samples: list[_Sample], field: str) -> Unde
     if field.endswith(_IMAGE_FIELD):
         return members
     if field.endswith(_TEXT_FIELD):
-        return ArchiveTextStore(members)
-    shape = tuple(_stack_array_members(members, [0]).shape[1:])
-    return ArchiveArrayStore(members, shape)
+        return DecodingStore(members, TEXT_SHAPE, _decode_texts)
+    shape = tuple(_decode_arrays(members, [0]).shape[1:])
+    return DecodingStore(members, shape, _decode_arrays)
 
 
-def _stack_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
-    """Read the arrays at some positions, and stack them to a view."""
+def _decode_texts(members: UndecodedItems, positions: Sequence[int], _shape: Shape) -> Tensor:
+    """Read and check the texts at some positions, as one view."""
+    texts = []
+    for position in positions:
+        with translate_read_errors(f"data: {members.describe_item_location(position)}", "a text of UTF-8"):
+            content = members[position]
+            assert isinstance(content, bytes)
+            texts.append(content.decode("utf-8-sig").strip())
+    return texts_to_tensor(texts, "data")
+
+
+def _decode_arrays(members: UndecodedItems, positions: Sequence[int], _shape: Shape = ()) -> Tensor:
+    """Read and check the arrays at some positions, as one view."""
     arrays: list[np.ndarray] = []
     for position in positions:
         name = members.describe_item_location(position)
         with translate_read_errors(f"data: {name}", "an array"):
-            arrays.append(np.load(io.BytesIO(members[position]), allow_pickle=False))
+            content = members[position]
+            assert isinstance(content, bytes)
+            arrays.append(np.load(io.BytesIO(content), allow_pickle=False))
         check(isinstance(arrays[-1], np.ndarray), f"data: {name} must be an array, got an archive.", "archive")
         message = f"data: {name} must have shape {arrays[0].shape} like {members.describe_item_location(positions[0])}."
         check(arrays[-1].shape == arrays[0].shape, message, "shape")

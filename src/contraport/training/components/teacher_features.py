@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features
@@ -98,7 +98,12 @@ def get_teacher_features(
     if size is None:
         check_views_fit_model(model, dataset, plain)
     number = len(dataset.shapes)
-    encoder = _ConcatenatingEncoder(model, project=number > 1)
+    towers = [model.tower(view) for view in range(len(model.shapes))]
+    widths = [tower.projection_width if number > 1 else tower.num_features for tower in towers]
+
+    def embed(*inputs: Tensor) -> Tensor:
+        features = model.encode(inputs)
+        return torch.cat(model.project(features) if number > 1 else features, dim=1)
 
     def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         standard = plain.make_unaugmented(stored)
@@ -107,9 +112,9 @@ def get_teacher_features(
         resize = partial(F.interpolate, size=(size, size), mode="bilinear", antialias=True)
         return tuple(resize(view) if view.ndim == 4 else view for view in standard)
 
-    values = extract_features(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
-    message = f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}."
-    check(values.shape[1] % number == 0 and len({*encoder.widths}) == 1, message, "several_spaces")
+    values = extract_features(model, dataset, plain, loader_config, "teacher", prepare=prepare, function=embed)
+    message = f"{argument}: {source} must embed all views in one space, got features of sizes {widths}."
+    check(values.shape[1] % number == 0 and len(set(widths)) == 1, message, "several_spaces")
     return values if number == 1 else values.unflatten(1, (number, -1))
 
 
@@ -132,17 +137,3 @@ def reduce_by_truncated_svd(features: Tensor, width: int) -> Tensor:
     log.info("The teacher's %d features are reduced to %d, with %.1f%% of the square.", len(values), width, 100 * share)
     reduced: Tensor = unit @ vectors[:, -width:].float()
     return reduced
-
-
-class _ConcatenatingEncoder(nn.Module):
-    """Module that concatenates the features of all views of an item, or the projections if `project` is true."""
-
-    def __init__(self, model: Model, *, project: bool) -> None:
-        super().__init__()
-        self._model, self._project = model, project
-        towers = [model.tower(view) for view in range(len(model.shapes))]
-        self.widths = tuple(tower.projection_width if project else tower.num_features for tower in towers)
-
-    def forward(self, *views: Tensor) -> Tensor:
-        features = self._model.encode(views)
-        return torch.cat(self._model.project(features) if self._project else features, dim=1)
