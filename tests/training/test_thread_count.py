@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(step_timing, "measure_step_seconds", told)
+    monkeypatch.setattr(step_timing, "measure_gradient_seconds", told)
     return tried
 
 

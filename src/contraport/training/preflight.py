@@ -149,7 +149,7 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_recall_baseline_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_word_count_recall_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_series_note(dataset)) is not None:
         log.info("%s", note)
@@ -227,7 +227,7 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     return f"objective: nt-xent, the default. Recommended is {best.options}: {best.reason} See contraport advise."
 
 
-def find_recall_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+def find_word_count_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
     """Return a note with the recall@1 of raw word counts on pairs of texts, as a baseline; None if it does not apply.
 
     None for other data, for given weights, and for an encoder that begins at the counts.

@@ -118,8 +118,8 @@ class _RandomFeatureBatches:
 
 
 @torch.random.fork_rng()
-def measure_training_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
-    """Measure the time and memory of a few training steps; the weights of the module change.
+def run_timed_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
+    """Train for a few steps and measure the time and memory of a step; the weights of the module change.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
     included.
@@ -135,7 +135,7 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     batches: Any = components.batches
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
-        feature_cache_seconds = encoded_batches * _measure_encoding_seconds(components, device, bars)
+        feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)
@@ -156,8 +156,8 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     return DryRunResult(step_seconds, feature_cache_seconds, peak, device)
 
 
-def _measure_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
-    """Return the median seconds to load and encode a batch by the frozen encoders."""
+def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
+    """Return the median seconds in which a batch is loaded and encoded by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(range(DRY_RUN_STEPS), "timing the encoder", DRY_RUN_STEPS):
@@ -228,17 +228,17 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 @torch.random.fork_rng(devices=[])
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the number of threads with the fastest steps; the timed steps change the module's state."""
-    best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
+    best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)
     if seconds >= SLOW_STEP_SECONDS:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
-        measured = measure_step_seconds(module, batch, settings, threads=number)
+        measured = measure_gradient_seconds(module, batch, settings, threads=number)
         if measured < 0.9 * seconds:  # more threads must save a tenth
             best, seconds = number, measured
     return best
 
 
-def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
+def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
     """Return the median seconds of a forward and backward pass of a batch; if the first pass is slow, its seconds."""
     seconds: list[float] = []
     with temporary_thread_count(threads):

@@ -59,7 +59,7 @@ from contraport.training.run_folder_setup import (
     restore_replaced_run_on_failure,
 )
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.step_timing import choose_thread_count, measure_training_steps, temporary_thread_count
+from contraport.training.step_timing import choose_thread_count, run_timed_steps, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
 
@@ -201,7 +201,7 @@ def _log_dry_run_estimate(
         log_training_schedule(settings, components)
         log_preflight_warnings(settings, components, options)
         steps = settings.epochs * components.steps_per_epoch
-        log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
+        log.info("%s", run_timed_steps(settings, components).format_estimate(steps))
 
 
 def _fit_and_save_model(

@@ -24,8 +24,8 @@ from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    check_feature_cache_supported,
     count_steps_per_epoch,
+    feature_cache_unsupported_reason,
     load_or_draw_partners,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
@@ -90,7 +90,9 @@ def build_components(
     check(is_stream or settings.batch_size <= len(dataset), message, "few_items")
     if settings.cache_chunk is not None:
         check_chunks_large_enough(settings.batch_size, settings.cache_chunk)
-    check_feature_cache_supported(settings)
+    if settings.freezes_all_encoders and (reason := feature_cache_unsupported_reason(settings)) is not None:
+        for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
+            check(value is None, f"{argument}: {reason}; got {value}.", "no_cache")
     partners = load_or_draw_partners(settings, dataset, run)
     if partners is not None:
         dataset = with_partner_views(dataset, partners)

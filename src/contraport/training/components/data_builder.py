@@ -67,7 +67,7 @@ def with_full_freeze_as_true(settings: Settings, dataset: Dataset) -> Settings:
     if isinstance(settings.freeze, Mapping):
         if all(optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
-        settings.check_feature_cache_options()
+        settings.check_cached_encoders_frozen()
     return settings
 
 
@@ -78,13 +78,6 @@ def count_cached_draws(settings: Settings) -> int:
     if settings.frozen_draws is None:
         return 4 if feature_cache_unsupported_reason(settings) is None else 0
     return settings.frozen_draws
-
-
-def check_feature_cache_supported(settings: Settings) -> None:
-    """Raise `UsageError` if the options request a feature cache that is not supported."""
-    blocker = feature_cache_unsupported_reason(settings) if settings.freezes_all_encoders else None
-    for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
-        check(blocker is None or value is None, f"{argument}: {blocker}; got {value}.", "no_cache")
 
 
 def feature_cache_unsupported_reason(settings: Settings) -> str | None:

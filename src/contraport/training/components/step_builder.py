@@ -365,7 +365,7 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _build_log_q_weights(dataset, objective)
+            kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
@@ -401,8 +401,8 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _build_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the logQ correction as a weight per training pair, ``(n,)``: 1 / (number of pairs of its column).
+def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return 1 / (number of training pairs with the same column) for each pair, ``(n,)``: the logQ correction.
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

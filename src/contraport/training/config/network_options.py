@@ -161,17 +161,17 @@ class NetworkSettings(BaseOptions):
             check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
             message = f"lora: requires an encoder with weights, got {self.encoder!r}."
             check(not self._has_no_trainable_encoder, message, "no_weights")
-            check(self.has_initial_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
+            check(self.may_have_trained_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
         if not self.freezes_some_encoder:
             # With `freeze` by view it is checked again once the views are known, with the data.
-            self.check_feature_cache_options()
+            self.check_cached_encoders_frozen()
             return
         message = f"freeze_epochs: cannot be combined with {self.frozen_by}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
         message = f"{self.frozen_by}: requires a projection, since nothing else is trained; got a projection of 0."
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
-        is_frozen_with_weights = self.has_initial_weights or any(self._untrainable_encoder_mask)
+        is_frozen_with_weights = self.may_have_trained_weights or any(self._untrainable_encoder_mask)
         check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
 
     @property
@@ -230,7 +230,7 @@ class NetworkSettings(BaseOptions):
         return {view: True for view in own if view not in (self.init or {})} | (self.pretrained or {}) or False
 
     @property
-    def has_initial_weights(self) -> bool:
+    def may_have_trained_weights(self) -> bool:
         """True if at least one encoder starts, or may start, from trained weights."""
         pretrained = self.effective_pretrained
         pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
@@ -241,7 +241,7 @@ class NetworkSettings(BaseOptions):
         )
         return pretrained or self.init is not None or has_custom_encoder
 
-    def check_feature_cache_options(self) -> None:
+    def check_cached_encoders_frozen(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
         for name in () if self.freezes_all_encoders else ("frozen_draws", "features"):
             value = getattr(self, name)

@@ -84,14 +84,14 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def wrap_for_missing_views(embed: EmbedFunction) -> EmbedFunction:
+def wrap_with_presence_mask(embed: EmbedFunction) -> EmbedFunction:
     """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
 
     The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
     have the view, zeros for the others. The last output is the mask in effect: without views that fewer than two items
     of all processes have, as batch norm needs a variance.
 
-    >>> double = wrap_for_missing_views(lambda views: tuple(2 * view for view in views))
+    >>> double = wrap_with_presence_mask(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
     >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
     >>> twice.flatten().tolist()

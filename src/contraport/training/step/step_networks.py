@@ -17,16 +17,17 @@ class Predictor(nn.Module):
     """Prediction head (BYOL) on the projections of the trained network, with a hidden layer of width 512.
 
     Args:
-        dimensions: projection size of each tower. Each tower has its own head; a shared tower has one for all views.
+        projection_sizes: projection size of each tower. Each tower has its own head; a shared tower has one for all
+            views.
 
     Shape: projections ``(b, P)`` per view to predictions of the same shape.
 
     Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.1.
     """
 
-    def __init__(self, dimensions: Sequence[int]) -> None:
+    def __init__(self, projection_sizes: Sequence[int]) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(Projector(size, 512, size) for size in dimensions)
+        self.heads = nn.ModuleList(Projector(size, 512, size) for size in projection_sizes)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(self.heads) == 1:

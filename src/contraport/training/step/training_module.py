@@ -16,7 +16,7 @@ from contraport.objectives import Loss, WeightsFromPlan
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_for_missing_views
+from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_with_presence_mask
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
@@ -24,7 +24,7 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 class MinedBatchParts(NamedTuple):
     """Parts of a batch: its items, the rows to embed, and the ids of each set of negatives, ``(b, k)`` each.
 
-    The rows to embed are each item, then its k negatives; each view of the negatives comes from its own set.
+    The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
     """
 
     items: Batch
@@ -200,7 +200,7 @@ class TrainingModule(nn.Module):
         queries, keys = projections, projections[: self._num_key_views]
         if self.predictor is not None:
             queries, _ = self._embed_present_views(
-                self.predictor, self.predictor, projections, present, offset, whole=True
+                self.predictor, self.predictor, projections, present, offset, in_chunks=False
             )
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
@@ -224,15 +224,18 @@ class TrainingModule(nn.Module):
         present: Tensor | None,
         offset: BatchOffset | None,
         *,
-        whole: bool = False,
+        in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the outputs of `embed`, in chunks unless `whole`, and the mask of present views."""
+        """Return the outputs of `embed`, zeros for missing views, and the mask of present views or None.
+
+        With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
+        """
         inputs = views if present is None else (*views, present)
-        embed = embed if present is None else wrap_for_missing_views(embed)
-        if whole or self.cache_chunk is None:
-            outputs = embed(inputs)
-        else:
+        embed = embed if present is None else wrap_with_presence_mask(embed)
+        if in_chunks and self.cache_chunk is not None:
             outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, offset)
+        else:
+            outputs = embed(inputs)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
