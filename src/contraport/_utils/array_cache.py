@@ -101,7 +101,7 @@ def find_cached_arrays(
 
 
 def cache_bytes_needed(key: Mapping[str, Any]) -> int:
-    """Return the total size in bytes of the arrays that a cache key describes."""
+    """Return the total size in bytes of the arrays whose shapes and dtype a cache key contains."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 

@@ -48,7 +48,7 @@ log = logging.getLogger("contraport.data")
 
 
 def find_unused_path(path: Path) -> Path:
-    """Return a path if nothing exists there, otherwise the first free one of `stem-2`, `stem-3` and so on."""
+    """Return the path itself if nothing exists there, else the first free of `name-2.ext`, `name-3.ext` and so on."""
     number, unused = 1, path
     while unused.exists():
         number += 1
@@ -93,9 +93,9 @@ def delete_leftovers(folder: Path) -> None:
 
 @contextmanager
 def stage_files(folder: Path) -> Iterator[Path]:
-    """Context manager: yield a staging folder, whose files are moved to `folder` one by one if the block succeeds.
+    """Context manager: yield a staging folder; if the block succeeds, its files are moved to `folder`.
 
-    The files in subfolders are moved first. Missing folders are made.
+    The files are moved one by one. The files in subfolders are moved first. Missing folders are made.
     """
     temporary = folder.absolute().parent / f".{folder.name}-{uuid.uuid4().hex}"
     temporary.mkdir(parents=True)
@@ -138,7 +138,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Read all arrays of an `.npz` file by name, without unpickling; the file is closed also if it is damaged.
+    """Return all arrays of an `.npz` file by name. Nothing is unpickled, and a damaged file is closed too.
 
     NumPy leaves a damaged archive open if it opens the file itself.
 
@@ -162,7 +162,7 @@ def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.n
 
 
 def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.memmap | None:
-    """Map a large, uncompressed array of an `.npz` file to memory; None for others, which have to be read.
+    """Return a large, uncompressed array of an `.npz` file as a memory map; None if the array must be read instead.
 
     Its checksum is verified block by block, as it is when the member is read.
     """
@@ -250,7 +250,7 @@ def checksum_path(path: Path) -> Path:
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write the checksum file of a file; `name` is the final file name if the file is still temporary."""
+    """Write the checksum file of a file, with `name` in it if the file has yet to be renamed to `name`."""
     checksum = checksum_path(path)
     checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
     _flush_to_disk(checksum)
@@ -293,7 +293,7 @@ def _escape_formula(value: object) -> object:
 
 
 def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
-    """Reserve disk space for a range of bytes of a file; writes zeros there if the file system cannot reserve space."""
+    """Reserve disk space for a range of bytes of a file, by writing zeros if the file system has no other way."""
     if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)

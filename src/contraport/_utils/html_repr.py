@@ -19,7 +19,7 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
-    """Format one or more rows as an HTML table; their keys are the column headings, the notes its last rows.
+    """Format rows as an HTML table, with the keys of the rows as column headings and the notes below the rows.
 
     >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
     '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
@@ -38,7 +38,7 @@ def _format_cell(tag: str, value: object, columns: int = 1) -> str:
 
 
 def _format_table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
-    """Join formatted rows, with a caption above and notes below, to an HTML table."""
+    """Build an HTML table from formatted rows, with the title as its caption and the notes below."""
     ends = [f"<tr>{_format_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"

@@ -43,10 +43,10 @@ log = logging.getLogger("contraport")
 def lock_folder(
     folder: Path, work: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
 ) -> Iterator[None]:
-    """Context manager: lock a folder against other processes; creates the folder if missing, removes it if left empty.
+    """Context manager: lock a folder against other processes. The folder is created if it is missing.
 
-    The lock of a killed process is taken over: at once if it ran on this machine, else `STALE_SECONDS` after its last
-    heartbeat.
+    A folder created by this call is removed if it is empty at the end. The lock of a killed process is taken over: at
+    once if it ran on this machine, else `STALE_SECONDS` after its last heartbeat.
 
     Args:
         folder: folder that this process writes to.
@@ -151,7 +151,7 @@ class _Lock:
         return message
 
     def _remove_stale_lock(self, text: str) -> None:
-        """Remove the lock file if its content is still the text of the stale lock."""
+        """Remove the lock file of a stale lock, unless another process has replaced it."""
         # Renamed first and read again: another process may have replaced the lock since it was read.
         aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
         try:
@@ -186,7 +186,7 @@ def _build_process_record() -> dict[str, Any]:
 
 
 def _running_if_known(owner: dict[str, Any]) -> bool | None:
-    """Return whether the process that holds a lock is running; None if this machine cannot determine it."""
+    """Return whether the process that holds a lock is running; None for a process of another machine or user."""
     pid, machine = owner.get("pid"), owner.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _machine_id():
         return None

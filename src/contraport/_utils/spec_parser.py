@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NameWithSettings(NamedTuple):
-    """Parsed option value: the name before the colon, and the settings after it, numbers if possible, else texts."""
+    """Parsed option value: the name before the colon, and the settings after it as numbers or texts."""
 
     name: str
     settings: dict[str, int | float | str]
@@ -119,7 +119,7 @@ def parse_number_or_text(value: str) -> int | float | str:
 
 
 def parse_setting_value(value: T) -> T | bool | int | float | str | tuple[int | float, ...]:
-    """Convert a text to a number, a Boolean or, from numbers in parentheses or brackets, a tuple, if possible.
+    """Convert a text such as "0.1", "true" or "(1, 2)" to a number, a Boolean or a tuple; other texts stay texts.
 
     >>> parse_setting_value("0.1"), parse_setting_value("true"), parse_setting_value("(.1, 2)")
     (0.1, True, (0.1, 2))

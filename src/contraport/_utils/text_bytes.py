@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether an item shape is the shape of texts, ``()``."""
+    """Return whether the shape of an item is ``()``, which stands for a text."""
     return len(shape) == 0
 
 
@@ -33,7 +33,7 @@ def is_text_batch(items: Tensor) -> bool:
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item of a batch."""
+    """Return the shape of one item of a batch; it is ``()`` for a text."""
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 

@@ -29,7 +29,7 @@ MAX_COPIED_VALUES = 2**28
 
 
 class ComputedRows:
-    """Matrix ``(n, d)`` whose rows are computed when they are read, such as unit vectors of the rows of a file.
+    """Matrix ``(n, d)`` whose rows are computed when they are read, such as the normalized rows of a file.
 
     It is indexed like a tensor, and only the rows that are read are in memory.
 
@@ -62,12 +62,12 @@ class ComputedRows:
         return self._read_rows(rows)
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
-        """Return the rows at some positions; `dim` is 0."""
+        """Return the rows with given indices, like `torch.Tensor.index_select` with `dim` 0."""
         assert dim == 0
         return self._read_rows(rows)
 
     def select(self, rows: Tensor) -> ComputedRows:
-        """Return the matrix of the rows at some positions, which are not read yet."""
+        """Return the submatrix of the rows with given indices; its rows are computed when they are read."""
         return ComputedRows(lambda positions: self._read_rows(rows[positions]), (len(rows), self.shape[1]), self.device)
 
 
@@ -76,12 +76,12 @@ Rows = Tensor | ComputedRows
 
 
 def select_rows(values: Rows, rows: Tensor) -> Rows:
-    """Return the matrix of the rows at some positions; computed rows are not read yet."""
+    """Return the submatrix of the rows with given indices; the rows of `ComputedRows` are still computed when read."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
 def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
-    """Return a matrix with each row scaled: a small one at once, a large one when its rows are read.
+    """Return a matrix with the function `scale` applied to its rows; those of a large matrix are scaled when read.
 
     >>> scale_rows(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -118,7 +118,7 @@ def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Ten
 
 
 def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Return the mean of the `count` largest inner products of queries ``(q, d)`` with keys ``(n, d)``, ``(q,)``.
+    """Return for each query, ``(q,)``, the mean of its `count` largest inner products with the keys.
 
     >>> mean_top_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     tensor([1.5000])
@@ -135,7 +135,7 @@ def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
 
 
 def inner_products_of_rows(rows: Tensor) -> Tensor:
-    """Return the inner products of all rows ``(n, d)`` with one another, ``(n, n)``.
+    """Return the ``(n, n)`` matrix of the inner products of n rows.
 
     >>> inner_products_of_rows(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     tensor([[5., 6.],
@@ -210,10 +210,11 @@ class CellSearch:
         return nearest
 
     def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
-        """Return each query's largest products with rows of its nearest cells, and their row indices, ``(q, count)``.
+        """Return each query's largest inner products with rows of its nearest cells, and the indices of these rows.
 
-        Each query has its own nearest cells, which finds more of its neighbors among the same number of rows than the
-        common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix products.
+        Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
+        number of rows than the common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix
+        products.
 
         Args:
             queries: unit vectors, ``(q, d)``.
@@ -241,7 +242,10 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return how many rows a query is compared with before the search reaches each row's cell, int64 ``(q, k)``."""
+        """Return, for each query and row, the number of rows that the search compares before it reaches the row's cell.
+
+        The numbers are int64 ``(q, k)``.
+        """
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
         cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
             self._sizes
@@ -250,13 +254,13 @@ class CellSearch:
         return torch.cat([self._count_rows_before_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_before_cells(self, queries: Tensor) -> Tensor:
-        """Return for each query and cell the number of rows of all cells nearer to the query, ``(q, cells)``."""
+        """Return ``(q, cells)`` counts: for a query and a cell, the number of rows in cells nearer to the query."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)
 
     def _iter_candidate_rows_by_cell(self) -> Iterator[Tensor]:
-        """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
+        """Yield for each cell the rows that its queries are compared with: its own and those of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
@@ -282,14 +286,17 @@ class CalibratedSearch(NamedTuple):
     num_measured: int
 
     def top_products_and_indices(self, queries: Rows, count: int) -> tuple[Tensor, Tensor]:
-        """Return each query's largest products with keys, and the key indices, ``(q, count)``; a few may be missed."""
+        """Return the `count` largest inner products of each query with the keys, and the indices of these keys.
+
+        Both are ``(q, count)``. The search is approximate: it can miss some of the largest.
+        """
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 
 def calibrate_search(
     queries: Rows, keys: Rows, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
 ) -> CalibratedSearch | None:
-    """Return a search by cells that finds the share `min_recall` of the `count` nearest keys of sampled queries.
+    """Return an approximate search with a recall of `min_recall` for the `count` nearest keys of a query.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
     as many others. None if half of the keys would be compared: an exact search is then as fast.

@@ -1,4 +1,4 @@
-"""Table of named data sets: description of each, where it is searched for, and the function that reads it."""
+"""Table of named data sets: for each its description, its location and the function that reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @accept_deprecated_keywords(location_description="location", reader_path="reader")
 @keep_deprecated_attributes(location="location_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
-    """Table entry of a named data set: description, where it is searched for, and its reader.
+    """Table entry of a named data set: its description, its location and the function that reads it.
 
     Attributes:
         location_description: Where the data set is searched for, such as "included in scikit-learn".

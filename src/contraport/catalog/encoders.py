@@ -84,7 +84,7 @@ ENCODERS = {
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return one entry per named encoder, and one each for any timm model, any transformer and a custom encoder.
+    """Return the entries of the named encoders, then one for timm models, one for transformers and one for your own.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'lite0', 'gradients', 'mlp']

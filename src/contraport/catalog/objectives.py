@@ -89,7 +89,7 @@ _DHEL_CITATION = (
 def register_objective(
     citation: str, formula: str
 ) -> Callable[[Callable[BuilderParams, Loss]], Callable[BuilderParams, Loss]]:
-    """Decorator that registers a builder of an objective under its own name, hyphenated.
+    """Decorator that registers the builder of an objective under the function's name, with hyphens for underscores.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
@@ -187,19 +187,19 @@ def list_objectives() -> list[str]:
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceValue]) -> ChoiceValue:
-    """Return the choice of an option by its name, or raise `UsageError` if there is none."""
+    """Return the value of `choices` for a name; raise `UsageError`, with the option's name, if there is none."""
     check_name(option, name, choices)
     return choices[str(name)]
 
 
 def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
-    """Return the layout ``"joint"`` or ``"cross"``; `symmetric` only applies to the latter."""
+    """Return the layout named ``"joint"`` or ``"cross"``; `symmetric` is an argument of `Cross` only."""
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
     return _get_choice("layout", name, layouts)
 
 
 def _build_joint_layout(negatives: str) -> cp.Joint:
-    """Build the joint layout with candidates from ``"both"`` views, the ``"same"`` view or the ``"other"`` view."""
+    """Build a `Joint` layout with negatives from ``"both"`` views, the ``"same"`` view or the ``"other"`` view."""
     return cp.Joint(candidates=_get_choice("negatives", negatives, {name: name for name in ("both", "same", "other")}))
 
 
@@ -350,7 +350,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
+    """GCA-UOT: InfoNCE on an unbalanced transport plan, which may leave out part of an outlier's mass at a cost.
 
     `Objective.last_plan_mass` is the share of the mass that was transported, at most 1 with the product reference. On
     digits and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better
@@ -461,7 +461,7 @@ def iot_uniform(
 def iot_quadratic(
     constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
-    """IOT-CL with a quadratic regularizer (sparsemax in place of softmax), in closed form or with the exact plan.
+    """IOT-CL with a quadratic regularizer: sparsemax in place of softmax, either exact or in the paper's closed form.
 
     Args:
         constraint: ``"rows"`` or ``"simplex"``; without the closed form also ``"balanced"``, both marginals.
@@ -514,7 +514,7 @@ def pairwise(
     phi: Callable[[Tensor], Tensor] | None = None,
     psi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Pairwise losses phi(sum psi(d+^2 - d-^2)): triplet, soft triplet, N+1 tuplet, lifted structure and others.
+    """Pairwise losses: triplet, soft triplet, N+1 tuplet, lifted structure and others, selected by `preset`.
 
     Args:
         preset: a loss of the paper's table (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
@@ -863,7 +863,7 @@ def _sum_attraction_repulsion(
     attraction_weight: float = 1.0,
     repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Build the sum of an attraction between views and a repulsion within each view, under one kernel."""
+    """Build the sum of an attraction between the views of an item and a repulsion between the items of each view."""
     attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
@@ -901,7 +901,7 @@ def spectral(normalized: bool = True) -> Loss:
     r" g_i = \max\big(\tfrac{\mathrm{mean}_j e^{s_{ij}/\tau} - \pi e^{s_{ii'}/\tau}}{1 - \pi}, e^{-1/\tau}\big)",
 )
 def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
-    """Debiased contrastive loss: NT-Xent corrected for false negatives, those of the anchor's own class.
+    """Debiased contrastive loss: NT-Xent corrected for negatives of the anchor's own class, whose share is `prior`.
 
     Args:
         temperature: in units of the cosine.
@@ -983,9 +983,9 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs as their grades do, such as similarity scores of annotators; needs ``weights=``, the grades.
+    """CoSENT: ranks pairs by similarity in the order of given grades, such as annotators' scores; needs ``weights=``.
 
-    Only the order of the grades counts. Items are not negatives of each other.
+    The weights are the grades. Only the order of the grades counts. Items are not negatives of each other.
 
     Args:
         temperature: in units of the cosine.

@@ -34,7 +34,7 @@ DOMAINS_BY_SHIFT = {
 
 
 class AugmentSpec(NamedTuple):
-    """Parsed option `augment`: name of an augmentation, one of `AUGMENTS`, and its strength; None: the default."""
+    """Parsed option `augment`: name of an augmentation and its strength; the strength None is the default strength."""
 
     name: str
     strength: float | None = None
@@ -103,7 +103,7 @@ class MiningRule(NamedTuple):
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
 
     def resolve_range_max(self, num_positives: int) -> int:
-        """Return `range_max`, or its default for an anchor with `num_positives` positives."""
+        """Return `range_max` if it is set, else a default that grows with the anchor's number of positives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
@@ -213,7 +213,7 @@ def parse_imbalance_ratio(value: object) -> float:
 
 
 def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
-    """Parse corruptions separated by commas, in order of application: KIND or KIND:SEVERITY, by default severity 3.
+    """Parse a list of corruptions such as "noise,blur:2", in order of application; the default severity is 3.
 
     Raises:
         UsageError: unknown kind or severity, or a repeated kind.

@@ -27,7 +27,7 @@ class Recipe(NamedTuple):
 
 
 def _build_objective_recipe(name: str, **settings: Any) -> Recipe:
-    """Build the recipe of an objective with settings, under its own summary and citation."""
+    """Build the recipe of an objective with other settings; it has the summary and the citation of the objective."""
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 
@@ -181,7 +181,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of a recipe by name; empty if the name is None.
+    """Return the settings of the recipe with a given name, or no settings if the name is None.
 
     Raises:
         UsageError: unknown recipe.

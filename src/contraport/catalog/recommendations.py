@@ -44,7 +44,7 @@ class UseCase(NamedTuple):
 
 
 def _parse_claim_references(*suites_with_indices: str) -> tuple[ClaimReference, ...]:
-    """Parse references to claims: "gca 2 3" refers to the claims 2 and 3 of the suite gca."""
+    """Return the claims that texts refer to: "gca 2 3" refers to the claims with indices 2 and 3 of the suite gca."""
     parts = [text.split() for text in suites_with_indices]
     return tuple(ClaimReference(name, int(index)) for name, *indices in parts for index in indices)
 

@@ -126,7 +126,7 @@ def _format_commands() -> str:
 
 
 def _print_error(error: BaseException, code: str, argument: str | None = None, *, as_json: bool) -> None:
-    """Print an error with its notes on one line; with `as_json` also as JSON, with its code and argument."""
+    """Print an error and its notes on one line of standard error; with `as_json`, also as JSON on standard output."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))

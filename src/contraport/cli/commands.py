@@ -33,7 +33,7 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 
 def _builtin_commands_by_name() -> dict[str, Command[...]]:
-    """Find the commands of this package: the constants such as `INVERSE_OT_COMMAND_SPEC` in the `config` modules."""
+    """Return the commands of this package by name, from the `Command` constants in its modules named `config`."""
     commands: dict[str, Command[...]] = {}
     for path in Path(contraport.__file__).parent.glob("*/config*"):
         if path.stem == "config":
@@ -173,7 +173,7 @@ def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
 
 
 class _PrintOnceHandler(logging.Handler):
-    """Log handler that prints each line once to standard error, and nothing while another handler is registered."""
+    """Log handler that prints each line once to standard error, unless the program has a log handler of its own."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -211,7 +211,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether the words need the full parser; not if they are just the values of positional arguments."""
+    """Return whether a command line needs the full parser, as it has flags or lacks values of required options."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):

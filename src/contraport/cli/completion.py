@@ -52,7 +52,7 @@ NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return the completion script of the shell that is named by the single argument: bash, zsh or fish."""
+    """Return the completion script of a shell; the only argument is its name: bash, zsh or fish."""
     if len(arguments) != 1:
         value = " ".join(arguments) or "nothing"
         raise UsageError(f"print_completion: must be one of {', '.join(COMPLETION_SCRIPTS)}, got {value}.")
@@ -73,7 +73,7 @@ def list_completions(words: Sequence[str]) -> list[str]:
 
 
 def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
-    """List the commands, flags or values that can follow the words `before`; `prefix` may begin with a dash."""
+    """List the commands, flags or values that can follow the words `before`: flags if `prefix` begins with a dash."""
     if not before:
         commands = [name for names in summaries_by_group().values() for name in names]
         return ("--help", "--version", "--print_completion") if prefix.startswith("-") else commands

@@ -23,7 +23,7 @@ LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 
 
 def _check_listing_name(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is one of `LIST_NAMES`, or the deprecated name of one."""
+    """Raise `UsageError` unless a value is in `LIST_NAMES` or is "measures", the deprecated name of "metrics"."""
     one_of(*LIST_NAMES)(name, "metrics" if value == "measures" else value)  # the deprecated name
 
 

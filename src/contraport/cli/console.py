@@ -48,7 +48,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
-    """Build a rich table with wrapped headings; with `wrap`, its widest column is wrapped too."""
+    """Build a rich table in which headings may wrap; with `wrap`, the cells of its widest column may wrap too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -108,7 +108,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
 
 
 def _select_keys(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
-    """Return the entries of a mapping with one of the keys."""
+    """Return the part of a mapping whose keys are among `keys`."""
     return {key: value for key, value in values.items() if key in keys}
 
 
@@ -160,7 +160,7 @@ def print_learned_cost(result: LearnedCost) -> None:
 
 
 def _written_files_message(folder: Path | None) -> str:
-    """Return a line that names the folder of the written files; for None, a line that explains `--out`."""
+    """Return a line that names the folder of the written files, or explains `--out` if the folder is None."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
 

@@ -69,7 +69,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
 
 
 def print_demo_result(result: DemoResult) -> None:
-    """Print a table that compares the two encoders, raw pixels and the untrained encoder, and the report path."""
+    """Print a table of metrics of both encoders, raw pixels and the untrained encoder, then the path of the report."""
     rows = {name: evaluation["rows"] for name, evaluation in result.evaluations.items()}
     before = rows[DEMO_OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}

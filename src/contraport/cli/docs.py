@@ -31,7 +31,7 @@ _MOVED_PAGES = {
 
 @DOCS_COMMAND_SPEC.with_option_parameters
 def docs(options: dict[str, Any]) -> str:
-    """Return a page or section of the documentation as Markdown; without a page name, the list of pages.
+    """Return a page or a section of the documentation as Markdown, or the list of pages if no page is named.
 
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
@@ -127,7 +127,7 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Read the table of contents: for each title of a part, the path of each page by name."""
+    """Return the paths of the documentation pages by page name, for each part of the table of contents."""
     index = get_docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")

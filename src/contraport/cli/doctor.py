@@ -106,7 +106,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def _machine_properties_by_name() -> dict[str, str]:
-    """Return texts on the operating system, processor, devices, backends and process groups, by property."""
+    """Return the operating system, processor, devices, backends and process groups as texts, by property name."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
@@ -123,7 +123,7 @@ def _machine_properties_by_name() -> dict[str, str]:
 
 
 def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
-    """Return the installed versions of the packages of each extra, by extra and package; None for missing ones."""
+    """Return the installed version of each optional package, or None, by the name of its extra and its own name."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
@@ -178,7 +178,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
 def _compute_loss_and_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss of fixed random embeddings by a backend, and its gradient with respect to the first view."""
+    """Return the loss of fixed random embeddings, computed by a backend, and its gradient in the first view."""
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, 300, 16, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()

@@ -64,7 +64,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _describe_unit_and_direction(metric: Metric) -> str:
-    """Describe how to read a metric: group, unit, better direction, and "on request" if it is not a default."""
+    """Return group, unit and better direction of a metric as text; "on request" marks one that is not a default."""
     direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
@@ -81,7 +81,7 @@ _NEXT_COMMANDS = {
 
 
 class _NameTable(list[Mapping[str, str]]):
-    """Rows of a printed table, with the command that uses their names."""
+    """Rows of a printed table of names, and the command that the user can run next with one of them."""
 
     def __init__(self, rows: Iterable[Mapping[str, str]], next_command: str) -> None:
         super().__init__(rows)
@@ -103,7 +103,7 @@ def list_names(options: dict[str, Any]) -> _NameTable:
 
 
 def print_names(rows: _NameTable) -> None:
-    """Print names with descriptions as a plain-text table, and a command that uses a name; needs no extra."""
+    """Print names with descriptions as a plain-text table, and a command that uses a name; needs no optional package."""
     shown = [
         {key: _shorten_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows
     ]

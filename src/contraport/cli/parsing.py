@@ -76,7 +76,7 @@ class _NoAliasYaml12Loader(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a YAML node; an alias is an error."""
+        """Compose a YAML node; raise an error for an alias."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             raise yaml.composer.ComposerError(None, None, f"the alias *{event.anchor} is not read", event.start_mark)
