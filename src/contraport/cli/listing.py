@@ -103,7 +103,7 @@ def list_names(options: dict[str, Any]) -> _NameTable:
 
 
 def print_names(rows: _NameTable) -> None:
-    """Print names with descriptions as a plain-text table, and a command that uses a name; needs no optional package."""
+    """Print names with descriptions as plain text, and a command that uses a name; needs no optional package."""
     shown = [
         {key: _shorten_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows
     ]

@@ -126,7 +126,10 @@ class _Parser(ArgumentParser):
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        """Parse YAML text (overrides jsonargparse): renames deprecated options, wraps single values of list options."""
+        """Parse YAML text; renames deprecated options, and makes a list of a single value for a list option.
+
+        Overrides a method of jsonargparse.
+        """
         try:
             values = _load_yaml(content)
         except yaml.YAMLError:  # reported below
@@ -181,7 +184,7 @@ class _Parser(ArgumentParser):
         return joined
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise the `UsageError` for an error message of argparse or jsonargparse (overrides both)."""
+        """Raise an error message of argparse or jsonargparse as a `UsageError`; overrides methods of both."""
         raise self._to_usage_error(" ".join(message.split())) from ex
 
     def _to_usage_error(self, message: str) -> UsageError:
@@ -213,7 +216,7 @@ class _Parser(ArgumentParser):
         return UsageError(message)
 
     def _build_unknown_flag_error(self, flag: str) -> UsageError:
-        """Build the error for an unknown flag, with the suggestion of a flag of similar name or similar help text."""
+        """Build the error for an unknown flag; it suggests a flag with a similar name or a matching help text."""
         positionals = [one.dest for one in self._actions if not one.option_strings]
         if (name := flag.removeprefix("--")) in positionals:
             usage = " ".join([self.prog, *map(str.upper, positionals)])
@@ -371,21 +374,21 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
 
 
 def _parse_number_or_null(value: Any) -> Any:
-    """Convert a text to a number if possible, "null" to None; jsonargparse would read 1:0.1 as a base-60 number."""
+    """Convert "null" to None, and the text of a number to the number; return other values unchanged."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)
 
 
 def _command_line_type_of_option(option: Option) -> Any:
-    """Return the type of an option on the command line; a positional option of several values is a list of texts."""
+    """Return the type of an option on the command line: a list of texts for a positional option of several values."""
     if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _command_line_type(option.type)
 
 
 def _command_line_type(hint: Any) -> Any:
-    """Restrict a type to values that can be written on a command line, as ``str | Path | None`` to ``str | None``.
+    """Return a type without the parts that a command line cannot express: ``str | Path | None`` becomes ``str | None``.
 
     The option itself checks the words of a Literal, as in Python.
     """

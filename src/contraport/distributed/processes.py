@@ -1,4 +1,4 @@
-"""Processes of `torch.distributed` that share a batch: collectives with gradients, process group, errors on all ranks.
+"""Processes of `torch.distributed` that share a batch: their collectives, with gradients, and their errors.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
@@ -67,7 +67,7 @@ class Processes(NamedTuple):
     size: int = 1
 
     def gather(self, value: Tensor, sizes: tuple[int, ...] | None = None) -> Tensor:
-        """Gather the rows of all processes in the order of their ranks: (n_r, ...) to (sum of n_r, ...).
+        """Gather the rows of all processes in the order of their ranks.
 
         Processes may have different numbers of rows. Backward adds up the gradients of all processes.
 
@@ -97,7 +97,7 @@ class Processes(NamedTuple):
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return the value, which must be equal on all processes; backward averages its gradient over the processes."""
+        """Return a value that is equal on all processes; in the backward pass its gradient is averaged over them."""
         if self.size == 1:
             return value
         same: Tensor = _AveragedGradient.apply(self, value)
@@ -117,7 +117,7 @@ class Processes(NamedTuple):
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Combine log-sum-exps over all processes in place; each is a pair of maximum and sum of exp(value - maximum).
+        """Combine the log-sum-exps of all processes in place; each is log(`total`) + `maximum`.
 
         The sums are rescaled to the common maximum before they are added, so that none overflows.
         """
@@ -133,7 +133,7 @@ class Processes(NamedTuple):
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
     def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Gather k integers from each process, (processes, k)."""
+        """Gather k integers from each process, as one list of k per process."""
         gathered = torch.empty(self.size * len(own), dtype=torch.long, device=device)
         _all_gather(gathered, torch.tensor(own, device=device))
         integers: list[list[int]] = gathered.view(self.size, len(own)).tolist()
@@ -194,7 +194,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """Autograd function that sums over processes and keeps this process's rows; the backward pass is `_Gather`."""
+    """Autograd function that sums over processes and returns this process's rows; the backward pass is `_Gather`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class _AveragedGradient(torch.autograd.Function):
 
 
 class _AllReduce(torch.autograd.Function):
-    """Autograd function that sums over processes, forward and backward."""
+    """Autograd function that sums values over all processes; backward sums their gradients in the same way."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
@@ -291,7 +291,7 @@ def is_main_process() -> bool:
 
 @contextmanager
 def stop_all_on_error() -> Iterator[None]:
-    """Context manager: if a process fails, all stop; of those that failed, only the lowest rank raises its error.
+    """Context manager: end all processes if an exception occurs in any; only the lowest rank with one raises it.
 
     The block may take one process long, such as the main process that decodes images for all: the others wait up to a
     day.
@@ -313,7 +313,7 @@ def stop_all_on_error() -> Iterator[None]:
 
 
 def _get_error_group() -> dist.ProcessGroup:
-    """Return the process group of `stop_all_on_error`, with a long timeout; all processes create it on first use."""
+    """Return the process group of `stop_all_on_error`, with a long timeout; it is created on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
         # The default timeout of minutes is too short if one process prepares data for all.
@@ -340,7 +340,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none_across_ranks(value: T | None) -> T | None:
-    """Return the value of the lowest rank that has one, None if the values of all ranks are None.
+    """Return the first value that is not None, in the order of ranks; None if it is None on all processes.
 
     >>> first_non_none_across_ranks(3)
     3

@@ -12,7 +12,7 @@ from contraport.distributed.processes import Processes
 
 
 class RingExchange:
-    """One round of blocks around the ring: each process gets its own block first, then the blocks of the next ranks.
+    """Exchange around a ring of processes: each process gets its own block first, then those of the next ranks in turn.
 
     A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
     The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def block_gradient(self) -> Tensor:
-        """Gradient of the current block, for callers to add to; after the last block, that of this process's own block.
+        """Gradient of the current block, to which callers add; after the last block, that of this process's own.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -48,7 +48,7 @@ class RingExchange:
         return self._gradient
 
     def iterate_blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield each block of the ring as (rank of its owner, flat vector), valid until the next iteration."""
+        """Yield each block with the rank of its owner; the block is a flat vector, valid until the next iteration."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None

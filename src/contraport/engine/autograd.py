@@ -1,4 +1,4 @@
-"""Autograd utilities: `torch.func` transforms, autocast, and checkpointing by blocks of rows.
+"""Autograd utilities: checks for `torch.func`, computations without autocast, and checkpointing of blocks of rows.
 
 Within a `torch.func` transform everything is plain operations and no outside state changes. Autocast is off wherever
 the engine computes, gradients included: sums over many pairs need single precision.
@@ -30,7 +30,7 @@ def is_in_torch_func() -> bool:
 
 
 def check_not_in_torch_func(limitation: str, alternative: str) -> None:
-    """Raise `UsageError` within a `torch.func` transform, with a message from `limitation` and `alternative`."""
+    """Raise `UsageError` within a `torch.func` transform; the message states the limitation and an alternative."""
     check(not is_in_torch_func(), f"{limitation} within torch.func; use {alternative}.", "torch_func")
 
 
@@ -80,7 +80,7 @@ def differentiable_gradients(
 
 
 def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context that disables autocast on the device of a tensor; a null context if autocast is off."""
+    """Return a context in which autocast is off on the device of a tensor."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -126,7 +126,7 @@ class _PairwiseInnerProducts(torch.autograd.Function):
 
 
 def normalize(z: Tensor, length: float = 1.0) -> Tensor:
-    """Scale the rows of a matrix, (n, d), to a length; rows of zeros (or subnormal numbers) get no gradient.
+    """Return a matrix, (n, d), with each row scaled to `length`; rows of zeros (or subnormal numbers) get no gradient.
 
     A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
     scale, in the value or in the gradient.
@@ -138,7 +138,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, detached_z: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled rows, (n, d), and the two numbers by which each row was divided in turn, (n, 1) each."""
+    """Return the scaled rows, (n, d), and two divisors of each row, (n, 1) each: its largest entry, then a length."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
     largest = detached_z.abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient

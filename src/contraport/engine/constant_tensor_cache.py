@@ -91,7 +91,7 @@ def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.devi
 
 
 def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
-    """Return a cached vector of a repeated number, (size,), with the dtype and device of another tensor.
+    """Return a cached vector, (size,), filled with one value, with the dtype and device of `like`.
 
     Callers share it: do not write to it, and do not return it to users.
     """

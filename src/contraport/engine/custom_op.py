@@ -82,7 +82,7 @@ class Operation(ABC):
     @property
     @abstractmethod
     def output_and_differentiable_counts(self) -> tuple[int, int]:
-        """Number of outputs, and number of differentiable outputs, which come first."""
+        """Number of outputs, and number of those that are differentiable; the differentiable outputs come first."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -104,7 +104,7 @@ class Operation(ABC):
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return gradients with respect to the operation's tensors, differentiable again (``create_graph=True``)."""
+        """Return the gradient of each tensor, differentiable again (``create_graph=True``); None if unused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """Base class of loops without gradient whose number of steps depends on values read on the host.
+    """Base class of loops that have no gradient, and in which Python decides after each step whether to go on.
 
     Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are results of
     `Geometry.to_flattenable`.
@@ -235,7 +235,7 @@ _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
 def _get_structure_index(structure: TreeStructure) -> int:
-    """Return the index of a structure in the table of structures, by which compiled graphs refer to it."""
+    """Return the integer that stands for a structure in compiled graphs: its index in a table of structures."""
     with _structures_lock:
         if structure not in _structure_indices:
             _structure_indices[structure] = len(_structures)

@@ -157,7 +157,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Build the fixed point from the outputs of the forward pass and the gradients of the loss in f and g."""
+        """Return the fixed point given by the outputs of the forward pass, and the gradients of the loss there."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -165,7 +165,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration, and the gradients of the loss there; each pair is (rows, columns)."""
+    """Fixed point of the Sinkhorn iteration, with the gradients of the loss there; fields are (of rows, of columns)."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -174,7 +174,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of the relaxed row update, (N,), and column update, (M,)."""
+        """Return the derivative of each row potential, (N,), and column potential, (M,), in its log marginal."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
             for k in range(2)
@@ -183,7 +183,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Solve the linear system in the module docstring on the whole matrix; return u, (N,), and v, (M,)."""
+    """Solve the linear system of the module docstring as a dense matrix; return its row and column unknowns u and v."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
@@ -201,7 +201,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether both marginals are enforced exactly: all slopes of the half-steps are 1."""
+    """Return whether both marginals are met exactly: a potential then follows its log marginal with slope 1."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 

@@ -99,7 +99,7 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
-        """Mask of all pairs, (N, M); cached, as a mask serves many batches."""
+        """Mask of all pairs, (N, M); it is cached because many batches use the same mask."""
         with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
@@ -182,7 +182,7 @@ class Geometry:
 
     @property
     def has_finite_log_sums(self) -> bool:
-        """True if no log-sum is minus infinity, as every row and every column has positive weight; False if unknown."""
+        """True if every row and column is known to have a pair of positive weight, so that every log-sum is finite."""
         return self.has_no_empty_rows and self.log_kernel.is_always_finite
 
     @property
@@ -194,7 +194,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def to_flattenable(self) -> Geometry:
-        """Return the same geometry in a form that `flatten` takes apart; see `LogKernel.to_flattenable`."""
+        """Return the same geometry in a form that `flatten` can split into tensors; see `LogKernel.to_flattenable`."""
         return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
@@ -215,7 +215,7 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the geometry with another link function h: log K_ij = h(scale T_ij + bias_i), T the similarities."""
+        """Return the geometry with link h of scale T_ij + bias_i, where T is the argument of the present link."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
         )

@@ -52,7 +52,7 @@ class HalfStepSpec(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """Damping and clamping of the potentials in half-steps: relaxed marginals, for unbalanced transport.
+    """Relaxation of Sinkhorn half-steps for unbalanced transport: damping and bounds of the potentials.
 
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
@@ -76,7 +76,7 @@ class Relaxation(NamedTuple):
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def derivative_in_log_marginal(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return d potential / d log_marginal of half-step k, per row, (N,), or column, (M,)."""
+        """Return the derivative of the potential in the log marginal at half-step k, for each row or column."""
         derivative = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return derivative
@@ -91,7 +91,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient with respect to the undamped step of half-step k, from that of its potential.
+        """Return the gradient in the value of half-step k before damping, given the gradient in its potential.
 
         Args:
             k: index of the half-step.
@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the log marginal minus reference potential minus log-sum, before damping and clamping."""
+        """Return the value of a half-step before damping and clamping: log marginal - reference potential - log-sum."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
@@ -167,7 +167,7 @@ def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
 
 
 def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
-    """Return log(total) + shift, with `empty_value` where the total is 0."""
+    """Return log(total) + shift, or `empty_value` where `total` is 0; a `shift` of None is 0."""
     if empty_value is None:
         return total.log() if shift is None else total.log() + shift
     weightless = total == 0
@@ -198,7 +198,7 @@ def _run_log_domain_steps(
 
 
 class _HalfStepsByScaling(torch.autograd.Function):
-    """Autograd function of half-steps by scaling vectors: products of K = e^S, (N, M), with vectors; no relaxation.
+    """Autograd function of half-steps without relaxation, as products of the matrix K = e^S, (N, M), with vectors.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """
@@ -382,7 +382,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _input_potential_or_zeros(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
-        """Return the potential of the other axis that a half-step reads; zeros if it reads none."""
+        """Return the potential of the other axis from which a half-step starts; zeros if it starts from none."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

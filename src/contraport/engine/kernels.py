@@ -205,7 +205,7 @@ class Kernel(nn.Module, ABC):
     def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Build the log-kernel T = -cost / cost_unit from a matrix of similarities, (N, M)."""
+        """Build the log-kernel T = -cost / cost_unit; the cost is computed from a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
         matrix = (factor * similarities - offset) / cost_unit
@@ -213,7 +213,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from the negative cost, in a unit that the kernel chooses.
+        """Build the log-kernel from a function that returns the negative cost in a chosen unit.
 
         Args:
             negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
@@ -223,7 +223,7 @@ class Kernel(nn.Module, ABC):
     def _build_log_kernel_without_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the log-kernel T = -cost / cost_unit between embeddings, without a link function."""
+        """Build the log-kernel T = -cost / cost_unit between x and y, to which no link function is applied yet."""
         if not isinstance(self.cost, str):
             scale = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, scale=scale)
@@ -256,7 +256,7 @@ class Kernel(nn.Module, ABC):
         return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
 
     def _learnable_repr(self) -> str:
-        """Return the argument `learnable` for `repr`; empty if the temperature is not learned."""
+        """Return the text of the argument `learnable` in `repr`; empty if the temperature is not learned."""
         return ", learnable=True" if self.learns_temperature else ""
 
 
@@ -277,7 +277,7 @@ def gather_scalar_parameter(parameter: Tensor) -> float:
 
 
 def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Reshape scalars in a state dict from () to (1,), as earlier versions saved them: a load hook."""
+    """Reshape the scalars in a state dict of an earlier version from () to (1,), before it is loaded."""
     for name, parameter in owner.named_parameters(recurse=False):
         value = state.get(prefix + name)
         if parameter.shape == (1,) and isinstance(value, Tensor) and value.ndim == 0:
@@ -306,7 +306,7 @@ def _check_minimum_temperature(temperature: float) -> None:
 
 
 def _check_temperature_tensor(temperature: Tensor) -> None:
-    """Raise `UsageError` unless the caller's temperature tensor has one element, positive if it is on the CPU.
+    """Raise `UsageError` unless a temperature tensor has one element; on the CPU the element must be positive.
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
@@ -472,7 +472,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings of rows or columns, and their biases: -cost / scale is an inner product plus biases.
+    """Scaled embeddings and biases by which -cost / scale is an inner product plus a row bias and a column bias.
 
     Attributes:
         z: Scaled embeddings, (n, d).

@@ -157,7 +157,7 @@ class LateInteraction(Kernel):
 
 
 class SetMatching(NamedTuple):
-    """Settings of the matching between the vectors of two sets: temperature, dampings and iterations.
+    """Settings of the matching between the vectors of two sets: temperature, relaxation of the masses and iterations.
 
     Attributes:
         temperature: Temperature tau of the matching, in units of the cosine; 0 takes the maximum (MaxSim).
@@ -176,17 +176,20 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Ratios tau / rho_x and tau / rho_y of temperature and mass price: 0 fixes the masses, infinity frees them."""
+        """Temperature divided by the price of a deviation from the masses, for rows and columns: 0 if masses are fixed.
+
+        It is infinity if they are free.
+        """
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return what each vector of the row adds to the dual objective, from the potentials f; in the shape of f."""
+        """Return the term of each vector of the row set in the dual objective, from its potentials f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return what each vector of the column adds to the dual objective, from the potentials g.
+        """Return the term of each vector of the column set in the dual objective, from its potentials g.
 
         It holds after a last half-step on the rows.
         """
@@ -211,7 +214,7 @@ def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Ten
 def _set_similarities_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
-    """Return the similarities, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
+    """Return the similarities of all pairs of sets, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
@@ -310,7 +313,7 @@ _set_similarities_op.register_autograd(_set_similarities_backward, setup_context
 
 
 class _SetBlock(NamedTuple):
-    """Block of sets of similar size, with their vectors moved to the front and common padding cut off.
+    """Block of sets of similar size, in which padding comes last and is cut to the size of the largest set.
 
     Attributes:
         set_indices: Index of each set of the block in the batch, (b,).
@@ -371,7 +374,7 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
 
 
 class _CosineTile:
-    """Cosines between the vectors of a block of row sets and of column sets, (b, t, c, s), and their matching."""
+    """Cosines of the vectors of b row sets with those of c column sets, (b, t, c, s), and the matching of the sets."""
 
     def __init__(self, rows: _SetBlock, columns: _SetBlock, matching: SetMatching) -> None:
         products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T
@@ -414,7 +417,7 @@ class _CosineTile:
         return self
 
     def matching_similarities(self) -> Tensor:
-        """Return the similarities of the matched sets, (b, c): 1 minus the dual objective at the last potentials."""
+        """Return the similarity of each pair of matched sets, (b, c), computed from the last potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
@@ -422,7 +425,7 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Backpropagate: from the gradient of the similarities, (b, c), to that of the cosines, (b, t, c, s).
+        """Return the gradient in the cosines, (b, t, c, s), given the gradient in the similarities, (b, c).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient of the kernel.

@@ -1,4 +1,4 @@
-"""Link functions h with log K = h(T), applied to each pair, and their derivatives.
+"""Link functions h, which turn minus a cost T into the logarithm of a kernel K: log K = h(T), elementwise.
 
 T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
 """
@@ -24,7 +24,7 @@ class Link(ABC):
         """Apply the link function h to each element of T; differentiable."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return h'(T), and 0 where h(T) is minus infinity."""
+        """Return the derivative h'(T) elementwise; it is 0 where h(T) is minus infinity."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)
@@ -45,7 +45,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class PoweredCostLink(Link):
-    """Link for a power of the cost, h(T) = -(-T)^power, where T is the negative cost over its scale."""
+    """Link for a power of the cost, h(T) = -(-T)^power, where T is minus the cost in units of its scale."""
 
     power: float
 
@@ -60,7 +60,7 @@ class PoweredCostLink(Link):
 
 @dataclass(frozen=True)
 class SquareOfKernelLink(Link):
-    """Link of the squared kernel: h(T) = 2 inner(T)."""
+    """Link of the squared kernel, h(T) = 2 h_inner(T), where h_inner is another link."""
 
     inner: Link
 
@@ -73,7 +73,7 @@ class SquareOfKernelLink(Link):
 
 @dataclass(frozen=True)
 class CostWeightedLink(Link):
-    """Link that multiplies the inner kernel by the cost: h(T) = inner(T) + log C, where C = level - T >= 0.
+    """Link of an inner kernel times the cost C = level - T >= 0: h(T) = h_inner(T) + log C.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
     """

@@ -1,4 +1,4 @@
-"""Log-kernels: the logarithm of a kernel K between given rows and columns, the input of all computations over pairs.
+"""Log-kernels: the logarithm of a kernel K between given rows and columns. All sums over pairs start from one.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -37,7 +37,7 @@ Indices: TypeAlias = Tensor | slice
 
 
 class LinearOperator(Protocol):
-    """Protocol of linear operators: (N, M) matrices, dense or implicit, that can be multiplied and summed."""
+    """Protocol of linear operators: (N, M) matrices, dense or implicit, with products, row sums and slices."""
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the product of the matrix with y: (M, ...) to (N, ...)."""
@@ -89,11 +89,11 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Positions of the column inputs in `inputs`; each follows the corresponding row input."""
+        """Positions of the column inputs in `inputs`; the input before each is the same input of the rows."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
-        """Return the kernel with other columns, given by the values of its column inputs."""
+        """Return the kernel between the same rows and new columns, given the new values of its column inputs."""
         raise NotImplementedError
 
     @property
@@ -134,7 +134,7 @@ class LogKernel(ABC):
 
     @property
     def absolute_value_bound(self) -> float:
-        """Bound on |log K| that holds for any embeddings, such as unit vectors; infinity if there is none."""
+        """Bound on |log K| that is known without reading the embeddings, as for unit vectors; otherwise infinity."""
         return math.inf
 
     @abstractmethod
@@ -142,7 +142,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
-        """Return the inner product of each row of log K with that of W, sum_j W_ij log K_ij, (N,); differentiable."""
+        """Return sum_j W_ij log K_ij for each row, (N,), where W is a matrix of weights; differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -150,7 +150,7 @@ class LogKernel(ABC):
         return checkpoint_row_blocks(inner, self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        """Return the row and column biases, (N,) and (M,), that are added to log K; zeros if a link contains them."""
+        """Return the row and column biases, (N,) and (M,), that are added to log K outside the link; else zeros."""
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 
@@ -164,19 +164,19 @@ class LogKernel(ABC):
         return False
 
     def to_flattenable(self) -> LogKernel:
-        """Return the same kernel in a form whose tensors `flatten` finds, and without those that no pass reads.
+        """Return the same kernel in a form that `flatten` can split into tensors, without those that no pass uses.
 
         The scaled embeddings contain the temperature, so no pass reads it.
         """
         return self
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        """Return the kernel with products of embeddings in another precision; without products, it does not change."""
+        """Return the kernel that multiplies embeddings in another precision, or itself if it multiplies none."""
         return self
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K and the argument T of its link on a tile, without the biases that `biases_outside_link` returns.
+        """Return log K and the argument T of its link on a tile, without the biases of `biases_outside_link`.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
@@ -190,7 +190,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradients of sum(weight * T) over a tile to `gradients` in place, one per input; None is skipped."""
+        """Add the gradients of sum(weight * T) over a tile in place to those `gradients` that are not None."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""
@@ -293,12 +293,12 @@ class InnerProductLogKernel(LogKernel):
 
     @cached_property
     def _rounded_embeddings(self) -> tuple[Tensor, Tensor]:
-        """Embeddings of the rows and of the columns, rounded to the precision of products."""
+        """Embeddings of the rows and of the columns, rounded to the precision in which they are multiplied."""
         return self._round_operand(self.x.detach()), self._round_operand(self.y.detach())
 
     @cached_property
     def _x_times_log2e(self) -> Tensor:
-        """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
+        """Row embeddings times log2(e), so that `exp2` can replace `exp`; on a CPU `exp2` is several times faster."""
         return self._round_operand(self.x.detach() * math.log2(math.e))
 
     def _round_operand(self, value: Tensor) -> Tensor:
@@ -439,7 +439,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
     def _scaled_negative_costs(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return -scale * cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another shape."""
+        """Return -scale * cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another cost shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:

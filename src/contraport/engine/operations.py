@@ -160,7 +160,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 class ConvergedPotentials(NamedTuple):
-    """Potentials f, (N,), and g, (M,), at convergence, and the number of iterations, None under `torch.compile`."""
+    """Potentials at convergence: f, (N,), and g, (M,), with the number of iterations (None under `torch.compile`)."""
 
     f: Tensor
     g: Tensor

@@ -1,4 +1,4 @@
-"""Passes over all pairs: O(N M) sums that each backend implements and from which all operations are built.
+"""Passes over all pairs: the few O(N M) sums that every backend implements, and of which all operations consist.
 
 Each pass works on a geometry, S = log K with its masks:
 
@@ -26,7 +26,7 @@ RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 
 
 class WeightTerm(NamedTuple):
-    """One term of the pair weights W: W_ij = exp(S_ij + A_i + B_j) u_i, or the same with v_j in place of u_i.
+    """One term of a matrix W of pair weights: exp(log K_ij + A_i + B_j) times a factor of the row or of the column.
 
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
@@ -83,7 +83,7 @@ class PairPasses(ABC):
 
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors of the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
+        """Return uninitialized tensors with the shapes of those that are saved, for tracing; sizes may be symbolic."""
         return []
 
     @abstractmethod
@@ -97,7 +97,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Sum the weights of each term over the axis of its factor; return one vector per term, all in one pass.
+        """Return one vector per term, in one pass: its sums over rows if its factors are of rows, else over columns.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.
@@ -107,7 +107,7 @@ class PairPasses(ABC):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij with respect to the log-kernel's inputs, the weights W held constant.
+        """Return the gradient of sum_ij W_ij log K_ij in the inputs of the log-kernel, with constant weights W.
 
         Args:
             terms: W is their sum.
@@ -141,7 +141,7 @@ class PairPasses(ABC):
 
 
 class DensePairPasses(PairPasses):
-    """Dense backend: passes on the whole (N, M) matrix, the reference, and the fastest for small batches.
+    """Dense backend: passes on the whole (N, M) matrix. It is the reference, and the fastest for small batches.
 
     Every process does all the work.
     """

@@ -52,7 +52,7 @@ class Shards(NamedTuple):
 
     @classmethod
     def assign_rows_by_item(cls, item_of_row: Tensor, items_per_process: tuple[int, ...]) -> Shards:
-        """Assign each row to the process that has its item.
+        """Assign each row to the process that holds the item of the row.
 
         Args:
             item_of_row: index of the item of each row, (N,), counted over all processes.
@@ -71,7 +71,7 @@ class Shards(NamedTuple):
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
-        """Permute a vector of all rows, (N,), from block order to owner order: by the process that owns them."""
+        """Reorder a vector of all rows, (N,), by the rank of the process that owns each row."""
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def owner_range_to_rows(self, part: slice) -> Indices:
-        """Return the row indices of a range of positions in the order of owners."""
+        """Return the row indices of a slice of a vector in owner order, the order that `to_owner_order` returns."""
         return part if self.order is None else self.order[part]
 
 
@@ -216,7 +216,7 @@ class RingLogKernel(LogKernel):
     take_rows = dense = tile_with_link_input = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
-        """Start the exchange of the columns around the whole ring, or the half that a symmetric problem needs."""
+        """Start the exchange of the columns around the ring, or around half of it if the problem is symmetric."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield one `RingVisit` per block of columns; with `half_ring`, one of (i, j) and (j, i) is visited."""
+        """Yield a `RingVisit` for each block of columns; with `half_ring`, only one of the pairs (i, j) and (j, i)."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
@@ -257,7 +257,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients of a visit's column inputs to the gradient that travels with their block."""
+        """Add the gradients in the columns of a visit to the gradient that travels around the ring with them."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.block_gradient, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -280,7 +280,7 @@ class RingLogKernel(LogKernel):
 
 
 class RingPairPasses(PairPasses):
-    """Passes over all pairs as sums over the visits of a ring, each visit computed by another backend.
+    """Backend for embeddings that travel around a ring of processes; another backend computes each visiting block.
 
     Attributes:
         visit_passes_class: Backend of a visit.
@@ -376,7 +376,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit with the passes over its pairs, which include its part of the masks.
+        """Yield each visit of a block of columns, with the passes over its pairs under its part of the masks.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """
@@ -429,7 +429,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
 
 
 class _RowInnerProducts(torch.autograd.Function):
-    """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
+    """Autograd function that returns sum_j W_ij log K_ij for each row of this process, (n,), with W a weight matrix."""
 
     @staticmethod
     def forward(ctx: Any, structure: TreeStructure, weight: LinearOperator, *tensors: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ _MAX_ROWS_WITHOUT_AUCTION = 1000
 
 
 class Auction:
-    """Auction algorithm for assignments: n rows bid for n columns by their profit, the value minus the price.
+    """Auction algorithm for assignments: rows bid for the columns of largest profit; profit is value minus price.
 
     Values are finite. Prices only rise, so that columns outside a row's list stay below the least profit of the list
     when it was made. The list is made again only when all of its columns have fallen below that. Thus few bids compare
@@ -104,7 +104,7 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_column_shortlists(self, rows: np.ndarray) -> None:
-        """For each given row, list the columns of most profit anew, with the largest profit outside the list."""
+        """List again, for each given row, the columns of largest profit, and the largest profit of all others."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(MAX_ROWS_IN_MEMORY, len(rows), MAX_ROWS_IN_MEMORY)):
             values = self.values(torch.from_numpy(part))

@@ -110,7 +110,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zeros to a common t >= `min_size`; vectors, (n, d), do not change."""
+    """Pad sets of vectors, (..., t, d), with zeros to one t, at least `min_size`; single vectors, (n, d), stay."""
     if sets[0].ndim == 2:
         return tuple(sets)
     size = max(min_size, *(z.shape[-2] for z in sets))
@@ -301,7 +301,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are valid; `good` is the mask of valid values.
+    """Raise `UsageError` unless all values are valid: unless the mask `good` is True everywhere.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """
@@ -312,7 +312,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def check_dense_and_not_meta(name: str, value: Tensor, target_device: torch.device) -> None:
-    """Raise `UsageError` for a sparse tensor, or one on the device meta, without values, unless the target is too."""
+    """Raise `UsageError` for a sparse tensor, or for a meta tensor unless the target device is meta too."""
     if value.layout != torch.strided:
         raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and target_device.type != "meta":
@@ -336,7 +336,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
 
 
 def _parse_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
-    """Check an attribute of `size` items, such as ``labels=``, and convert it to a tensor; features are detached."""
+    """Check an attribute with one entry for each of `size` items, such as ``labels=``; return it as a tensor."""
     numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
         check(is_integer_tensor(numbers), f"ids: must be integers, got {numbers.dtype}.", "type")

@@ -14,7 +14,7 @@ from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_ex
 
 
 class ItemAverages(nn.Module):
-    """Module with the log of a moving average per item in a buffer, which is saved in checkpoints.
+    """Module that stores the log of one moving average per item, in a buffer that is saved in checkpoints.
 
     Args:
         items: total number of items.
@@ -45,7 +45,7 @@ class ItemAverages(nn.Module):
         return ids
 
     def update_log_averages(self, indices: Tensor, log_values: Tensor) -> Tensor:
-        """Return the log averages at some indices, (k,); in training mode, after an update by new values.
+        """Return the log averages at some indices, (k,); in training mode, update them by the new values first.
 
         The mean of the values at an index updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Indices without a finite value give 0.

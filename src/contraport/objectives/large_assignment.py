@@ -1,4 +1,4 @@
-"""Approximate one-to-one assignment of two large sets of points, in O(n d) memory: by auction, or by parts.
+"""Approximate one-to-one assignment of two large sets of points, in O(n d) memory, by auction or divide and conquer.
 
 Up to some ten thousand points an auction compares all of them. Larger sets are halved together again and again, until
 the parts are small enough for an exact assignment. Passes over other blocks of matched pairs then repair what the
@@ -154,7 +154,7 @@ def _refine_hierarchically(
     passes: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, list[float]]:
-    """Assign points by parts, and improve the assignment in passes over blocks of near pairs.
+    """Assign points by divide and conquer, then improve the assignment in passes over blocks of nearby pairs.
 
     Returns:
         The partners, (n,), the cost of each pair, (n,), and the mean cost before and after each pass.
@@ -192,7 +192,7 @@ def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
-    """Build the auction of centered points, run with smaller and smaller steps to an excess within the tolerance.
+    """Build an auction of centered points and run it until the assignment is within the tolerance of the best.
 
     The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """
@@ -210,7 +210,7 @@ def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.ran
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on how far the auction's mean value per row is below that of the best assignment.
+    """Return an upper bound on how far the mean value of an auction's pairs is below the best possible mean.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
@@ -225,7 +225,7 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
 def _iterate_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
-    """Cut one or two sets of n points, (n, d), recursively into parts; yield the indices of each part, in each set.
+    """Split one or two sets of n points, (n, d), recursively; yield, for each part, its point indices in each set.
 
     Each cut halves all sets at once. Parts of two sets match. No part has more than `block_size` points.
     """
@@ -246,7 +246,7 @@ def _iterate_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return indices that sort the points of each set, (n,): first those of one part, then those of the other.
+    """Return for each set an order of its points, (n,), which puts the points of one part before those of the other.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
@@ -271,7 +271,7 @@ def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator:
 def _best_partners(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
 ) -> Tensor:
-    """Return the index in y, (k, d), of the best partner of each point of x, (k, d), in a one-to-one assignment, (k,).
+    """Return the index of each point's partner in the best one-to-one assignment of points x to points y, (k, d) each.
 
     Point i of y is the partner of point i of x so far. SciPy's solver begins without potentials; with those of the
     present assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.

@@ -169,7 +169,7 @@ class PairPattern:
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k more columns, which are positives of no row, for one direction only.
+        """Return the pattern with k more columns that are positives of no row; it serves one direction only.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.
@@ -274,7 +274,7 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
-        """Return a matrix without the rows and columns of absent views, which it may have or not.
+        """Return a matrix restricted to present views: drop absent rows and columns unless it has none.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.
@@ -390,7 +390,7 @@ class Layout(Component, ABC):
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Arrange values of the items, (n, k) per view, in blocks as embeddings are, such as marks of present views."""
+        """Arrange values of the items, (n, k) per view, as rows and columns of blocks, in the way of the embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Base class `Loss` of objectives and sums of objectives, with the inspection of plans and targets."""
+"""Base class `Loss` of objectives and of their sums. Its methods return plans and targets for inspection."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
-        """Return layout, kernel, constraint, target and divergence as text, by the question that each answers."""
+        """Return layout, kernel, constraint, target and divergence as text, keyed by the question that each answers."""
 
     def set_constraint(self, constraint: Constraint) -> None:
         """Set the constraint of the loss, in place of the present one.
@@ -117,14 +117,14 @@ class Loss(nn.Module, ABC):
     def temperature(self, value: float) -> None: ...
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Register a parameter, as torch does on assignment; raise `UsageError` if it is to replace the temperature."""
+        """Register a parameter, as torch does on assignment; raise `UsageError` if its name is "temperature"."""
         message = "temperature: must be a number, got a parameter; build the loss with temperature='learn' or with it."
         check(name != "temperature", message)
         super().register_parameter(name, param)
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=``, with a given target or, for None, the loss's own."""
+        """Return whether a call needs ``features=`` for a target; the target None is that of the loss."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:
@@ -247,7 +247,7 @@ class Loss(nn.Module, ABC):
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target plan of the pairs of `plan` as a matrix, (N, M); takes the same arguments as the loss."""
+        """Return the target plan of the first block of pairs, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 

@@ -258,7 +258,7 @@ def build_local_problem(
 
 
 def _check_ring_support(problem: MatchingProblem) -> None:
-    """Raise `UsageError` if the ring exchange does not support the problem: embeddings are not gathered there."""
+    """Raise `UsageError` if the problem needs gathered embeddings, which the ring exchange does not provide."""
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.plan_weights is not None,
@@ -386,7 +386,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a single view, or views of different items, under a target that matches views."""
+    """Build the error for a single view or for views of different items, as the target pairs views of the same item."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -397,7 +397,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
 
 
 def _check_no_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options and targets of items, given for a layout that compares coordinates instead."""
+    """Raise `UsageError` for a target or options that concern items if the layout compares coordinates instead."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
-    """Return a block for each of some pairs of views, (n, n), compared in both directions."""
+    """Return one block for each given pair of views, (n, d) each, which are compared in both directions."""
     check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
     pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
     return [Block(pattern, one, other) for one, other in pairs]
@@ -219,7 +219,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list; the weight of each is multiplied by that of its number of coordinates."""
+        """Return all blocks in one list, with the weight of each block multiplied by the weight of its size."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))

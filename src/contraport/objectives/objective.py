@@ -117,7 +117,7 @@ class Objective(Loss):
         self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 
     def with_layout(self, layout: Layout) -> Objective:
-        """Return an objective with another layout; it shares the other components, their parameters and averages."""
+        """Return an objective with another layout and the same kernel, constraint, target and divergence objects."""
         return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
 
     @property
@@ -171,7 +171,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the InfoNCE lower bound on mutual information, log k minus the loss, for a value of the last call.
+        """Return the InfoNCE lower bound on mutual information, log k minus `value`, where `value` is the last loss.
 
         k is the number of candidates among which an item's other view was classified, itself included; if the value
         sums over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
@@ -256,7 +256,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object = None
     ) -> MatchingProblem:
-        """Check the arguments of a call, and build its matching problem; without a `reduction` no loss is computed."""
+        """Check the arguments of a call and build its matching problem; `reduction` is None if no loss is computed."""
         try:
             if reduction is not None:
                 self._check_call_options(options, reduction)
@@ -313,7 +313,7 @@ class Objective(Loss):
         return results
 
     def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
-        """Return the log marginals of the rows and columns of a block, in proportion to the item weights of the call.
+        """Return the log marginals of a block's rows and columns if the item weights of the call are the marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
@@ -388,7 +388,7 @@ class SumLoss(Loss):
 
     @property
     def _first_objective(self) -> Objective:
-        """First objective of the sum, whose temperature and plan are those of the sum."""
+        """First objective of the sum; the temperature and the plan of the sum are those of this objective."""
         return next(self.iterate_objectives_with_weights())[0]
 
     @property

@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices_with_gaps(labels: Tensor) -> Tensor:
-    """Return a group index of each label, (n,), in 0, ..., n - 1 with gaps; equal labels share an index.
+    """Return an integer from 0 to n - 1 for each of n labels, equal for equal labels only; some integers are unused.
 
     >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -28,7 +28,7 @@ def group_indices_with_gaps(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Return the weighted log-mean-exp of the values in each group, (size,); 0 for empty groups.
+    """Return the weighted log-mean-exp of the values of each group, (groups,); 0 for groups without values.
 
     Args:
         groups: index of the group of each value, (k,).
@@ -66,7 +66,7 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group index of each row and of each column, (N,) and (M,), and an integer above all indices.
+        """Group index of each row, (N,), and of each column, (M,), by equal labels, and an integer above all of them.
 
         A row and a column have one index if all of their labels are equal.
         """
@@ -102,7 +102,7 @@ def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs (row, column), stored as a sum of signed label equalities: inclusion and exclusion.
+    """Set of pairs (row, column), stored as a sum and difference of sets of pairs with equal labels.
 
     The first matrix has sign 1.
     """
@@ -118,7 +118,7 @@ class PairSet:
     def all_pairs(
         cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all pairs that no mask excludes, with as many rows and columns as the tensors of `like`."""
+        """Build the set of all pairs that no mask excludes; the tensors in `like` have one entry per row and column."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
@@ -172,7 +172,7 @@ class PairSet:
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of pairs in each row, (N,) integers; as `LinearOperator` requires."""
+        """Return the number of pairs in each row as integers, (N,)."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:

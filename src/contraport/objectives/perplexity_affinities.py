@@ -81,7 +81,7 @@ def nearest_squared_distances(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def row_softmax_of_perplexity(squared_distances: Tensor, perplexity: float) -> Tensor:
-    """Return the softmax of each row of negative distances, scaled, by bisection, to the given perplexity.
+    """Return the softmax of negative distances in each row, at the temperature that gives the row the `perplexity`.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 

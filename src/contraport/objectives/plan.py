@@ -1,4 +1,4 @@
-"""Transport plans given by kernel and potentials, dense and rounded plans, and the result of solving a block."""
+"""Transport plans, stored as kernel and potentials or as a matrix, and the result of solving a block."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def scaled_negative_cost_kernel(self) -> LogKernel:
-        """Log-kernel whose entries are minus the cost divided by its `cost_unit`: T = -C / cost_unit."""
+        """Kernel of minus the costs in units of `cost_unit`, T_ij = -C_ij / cost_unit, without the link function."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -381,7 +381,9 @@ class DensePlan(Plan):
 @keep_deprecated_attributes(u="missing_row_mass", v="column_shares")
 @dataclass(frozen=True, eq=False)
 class RoundedPlan:
-    """Plan that meets both marginals up to rounding errors: P_ij = scaled_ij + missing_i * share_j, without gradient.
+    """Plan that meets both marginals up to rounding errors: another plan plus the missing mass; it has no gradient.
+
+    P_ij = scaled_ij + missing_row_mass_i * column_shares_j.
 
     Attributes:
         scaled: Plan of which no row or column has more than its target mass.
@@ -409,7 +411,7 @@ class RoundedPlan:
 
     @torch.no_grad()
     def row_cost(self) -> Tensor:
-        """Return the transport cost of each row, (N,), block by block of rows."""
+        """Return the transport cost of each row, (N,), with one block of rows of the plan in memory at a time."""
         return _row_costs_by_blocks(
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
@@ -445,7 +447,7 @@ class BlockResult:
 
 
 def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKernel) -> Tensor:
-    """Return the transport cost of each row, (N,), given a function that returns some rows of the plan, (k, M).
+    """Return the transport cost of each row, (N,), of a plan; `dense_rows` returns a slice of its rows, (k, M).
 
     The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
     threshold is large: below order 1 that grows as a power of the number of columns.
@@ -455,7 +457,7 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
 
 
 def generalized_kl(log_mass: Tensor, log_target: Tensor) -> Tensor:
-    """Return the generalized KL divergence of masses, sum m log(m / a) - sum m + sum a, from log m and log a."""
+    """Return the generalized KL divergence of masses m from targets a: sum m log(m / a) - sum m + sum a."""
     mass = log_mass.exp()
     present = mass > 0
     ratio = torch.where(present, log_mass, log_target) - log_target

@@ -265,7 +265,7 @@ def sinkhorn_divergence(
 
 
 def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
-    """Check masses of points and return their logarithms, (size,); None is equal masses 1 / size."""
+    """Return the logs of the masses of points, (size,), after a check; masses of None are 1 / size each."""
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()

@@ -114,7 +114,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Command line that resumes the training; a Python call if some options were Python objects.
+        """Command line that resumes the training, or a Python call if the training had options that are Python objects.
 
         It trusts the encoder code that the run itself was given.
         """
@@ -137,7 +137,7 @@ class Run:
         return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Read the settings of the training; `changes` replace some of them."""
+        """Return the settings of the training, with those in `changes` replaced."""
         config = self._get_cached_config()
         if config.settings is None:
             try:
@@ -461,7 +461,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _find_file_version(path: Path) -> tuple[int, int, int] | None:
-    """Return inode, modification time and size of a file, which change with its content; None if it does not exist.
+    """Return the inode, modification time and size of a file, by which a change is noticed; None for a missing file.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """

@@ -126,7 +126,7 @@ def _delete_paths(paths: Iterable[Path]) -> None:
 
 
 class RunFolder(Run):
-    """Run for internal use: paths of all its files, and methods that write them; users have a `Run`.
+    """Run folder as commands use it: a `Run` with the paths of all its files, and with methods that write them.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 
@@ -209,14 +209,14 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice for a message: how to resume the run, by its own command or by the command that it is a part of."""
+        """Advice in error messages on how to resume: by the run's own command, or by repeating the command above it."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
-        """Context manager that turns an `OSError` into a `UsageError`; its message has the command to resume."""
+        """Context manager: raise an `OSError` as a `UsageError`, with the command that resumes the run."""
 
         def remedy() -> str:
             if not self.last_checkpoint.exists():
@@ -255,7 +255,7 @@ class RunFolder(Run):
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
-        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
+        """Write the trained model and the number of epochs it was trained for; delete evaluations of an earlier model.
 
         `planned_epochs` is larger than `epochs` after early stopping; default: the same.
         """
@@ -303,7 +303,7 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the saved model is not that of the last epoch, else None."""
+        """Return a warning if the saved model is not of the last planned epoch or has no recorded epoch, else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
@@ -343,7 +343,7 @@ class RunFolder(Run):
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
     def partner_indices(self) -> np.ndarray:
-        """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
+        """Read the partner of each training item, ``(n,)``, in a run whose pairs were mismatched on purpose.
 
         The partner is the item itself if its pair is correct.
         """
@@ -358,7 +358,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
 
 
 def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each run folder; raise `UsageError` if there is none, or one is named twice."""
+    """Return the `RunFolder` of each path; raise `UsageError` if there are no paths, or two name the same folder."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)

@@ -28,18 +28,18 @@ DIMS_HELP = (
 
 
 def device_option() -> Any:
-    """Declare the option `device` of a command that uses an encoder: a field of a dataclass."""
+    """Return the dataclass field of the option `device`, for a command that uses an encoder."""
     return option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
 
 
 def training_device_option(**metadata: Any) -> Any:
-    """Declare the option `device` of a command that trains: a field of a dataclass."""
+    """Return the dataclass field of the option `device`, for a command that trains."""
     help = "Device to train on: auto (the fastest available), cpu, cuda or mps."
     return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
 
 
 def num_workers_option() -> Any:
-    """Declare the option `num_workers`: a field of a dataclass."""
+    """Return the dataclass field of the option `num_workers`."""
     return option(
         None,
         "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
@@ -50,12 +50,12 @@ def num_workers_option() -> Any:
 
 
 def seed_option() -> Any:
-    """Declare the option `seed`: a field of a dataclass."""
+    """Return the dataclass field of the option `seed`."""
     return option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))  # what torch's generators take
 
 
 def progress_option(help: str = "Show progress bars on a terminal.") -> Any:
-    """Declare the option `progress`: a field of a dataclass."""
+    """Return the dataclass field of the option `progress`."""
     return option(True, help, lifetime="call")
 
 

@@ -48,13 +48,13 @@ EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Ring backend on any device: each block that arrives is processed tile by tile."""
+    """Backend for blocks of embeddings that travel around the ring of processes, tile by tile on any device."""
 
     visit_passes_class = StreamedPairPasses
 
 
 class CudaRingPasses(RingPairPasses):
-    """Ring backend on CUDA devices: each block that arrives is processed by Triton kernels."""
+    """Backend for blocks of embeddings that travel around the ring of processes, by Triton kernels on CUDA devices."""
 
     visit_passes_class = CudaPairPasses
 
@@ -176,7 +176,7 @@ def current_exchange() -> ExchangeName:
 
 
 def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> BackendName:
-    """Return the name of the backend for a geometry: the one set by `backend`, else chosen by size and device.
+    """Return the backend that compares the pairs of a geometry: that set by `backend`, else one by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
@@ -208,7 +208,7 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
 
 
 def _choose_ring_backend_name(ring: RingLogKernel, geometry: Geometry) -> BackendName:
-    """Return the name of the backend for a geometry whose embeddings travel around a ring."""
+    """Return the name of the backend for pairs whose embeddings travel around the ring of processes."""
     forced, visit = _forced_backend.get(), replace(geometry, log_kernel=ring.own)
     supported = unsupported_reason(visit) is None
     message = f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}."
@@ -253,14 +253,14 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def communication_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype in which embeddings and gradients are gathered: bfloat16 if products use it, else unchanged."""
+    """Return the dtype in which embeddings are gathered: bfloat16 if they are multiplied in it, else their own."""
     precision = PRECISION_DTYPES[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype
 
 
 def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
-    """Return the backend, processes and precision for an operation with this number of half-steps and its gradient."""
+    """Return the backend, processes and precision of an operation and its gradient, by its number of half-steps."""
     name, ring = choose_backend_name(geometry, half_steps, passes), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph

@@ -47,7 +47,7 @@ VECTOR_BLOCK_ENTRIES = 1024
 
 
 class CudaPairPasses(PairPasses):
-    """Passes over all pairs by Triton kernels, in O((N + M) d) memory and a bounded workspace.
+    """Passes over all pairs by Triton kernels, in O((N + M) d) memory and a workspace of at most `MAX_WORKSPACE_BYTES`.
 
     With several processes each computes a range of the rows, and a range of the columns for sums over rows.
 
@@ -138,7 +138,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return the log-sums, or weighted sums, of all rows, (N,), of which each process computes its own range."""
+        """Return a log-sum or weighted sum of each row, (N,); each process computes a range of rows."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -150,7 +150,7 @@ class CudaPairPasses(PairPasses):
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Return the rows of all processes: the sum over processes, each of which has zeros outside its own rows."""
+        """Gather the rows of all processes: each fills its rows of a matrix of zeros, and these matrices are summed."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
@@ -180,7 +180,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """Arguments common to all Triton kernels: rows of this process, all columns, masks and the link function.
+    """Arguments common to all Triton kernels: embeddings, biases and mask labels of rows and columns; link function.
 
     Attributes:
         exception_mask_bits: Bit field; bit k is set if mask k has exception labels.
@@ -200,7 +200,7 @@ class _KernelInputs(NamedTuple):
 
     @property
     def T(self) -> _KernelInputs:
-        """Inputs of the same kernel with rows and columns exchanged, for sums over rows."""
+        """Arguments with rows and columns exchanged, by which a kernel that sums over columns sums over rows."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels
@@ -214,7 +214,9 @@ class _KernelInputs(NamedTuple):
 
 
 class _FactoredWeights(NamedTuple):
-    """Factored pair weights: W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j.
+    """Weights of the pairs in factors: exp(log K_ij) times a sum of terms, each a row vector times a column vector.
+
+    Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
     Attributes:
         row_exponents: Exponents A of the rows, (terms, N).
@@ -239,7 +241,7 @@ class _FactoredWeights(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms: with one exponential per term, and with one that all terms share.
+    """Pair weights that are sums of terms, in two forms: an exponential for each term, or one shared by all terms.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -263,7 +265,7 @@ class _WeightVariants(NamedTuple):
         )
 
     def iter_tensors_and_constants(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
-        """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
+        """Yield, for each kernel launch, the tensors of the pair weights and the compile-time constants.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
         """
@@ -296,9 +298,10 @@ def _row_log_sums_or_weighted_sums(
     row_exponents: Tensor | None = None,
     column_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the log-sum-exp of each row, log sum_j exp(S_ij + B_j), (N,); with column weights v, a weighted sum.
+    """Return the log-sum-exp of each row of the log-kernel, (N,); with `column_weights`, the weighted sum instead.
 
-    The weighted sum is sum_j exp(S_ij + A_i + B_j) v_j, for exponents A of the rows and B of the columns.
+    The log-sum-exp is log sum_j exp(S_ij + B_j), for the log-kernel S. The weighted sum is sum_j exp(S_ij + A_i + B_j)
+    v_j, for exponents A of the rows and B of the columns.
     """
     n, logarithm = len(inputs.x), column_weights is None
     blocks = _choose_device_launch_config("row_sums_kernel", inputs.x)
@@ -320,7 +323,7 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, y and the row and column biases: W y, W^T x and the sums of W, the pair weights.
+    """Return the gradients of x, y and their biases from pair weights W: W y, W^T x, and the row and column sums of W.
 
     Gradients that are not needed are uninitialized.
     """
@@ -358,7 +361,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the same as `_input_gradients`, with the pair weights of one block of rows in memory at a time."""
+    """Return the gradients of `_input_gradients`, holding the pair weights of one block of rows at a time in memory."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -413,7 +416,7 @@ def _launch_kernel(
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context that makes the device of a tensor the current one, as Triton launches there."""
+    """Return a context in which the device of a tensor is the current one, on which Triton launches kernels."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -476,7 +479,7 @@ def choose_launch_config(
 
 
 def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
-    """Return the launch configuration of a kernel on the device of the embeddings; small blocks in the interpreter."""
+    """Return the block sizes, warps and stages of a kernel on the device of x; blocks are small in the interpreter."""
     if not x.is_cuda:
         return _LaunchConfig(16, 16, num_warps=4, num_stages=1, BLOCK_D=16)
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
@@ -484,7 +487,7 @@ def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
 
 
 def _triton_input_precision(x: Tensor) -> str:
-    """Return the `input_precision` of `tl.dot`: "ieee", or "tf32", which half precision ignores."""
+    """Return the `input_precision` of `tl.dot`: "ieee" for exact single precision, else "tf32"."""
     single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "ieee" if single else "tf32"
 
@@ -521,7 +524,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
-    """Stack the labels, then the exception labels, of each mask: (2 masks, n), int64. Rows are side 0, columns 1."""
+    """Return the labels and exception labels of the rows (side 0) or columns (side 1) of masks, (2 masks, n) int64."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)

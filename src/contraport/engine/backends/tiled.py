@@ -49,7 +49,7 @@ _HAS_FAST_CPU_BFLOAT16 = any(
 
 
 class Tile(NamedTuple):
-    """Rectangle of pairs, with the values of the log-kernel on it.
+    """Tile of the matrix of pairs: ranges of rows and columns, with the log-kernel of their pairs.
 
     Attributes:
         rows: Range of rows of the tile.
@@ -83,12 +83,12 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if exponents without biases are bounded, so that `exp` needs no running maximum."""
+        """True if |log K| without the biases has a small enough bound that `exp` needs no running maximum."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
     def _label_ranges_by_mask(self) -> list[_TileLabelRanges | None]:
-        """Label ranges of each label mask, computed once for all passes; None for other masks."""
+        """For each mask, the ranges of the labels in each tile; None for masks not given by labels."""
         return [
             _TileLabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks
         ]
@@ -179,7 +179,7 @@ class StreamedPairPasses(PairPasses):
         return sums
 
     def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
-        """Compute a tile of log K, or of K if `exponential`, with masked pairs filled in."""
+        """Compute a tile of log K, or of K if `exponential`; masked pairs are minus infinity, or 0."""
         buffer = self._kernel_tile_buffer(rows, columns)
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
@@ -203,7 +203,7 @@ class StreamedPairPasses(PairPasses):
             yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
     def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of this process's tiles: every R-th tile of all, so that loads are equal.
+        """Yield the row and column ranges of the tiles of this process, which are dealt to all processes in turn.
 
         A symmetric problem has only the tiles on and above the diagonal.
         """
@@ -219,7 +219,7 @@ class StreamedPairPasses(PairPasses):
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
     def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
-        """Return E @ right, (N,), and left @ E, (M,), for E = e^S without biases; computed in one pass."""
+        """Return E @ right, (N,), and left @ E, (M,), where E is the kernel without biases, in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):
@@ -232,7 +232,7 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def _stable_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> list[Tensor | None]:
-        """Return the log-sums of rows and of columns, without biases; large exponents do not overflow."""
+        """Return the log-sum-exp of each row and column of the log-kernel without biases, by a running maximum."""
         n, m = self.geometry.shape
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
@@ -248,7 +248,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _group_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights of a group on a tile; in a symmetric problem, plus those of the transposed tile."""
+        """Return the weights of the pairs of a tile in a group of terms; for a symmetric geometry, W + W^T."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -273,7 +273,7 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group terms with similar exponents, as a tile needs one exponential per group; usually there is one group.
+        """Group the terms whose exponents are similar enough to share one exponential per tile; usually all are.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -325,7 +325,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if exponents without biases were bounded when the tiles were computed.
+        """True if `exp` of the stored tiles needs no running maximum, as decided when they were computed.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -347,7 +347,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the part of the storage that holds a tile of the kernel, or of T with `link_input`."""
+        """Return the part of the storage that holds a tile of the kernel, or of the argument of its link."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -370,7 +370,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether a CPU multiplies tiles in bfloat16: it is requested, and faster on this CPU."""
+    """Return whether tiles are multiplied in bfloat16 on a CPU: if `precision` requests it and this CPU gains by it."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
@@ -380,7 +380,7 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
 
 
 def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
-    """Return the largest number of entries that the tiles of one process have; sizes may be symbolic."""
+    """Return an upper bound on the number of entries in the tiles of one process; it may be a symbolic integer."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -400,7 +400,7 @@ class _TileLabelRanges:
         self.rows, self.columns = ([(int(part.amin()), int(part.amax())) for part in side] for side in blocks)
 
     def may_overlap(self, rows: slice, columns: slice) -> bool:
-        """Return whether a label may occur both in the rows and in the columns of a tile."""
+        """Return whether the label ranges of a tile's rows and columns overlap, so that a label may occur in both."""
         low, high = self.rows[rows.start // TILE_SHAPE[0]]
         ranges = self.columns[columns.start // TILE_SHAPE[0] : -(-columns.stop // TILE_SHAPE[0])]
         return any(low <= column_high and column_low <= high for column_low, column_high in ranges)
@@ -427,7 +427,9 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Weight terms that share one exponential: together exp(S + A + B) times a low-rank matrix U V^T, elementwise.
+    """Terms of pair weights with one exponential: exp(S + A + B) times the sum of k outer products, elementwise.
+
+    Here S is the log-kernel.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
@@ -443,7 +445,7 @@ class _TermGroup(NamedTuple):
 def _build_term_group(
     terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of k terms.
+    """Build a group of terms; the exponentials of their remaining exponents become their factors.
 
     Args:
         terms: the terms.
@@ -481,7 +483,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, then of the transposed tile if it stands for both."""
+    """Yield (rows, columns, values) of a tile, and then of the transposed tile if the tile stands for both."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T

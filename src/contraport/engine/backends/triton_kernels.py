@@ -36,7 +36,7 @@ def row_sums_kernel(
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of row sums over each split of the columns, (splits, n): weighted sums, or log-sums if LOGARITHM.
+    """Triton kernel of row sums, (splits, n), one for each split of the columns: log-sums if LOGARITHM, else weighted.
 
     The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
     weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
@@ -80,7 +80,7 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that computes W y, (splits, n, D), and the row sums of W, (splits, n), for D <= BLOCK_D."""
+    """Triton kernel of W y, (splits, n, D), and the row sums of the pair weights W, (splits, n); needs D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -157,7 +157,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the factors of a term to the exponents of the first term, if they are close enough.
+    """Triton kernel that rewrites a term of the weights with the exponents of the first term, if they are close.
 
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
@@ -189,7 +189,7 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return the exponents of a term minus those of the first term; infinity where both are infinite."""
+    """Return the exponents of a term minus those of the first term; infinity if their difference is undefined."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -197,7 +197,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if the flags of all terms are 1, so that all use the exponential of the first term; else 0."""
+    """Return 1 if every term can use the exponential of the first term, else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)
@@ -206,7 +206,7 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 
 @triton.jit
 def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return this program's row indices, the first BLOCK_D coordinate indices, and the block of embeddings there."""
+    """Return the rows of this program, the first BLOCK_D coordinates, and the block of embeddings at both."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, num_rows, D)
@@ -233,7 +233,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of <x_i, y_j>, to which the biases r_i + c_j are added if there is a link."""
+    """Return a tile of inner products <x_i, y_j>, plus the biases r_i + c_j if there is a link function."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)

@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Arguments of a constraint's call: marginals, directions and column weights of the plans to solve.
+    """Arguments of a constraint's call: the marginals of the plan, its directions and weights of its columns.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
@@ -46,7 +46,7 @@ DEFAULT_PLAN_REQUEST = PlanRequest()
 
 
 class Constraint(Component, ABC):
-    """Base class of constraints: sets of allowed plans, of total mass 1 unless documented otherwise.
+    """Base class of constraints: each is a set of allowed plans, of total mass 1 except where its class says otherwise.
 
     Attributes:
         differentiable: Whether the plan is differentiable with respect to the embeddings.

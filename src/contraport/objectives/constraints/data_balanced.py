@@ -60,7 +60,7 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return [plan] or [plan, plan.T], with rows scaled to the shares that they would have in the whole data."""
+        """Return the plan, and with `bidirectional` its transpose; rows have their mass in the plan of all data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
@@ -82,7 +82,7 @@ class DataBalanced(ItemAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return where the flattened buffer has the average of each row (side 0), (N,), or column (side 1), (M,)."""
+        """Return the index of each row (side 0) or column (side 1) in the flattened buffer of averages."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
@@ -94,7 +94,7 @@ class DataBalanced(ItemAverages, Constraint):
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
     def _count_rows_or_columns_seen(self, indices: Tensor, side: int) -> Tensor:
-        """Count the rows (side 0) or columns (side 1) seen so far, each once, with those of the batch, at `indices`."""
+        """Return the number of different rows (side 0) or columns (side 1) seen so far, this batch included."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[indices] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
@@ -102,7 +102,7 @@ class DataBalanced(ItemAverages, Constraint):
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
     ) -> Tensor:
-        """Estimate for each row log mean_j K_ij e^g_j over all columns of the data, (N,), from those of the batch."""
+        """Estimate the log mean of K_ij e^g_j over all columns j of the data, for each row, (N,), from this batch."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)

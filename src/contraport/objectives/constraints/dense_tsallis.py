@@ -32,7 +32,7 @@ class DenseTsallisPlan(DensePlan):
         return self.kernel_geometry
 
     def regularizer_conjugate(self) -> Tensor:
-        """Return the conjugate of the quadratic regularizer, a scalar tensor: max <theta, P> - |P|^2 / 2 over plans P.
+        """Return the conjugate of the quadratic regularizer, a scalar tensor: max <logits, P> - |P|^2 / 2 over plans P.
 
         theta are the logits. The gradient in them is the plan, which is therefore held fixed.
         """
@@ -92,7 +92,7 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _TsallisDualProblem:
-    """Dual problem of Tsallis transport, in units of the temperature; column masses of None are not constrained."""
+    """Dual problem of Tsallis transport, in units of the temperature; column masses may be free (None)."""
 
     logits: Tensor
     order: float
@@ -100,7 +100,7 @@ class _TsallisDualProblem:
     column_masses: Tensor | None
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient in f and, after it, in g as one vector: the required masses minus those of the plan."""
+        """Return the gradients in f and g, concatenated: the required row and column masses minus those of the plan."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
@@ -114,7 +114,7 @@ class _TsallisDualProblem:
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
     def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
+        """Return the Newton steps of f and g for a residual; without a `ridge`, by the pseudoinverse of the Hessian."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)

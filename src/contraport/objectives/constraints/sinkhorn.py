@@ -54,7 +54,7 @@ NO_RELAXATION = MarginalRelaxation()
 
 
 class _SinkhornProblem(NamedTuple):
-    """Sinkhorn problem of one direction: pairs, requested marginals, log masses and reference measure."""
+    """Sinkhorn problem in one direction: its pairs, its target marginals and the reference measure of its entropy."""
 
     geometry: Geometry
     marginals: LogMarginals | None
@@ -172,7 +172,7 @@ class SinkhornConstraint(Constraint):
     def _log_reference_factors(
         self, log_masses: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
-        """Return logs r, (N,), and c, (M,), of the entropy's reference measure, exp(r_i + c_j); None if both are zero.
+        """Return log r, (N,), and log c, (M,), of the reference measure r_i c_j of the entropy; None if all are 0.
 
         The potentials start from r and c, and relaxation is measured from them.
         """
@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Stack the relaxations of half-steps into a `Relaxation` with an entry per half-step and direction."""
+    """Build the `Relaxation` of all half-steps, given the relaxation of each half-step; equal for all directions."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -238,7 +238,7 @@ def _build_plan(
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps of one or two directions; with two, the directions alternate.
+    """Build the list of half-steps of one plan, or of the plans of two directions, with alternating directions.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
@@ -377,7 +377,7 @@ class Unbalanced(AlternatingConstraint):
             check_positive("relaxation", value, allow_infinity=True)
 
     def _relaxation_by_axis(self) -> dict[Axis, float]:
-        """Return the price of a deviation from the marginal, in units of the cost, for rows and for columns."""
+        """Return the value of `relaxation`, the price of a deviation from the marginals, for rows and for columns."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}

@@ -59,7 +59,7 @@ class TsallisPlan(Plan):
         return self.problem.has_potential_per_row
 
     def regularizer_conjugate(self) -> Tensor:
-        """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
+        """Return the convex conjugate of the quadratic regularizer, (N,), or a scalar if all rows share one potential.
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
@@ -70,7 +70,7 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True, eq=False)
 class TsallisProblem(HostLoop):
-    """Root finding for a Tsallis plan: potentials at which the masses of each row, or of all pairs, add up to 1.
+    """Newton's method for a Tsallis plan: finds potentials by which each row, or all pairs together, have mass 1.
 
     A pair with the logit theta has the mass [(order - 1) (theta - t)]_+^p with the threshold t and p = 1/(order -
     1), the Tsallis q-exponential. It is computed as level^p [1 + (theta - v) / (p level)]_+^p. The potential v = t
@@ -102,7 +102,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def factored_out_base(self) -> float:
-        """Constant base that is factored out of the power for precision: `level` in the formula of the class.
+        """Constant that is factored out of the power for precision, called `level` in the docstring of the class.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
@@ -114,13 +114,13 @@ class TsallisProblem(HostLoop):
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent, without level^exponent."""
+        """Build the geometry of the kernel [1 + (logit - potential) / (p level)]_+^exponent, see the class."""
         link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,)."""
+        """Return the log of the sum over each row, (N,), of [(order - 1) (logit - threshold)]_+^exponent."""
         log_factor = exponent * math.log(self.factored_out_base)
         return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
 
@@ -141,7 +141,7 @@ class TsallisProblem(HostLoop):
         return step, log_total
 
     def run(self) -> list[Tensor]:
-        """Return the potential of each row, (N,), and a mask of the rows without compared pairs, (N,), whose is 0."""
+        """Return the potential of each row, (N,), and a mask of rows without compared pairs; their potential is 0."""
         potential = self._lower_bounds()
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
@@ -258,7 +258,7 @@ class Tsallis(Constraint):
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
-        """Solve for the plan from rows to columns. The mass of each row is fixed; for ``"simplex"``, only the total."""
+        """Return the plan from rows to columns, with a fixed mass of each row, or of all pairs for ``"simplex"``."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))

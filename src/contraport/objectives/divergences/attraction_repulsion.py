@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of the positives by the log-kernel: minus the log of the kernel's sum over an item's view pairs.
+    """Attraction of the positives by the log-kernel: minus the log of the kernel summed over an item's view pairs.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
@@ -306,7 +306,7 @@ class MeanSquaredCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class VarianceHinge(KernelDivergence):
-    """Variance hinge of VICReg: target-weighted sum of max(0, 1 - sqrt(variance + epsilon)), with variance = -cost.
+    """Variance hinge of VICReg: mean over coordinates of max(0, 1 - sqrt(variance + epsilon)).
 
     It penalizes standard deviations below 1. For `WithinView` over `CoordinatePairs` with the cost ``"dot"``: minus the
     cost of a coordinate is its variance.
@@ -400,7 +400,7 @@ class ContrastiveEnergy(Divergence):
         return self._energy_per_row(result).masked_fill(empty, 0)
 
     def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return for each row the cost of the target minus that of the plan, (N,); `phi_of_sum` weights the rows."""
+        """Return the cost of the target plan minus that of the solved plan for each row, (N,), weighted if needed."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.attracts_by_row_mass:

@@ -1,4 +1,4 @@
-"""Base class of divergences and penalties: functions of the target plan and the solved plan of a block.
+"""Base class of divergences and penalties: functions that compare the target plan with the solved plan.
 
 They read both plans through sums over rows, and never an (N, M) matrix. A divergence that is a sum over rows returns
 one value per row: the objective weights the rows, leaves out those without target mass, and sums.
@@ -57,7 +57,7 @@ class KernelDivergence(Divergence):
 
 
 def check_has_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if there are no negatives: a single item, and no additional negatives."""
+    """Raise `UsageError` if no row has negatives, as there is one item and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "
@@ -70,7 +70,7 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
 
 
 def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Return the value of each row, (N,), times its target mass; 0 for rows without compared pairs."""
+    """Return `values`, one per row, times the target mass of their rows; 0 for rows without compared pairs."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 

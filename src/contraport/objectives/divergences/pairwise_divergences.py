@@ -75,7 +75,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss of the sum itself, phi(sum_j psi(d_i^2 - d_ij^2)): psi may be negative, unlike in `Pairwise`.
+    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)), which unlike `Pairwise` takes a psi with negative values.
 
     Args:
         phi_of_sum: pointwise function phi of the sum.
@@ -126,7 +126,7 @@ def _log_psi_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -
 
 
 def _log_sum_plus_epsilon(log_sum: Tensor, *, epsilon: float) -> Tensor:
-    """Return log(epsilon + exp(log_sum))."""
+    """Return log(epsilon + exp(log_sum)) without overflow."""
     return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
@@ -136,7 +136,7 @@ def _squared_relu(t: Tensor) -> Tensor:
 
 
 def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
-    """Return the logistic function of slope * t."""
+    """Return the sigmoid of slope * t."""
     return torch.sigmoid(slope * t)
 
 

@@ -118,10 +118,11 @@ class SquaredL2(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class Rince(Divergence):
-    """Robust InfoNCE divergence (RINCE), mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
+    """Robust InfoNCE (RINCE): interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1). It can be negative.
 
-    If the marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1 is
-    symmetric in positives and negatives, and robust to wrong positives.
+    The value is mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q], with P_i+ the mass on the positives of row i. If the
+    marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1 is symmetric in
+    positives and negatives, and robust to wrong positives.
 
     Args:
         q: in (0, 1].

@@ -143,7 +143,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the log of the moving average of each row's item, times the row's target mass, (N,).
+        """Return, for each row, (N,), its target mass times the log of the moving average of its item.
 
         In training mode the averages are updated first.
         """

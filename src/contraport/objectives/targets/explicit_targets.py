@@ -64,7 +64,7 @@ class PairList(Target):
 
     @property
     def _index_pairs(self) -> Tensor:
-        """Row of the first and of the second view of each pair, (k, 2) integers."""
+        """Row indices of each positive pair, (k, 2) integers: its row in the first view and in the second."""
         return to_numeric_tensor("target", self.pairs).long()
 
     @property
@@ -273,7 +273,7 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
-    """Raise `UsageError` if a target has mass on pairs that the layout excludes, where masks are True."""
+    """Raise `UsageError` if any mask is True somewhere: the target then has mass on pairs that the layout excludes."""
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

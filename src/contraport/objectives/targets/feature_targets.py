@@ -139,12 +139,12 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
 
 
 def _gather_views(features: Features) -> tuple[Tensor, ...]:
-    """Return the features of the items of all processes: one tensor per view, or a single one for all views."""
+    """Gather the features of the items of all processes: one tensor for each view, or one for all views."""
     return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
 
 def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, one tensor if both are the same.
+    """Return the features of the rows and of the columns of a block, given those of each view or of all views.
 
     Raises:
         UsageError: a view has not one finite row per item, or views are missing.
@@ -208,7 +208,7 @@ class KernelTargetPlan(TargetPlan):
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_row_blocks(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a function to blocks of rows of the dense plan, a few rows at a time."""
+        """Apply a function to one block of rows of the dense plan at a time, and concatenate its results."""
 
         def evaluate(rows: slice) -> Tensor:
             log_kernel = self.geometry.take_rows(rows).dense()

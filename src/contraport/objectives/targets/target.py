@@ -74,7 +74,7 @@ class TargetPlan(ABC):
         """Return the plan with a number of additional columns that have no mass."""
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,); masked pairs count."""
+        """Return sum_j p_ij log K_ij for each row, (N,); the sum includes masked pairs."""
         return log_kernel.row_inner_products(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
@@ -132,18 +132,18 @@ class Target(Component, ABC):
 
     @property
     def compared_form(self) -> str:
-        """Text that must be the same on all processes of a call."""
+        """Text in which the target must be equal on all processes of a call."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
         """Raise `UsageError` if the target does not fit the items of this process, before anything is gathered."""
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the target for the items of all processes, gathered if it refers to items by position."""
+        """Return the target for the items of all processes; by default the target itself."""
         return self
 
     def with_gathered_rows(self) -> Target:
-        """Return the target with the rows of all processes; its columns, such as prototypes, must be shared.
+        """Return the target with the rows of all processes concatenated; all processes must have the same columns.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -263,7 +263,9 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan with a constant level per set of pairs: p_ij = r_i sum_k level_k [(i, j) in set k].
+    """Target plan with one value (level) in each of several sets of pairs, times a factor for each row.
+
+    The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 
     Attributes:
         level_sets: Disjoint sets of pairs, at least one, each with its level, the positive value of the plan there.
@@ -282,7 +284,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
-        """Return for each row the sum of y over the sets of pairs, each set weighted by its level."""
+        """Return the product of the plan and y without the factors of the rows."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0])
 
