@@ -138,7 +138,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Return all arrays of an `.npz` file by name. Nothing is unpickled, and a damaged file is closed too.
+    """Return all arrays of an `.npz` file by name, without unpickling; the file is closed even if it is damaged.
 
     NumPy leaves a damaged archive open if it opens the file itself.
 
@@ -250,7 +250,7 @@ def checksum_path(path: Path) -> Path:
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write the checksum file of a file, with `name` in it if the file has yet to be renamed to `name`."""
+    """Write the checksum file of a file, with its present name or the `name` that it will get."""
     checksum = checksum_path(path)
     checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
     _flush_to_disk(checksum)
@@ -293,7 +293,7 @@ def _escape_formula(value: object) -> object:
 
 
 def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
-    """Reserve disk space for a range of bytes of a file, by writing zeros if the file system has no other way."""
+    """Reserve disk space for a range of bytes of a file; where the file system cannot, write zeros."""
     if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)

@@ -76,7 +76,7 @@ Rows = Tensor | ComputedRows
 
 
 def select_rows(values: Rows, rows: Tensor) -> Rows:
-    """Return the submatrix of the rows with given indices; the rows of `ComputedRows` are still computed when read."""
+    """Return the submatrix of the rows with given indices; `ComputedRows` compute them when they are read."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
@@ -254,7 +254,7 @@ class CellSearch:
         return torch.cat([self._count_rows_before_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_before_cells(self, queries: Tensor) -> Tensor:
-        """Return ``(q, cells)`` counts: for a query and a cell, the number of rows in cells nearer to the query."""
+        """Return, for each query and cell, ``(q, cells)``, the number of rows in the cells nearer than this cell."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

@@ -34,7 +34,7 @@ DOMAINS_BY_SHIFT = {
 
 
 class AugmentSpec(NamedTuple):
-    """Parsed option `augment`: name of an augmentation and its strength; the strength None is the default strength."""
+    """Parsed option `augment`: name of an augmentation, and its strength or None for the default strength."""
 
     name: str
     strength: float | None = None

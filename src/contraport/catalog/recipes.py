@@ -27,7 +27,7 @@ class Recipe(NamedTuple):
 
 
 def _build_objective_recipe(name: str, **settings: Any) -> Recipe:
-    """Build the recipe of an objective with other settings; it has the summary and the citation of the objective."""
+    """Build the recipe of an objective with given settings; summary and citation are those of the objective."""
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 

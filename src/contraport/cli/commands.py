@@ -173,7 +173,7 @@ def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
 
 
 class _PrintOnceHandler(logging.Handler):
-    """Log handler that prints each line once to standard error, unless the program has a log handler of its own."""
+    """Log handler that prints each line once to standard error, unless the package's logger has another handler."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -211,7 +211,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether a command line needs the full parser, as it has flags or lacks values of required options."""
+    """Return whether a command line needs the full parser: it has flags, or a wrong number of positional values."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):

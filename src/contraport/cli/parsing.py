@@ -126,7 +126,7 @@ class _Parser(ArgumentParser):
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        """Parse YAML text; renames deprecated options, and makes a list of a single value for a list option.
+        """Parse YAML text; deprecated option names are replaced, and a single value for a list option becomes a list.
 
         Overrides a method of jsonargparse.
         """

@@ -194,7 +194,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """Autograd function that sums over processes and returns this process's rows; the backward pass is `_Gather`."""
+    """Autograd function that returns this process's rows of a sum over processes; the backward pass is `_Gather`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -291,7 +291,7 @@ def is_main_process() -> bool:
 
 @contextmanager
 def stop_all_on_error() -> Iterator[None]:
-    """Context manager: end all processes if an exception occurs in any; only the lowest rank with one raises it.
+    """Context manager: end all processes if any raises an exception; only the lowest failed rank raises its own.
 
     The block may take one process long, such as the main process that decodes images for all: the others wait up to a
     day.

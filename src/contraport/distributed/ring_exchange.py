@@ -12,7 +12,7 @@ from contraport.distributed.processes import Processes
 
 
 class RingExchange:
-    """Exchange around a ring of processes: each process gets its own block first, then those of the next ranks in turn.
+    """Ring exchange of blocks: each process gets its own block first, then those of the next ranks in turn.
 
     A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
     The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def block_gradient(self) -> Tensor:
-        """Gradient of the current block, to which callers add; after the last block, that of this process's own.
+        """Gradient of the current block, to which callers add; after the last block, that of this process's block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """

@@ -82,7 +82,7 @@ class Operation(ABC):
     @property
     @abstractmethod
     def output_and_differentiable_counts(self) -> tuple[int, int]:
-        """Number of outputs, and number of those that are differentiable; the differentiable outputs come first."""
+        """Counts of all outputs and of the differentiable outputs, which come first."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:

@@ -165,7 +165,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration, with the gradients of the loss there; fields are (of rows, of columns)."""
+    """Fixed point of the Sinkhorn iteration and the gradients of the loss there, in pairs for rows and columns."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -183,7 +183,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Solve the linear system of the module docstring as a dense matrix; return its row and column unknowns u and v."""
+    """Return the row and column unknowns, (N,) and (M,), of the adjoint system, solved as a dense matrix."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
@@ -201,7 +201,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether both marginals are met exactly: a potential then follows its log marginal with slope 1."""
+    """Return whether both marginals are met exactly: the derivatives of the potentials in them are all 1."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 

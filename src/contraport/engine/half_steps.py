@@ -382,7 +382,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _input_potential_or_zeros(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
-        """Return the potential of the other axis from which a half-step starts; zeros if it starts from none."""
+        """Return the potential of the other axis that a half-step takes as input; zeros if it takes none."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -205,7 +205,7 @@ class Kernel(nn.Module, ABC):
     def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Build the log-kernel T = -cost / cost_unit; the cost is computed from a matrix of similarities, (N, M)."""
+        """Build the log-kernel -cost / cost_unit, without link, from a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
         matrix = (factor * similarities - offset) / cost_unit
@@ -223,7 +223,7 @@ class Kernel(nn.Module, ABC):
     def _build_log_kernel_without_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the log-kernel T = -cost / cost_unit between x and y, to which no link function is applied yet."""
+        """Build the log-kernel -cost / cost_unit between x and y, without a link function."""
         if not isinstance(self.cost, str):
             scale = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, scale=scale)

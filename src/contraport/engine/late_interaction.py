@@ -184,12 +184,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the term of each vector of the row set in the dual objective, from its potentials f."""
+        """Return the term of each vector of the row set in the dual objective, from the potentials f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the term of each vector of the column set in the dual objective, from its potentials g.
+        """Return the term of each vector of the column set in the dual objective, from the potentials g.
 
         It holds after a last half-step on the rows.
         """

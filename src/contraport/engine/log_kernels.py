@@ -89,7 +89,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Positions of the column inputs in `inputs`; the input before each is the same input of the rows."""
+        """Indices of the inputs of the columns in `inputs`; the corresponding input of the rows precedes each."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
@@ -150,7 +150,7 @@ class LogKernel(ABC):
         return checkpoint_row_blocks(inner, self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        """Return the row and column biases, (N,) and (M,), that are added to log K outside the link; else zeros."""
+        """Return the row and column biases, (N,) and (M,), that are added outside the link; zeros if there are none."""
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 
@@ -176,7 +176,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K and the argument T of its link on a tile, without the biases of `biases_outside_link`.
+        """Return log K and the argument T of its link on a tile, without biases that are added outside the link.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """

@@ -97,7 +97,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return one vector per term, in one pass: its sums over rows if its factors are of rows, else over columns.
+        """Return for each term the sums of its weights over the axis of its factor, rows or columns, in one pass.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.

@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def owner_range_to_rows(self, part: slice) -> Indices:
-        """Return the row indices of a slice of a vector in owner order, the order that `to_owner_order` returns."""
+        """Return the indices of a slice of the rows, when these are ordered by the process that owns them."""
         return part if self.order is None else self.order[part]
 
 
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a `RingVisit` for each block of columns; with `half_ring`, only one of the pairs (i, j) and (j, i)."""
+        """Yield a `RingVisit` for each block of columns; with `half_ring`, only one of (i, j) and (j, i) is visited."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
@@ -376,7 +376,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit of a block of columns, with the passes over its pairs under its part of the masks.
+        """Yield each visit of a block of columns, with the passes over its pairs, to which the masks apply.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """

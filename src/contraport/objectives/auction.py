@@ -104,7 +104,7 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_column_shortlists(self, rows: np.ndarray) -> None:
-        """List again, for each given row, the columns of largest profit, and the largest profit of all others."""
+        """Update the list of the most profitable columns of each given row, and the largest profit of all others."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(MAX_ROWS_IN_MEMORY, len(rows), MAX_ROWS_IN_MEMORY)):
             values = self.values(torch.from_numpy(part))

@@ -110,7 +110,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zeros to one t, at least `min_size`; single vectors, (n, d), stay."""
+    """Pad sets of vectors, (..., t, d), with zeros to one t >= `min_size`; single vectors, (n, d), do not change."""
     if sets[0].ndim == 2:
         return tuple(sets)
     size = max(min_size, *(z.shape[-2] for z in sets))
@@ -301,7 +301,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are valid: unless the mask `good` is True everywhere.
+    """Raise `UsageError` unless every value is valid, as given by the mask `good`.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """

@@ -274,7 +274,7 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
-        """Return a matrix restricted to present views: drop absent rows and columns unless it has none.
+        """Return a matrix without the rows and columns of absent views; one that has none is returned unchanged.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.
@@ -390,7 +390,7 @@ class Layout(Component, ABC):
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Arrange values of the items, (n, k) per view, as rows and columns of blocks, in the way of the embeddings."""
+        """Arrange values of the items, (n, k) per view, in the rows and columns of blocks, as embeddings are."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

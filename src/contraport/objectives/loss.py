@@ -124,7 +124,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=`` for a target; the target None is that of the loss."""
+        """Return whether a call needs ``features=`` for a target, by default the target of the loss."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:

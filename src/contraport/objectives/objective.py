@@ -171,10 +171,11 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the InfoNCE lower bound on mutual information, log k minus `value`, where `value` is the last loss.
+        """Return the lower bound on mutual information that the value of the last call, an InfoNCE loss, implies.
 
-        k is the number of candidates among which an item's other view was classified, itself included; if the value
-        sums over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
+        The bound is log k minus the value. k is the number of candidates among which an item's other view was
+        classified, itself included; if the value sums over pairs of views, the bound is that of their mean. It is in
+        nats, and at most log k.
 
         Returns:
             The bound; None if the value is not an InfoNCE (see `is_info_nce`), or the call had weights, a target or a
@@ -313,7 +314,7 @@ class Objective(Loss):
         return results
 
     def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
-        """Return the log marginals of a block's rows and columns if the item weights of the call are the marginals.
+        """Return the log marginals of the rows and columns of a block, which are in proportion to the item weights.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.

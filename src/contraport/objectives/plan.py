@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def scaled_negative_cost_kernel(self) -> LogKernel:
-        """Kernel of minus the costs in units of `cost_unit`, T_ij = -C_ij / cost_unit, without the link function."""
+        """Log-kernel without its link function: minus the cost in units of `cost_unit`, T_ij = -C_ij / cost_unit."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice in error messages on how to resume: by the run's own command, or by repeating the command above it."""
+        """Advice in error messages on how to resume: the run's own command, or to repeat its `parent_command`."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
@@ -303,7 +303,7 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the saved model is not of the last planned epoch or has no recorded epoch, else None."""
+        """Return a warning if the saved model is from before the last planned epoch or of unknown epoch, else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."

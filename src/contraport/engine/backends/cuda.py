@@ -138,7 +138,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a log-sum or weighted sum of each row, (N,); each process computes a range of rows."""
+        """Return a log-sum or weighted sum of each row, (N,); each process computes some rows, and all are gathered."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -180,7 +180,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """Arguments common to all Triton kernels: embeddings, biases and mask labels of rows and columns; link function.
+    """Arguments common to all Triton kernels: embeddings, biases and labels of rows and columns, and the link function.
 
     Attributes:
         exception_mask_bits: Bit field; bit k is set if mask k has exception labels.
@@ -361,7 +361,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of `_input_gradients`, holding the pair weights of one block of rows at a time in memory."""
+    """Return the gradients of x, y and their biases, with the pair weights of one block of rows in memory at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.

@@ -248,7 +248,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _group_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the weights of the pairs of a tile in a group of terms; for a symmetric geometry, W + W^T."""
+        """Return the pair weights W of a group of terms on a tile; for a symmetric geometry, W + W^T."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -445,7 +445,7 @@ class _TermGroup(NamedTuple):
 def _build_term_group(
     terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of terms; the exponentials of their remaining exponents become their factors.
+    """Build a group of k terms; its factors include the exponentials of exponents that the terms do not share.
 
     Args:
         terms: the terms.
@@ -483,7 +483,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, and then of the transposed tile if the tile stands for both."""
+    """Yield (rows, columns, values) of a tile, then of its transpose if `tile.stands_for_transpose`."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T

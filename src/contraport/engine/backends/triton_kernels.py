@@ -157,7 +157,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rewrites a term of the weights with the exponents of the first term, if they are close.
+    """Triton kernel that rewrites a term of the weights with the exponents of the first term, if both are close.
 
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.

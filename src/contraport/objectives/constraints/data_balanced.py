@@ -60,7 +60,7 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the plan, and with `bidirectional` its transpose; rows have their mass in the plan of all data."""
+        """Return the plan, and with `bidirectional` its transpose; each row has its share of the plan of all data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")

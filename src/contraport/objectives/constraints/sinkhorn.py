@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Build the `Relaxation` of all half-steps, given the relaxation of each half-step; equal for all directions."""
+    """Build the `Relaxation` of all half-steps from those of the single half-steps, repeated for each direction."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):

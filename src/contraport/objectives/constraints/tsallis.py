@@ -102,7 +102,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def factored_out_base(self) -> float:
-        """Constant that is factored out of the power for precision, called `level` in the docstring of the class.
+        """Constant base, `level`, that is factored out of the powers in a plan for precision.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
@@ -114,7 +114,7 @@ class TsallisProblem(HostLoop):
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of the kernel [1 + (logit - potential) / (p level)]_+^exponent, see the class."""
+        """Build the geometry of the kernel [(order - 1) (logit - threshold)]_+^exponent, up to a constant factor."""
         link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)

@@ -400,7 +400,7 @@ class ContrastiveEnergy(Divergence):
         return self._energy_per_row(result).masked_fill(empty, 0)
 
     def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return the cost of the target plan minus that of the solved plan for each row, (N,), weighted if needed."""
+        """Return per row, (N,), the target plan's cost minus the solved plan's, weighted if `phi_of_sum` is set."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.attracts_by_row_mass:

@@ -132,7 +132,7 @@ class Target(Component, ABC):
 
     @property
     def compared_form(self) -> str:
-        """Text in which the target must be equal on all processes of a call."""
+        """Text that describes the target and must be equal on all processes of a call."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
