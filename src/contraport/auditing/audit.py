@@ -144,7 +144,7 @@ def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
 
 
 def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views without saving the result; `folder` gets what a stopped audit resumes from."""
+    """Return the audit of two-view data; intermediate results go to `folder`, so that a stopped audit can resume."""
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
@@ -242,7 +242,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of the training runs of an audit, by name; there is no augmentation."""
+    """Return the options of an audit's training runs, by name; they switch augmentation off."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
@@ -251,7 +251,7 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 @contextmanager
 def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Context manager: lock the output folder, record the options in it and yield it; a temporary one without `out`.
+    """Context manager: yield the locked output folder, with the options recorded in it; without `out`, a temporary one.
 
     The record is removed if nothing else was written, as there is no audit to resume.
     """

@@ -109,11 +109,11 @@ class CrossFitScores:
             raise UsageError(message, kind="corrupt") from error
 
     def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
-        """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` has the indices of round and repeat."""
+        """Return whether all `pairs` have scores; `repeat` holds the index of a round and of a repeat in that round."""
         return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
 
     def store_fold_scores(self, repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor) -> None:
-        """Store the scores of the pairs of a fold, ``(m,)``, and of their mismatches; save the file."""
+        """Store the scores of a fold's pairs and of one known mismatch per pair, ``(m,)`` each, and save the file."""
         self.scores_by_round[repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):

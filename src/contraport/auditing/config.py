@@ -179,7 +179,7 @@ class AuditOptions(BaseOptions):
 
     @property
     def requested_export_forms(self) -> tuple[str, ...]:
-        """Forms in which cleaned data are exported: those of drop, repair and weigh that are requested."""
+        """Requested forms of the cleaned data: any of "drop", "repair" and "weigh"."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 
 

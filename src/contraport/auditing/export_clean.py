@@ -163,7 +163,7 @@ def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str,
 
 
 def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> dict[str, np.ndarray]:
-    """Apply row edits to the training arrays of a dictionary; a repair replaces rows of the array named `view`."""
+    """Return arrays with the edits applied to the training arrays; repairs replace rows of the array named `view`."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
     edited[view] = edited[view][edits.partner_rows]

@@ -65,7 +65,7 @@ class ViewAudit:
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
-        """Combine the audits of all pairs of views of a dataset; keys are the names of the two views."""
+        """Combine the audits of all pairs of views; `pair_audits` is keyed by the names of the two views."""
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
@@ -118,7 +118,7 @@ class ViewAudit:
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path, *, data: Any = None) -> Path:
-        """Write the data to `dropped.npz` with flagged views set to NaN, which a training run skips; return the path.
+        """Write the data to `dropped.npz`, with flagged views set to NaN (skipped in training), and return its path.
 
         Args:
             dataset: the items.

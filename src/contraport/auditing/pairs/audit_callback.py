@@ -101,7 +101,7 @@ State = TypeVar("State", bound="PairAuditState | ViewAuditState")
 
 
 class SelectingAuditCallback(Callback, ABC, Generic[State]):
-    """Base class of training callbacks that score between epochs and select the positions to train on next.
+    """Base class of online audits: training callbacks that score the data between epochs and drop suspected mismatches.
 
     Attributes:
         last_state: state after the most recent scoring; None before the first.
@@ -175,7 +175,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
 
     @property
     def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Row of each item in its source, and its key if it has one, by which scores are joined with the source."""
+        """Arrays that identify the items in their source: `rows`, and `keys` if the items have keys."""
         keys = self._dataset.keys
         return {"rows": self._dataset.rows.numpy()} | ({} if keys is None else {"keys": np.array(keys, dtype=np.str_)})
 
@@ -186,7 +186,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
-        """Draw another wrong partner for each decoy, ``(d,)``, or the item itself if there is none.
+        """Draw a new wrong partner, ``(d,)``, for each item with a known mismatch; the item itself if there is none.
 
         These pairs are mismatches that were not trained on.
         """
@@ -222,7 +222,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
-        """Paired features of the raw vectors; nearest items and ranks are computed once for all scorings."""
+        """Paired features of the raw vectors of the data, kept so that neighbors and ranks are computed only once."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:

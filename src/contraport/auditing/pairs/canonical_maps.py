@@ -46,7 +46,7 @@ class CanonicalMaps(NamedTuple):
 
 
 def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMaps:
-    """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
+    """Fit the canonical maps of each fold to the pairs of the other folds; only pairs in `pool`, ``(m,)``, are used.
 
     With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
     correlations as its singular values. Features wider than `MAX_FITTED_WIDTH` are restricted to that many directions
@@ -93,13 +93,13 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
 
 
 def _mean_of_rows(values: Rows, blocks: Sequence[Tensor]) -> Tensor:
-    """Return the mean of the rows at the positions in blocks, ``(F,)``."""
+    """Return the mean row of `values`, ``(F,)``, over the row indices in all `blocks`."""
     total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in blocks), torch.tensor(0.0))
     return (total / sum(map(len, blocks))).float()
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
-    """Describe how wide features are reduced before canonical maps are fitted to them; None if they are not."""
+    """Return a note if features are projected to fewer directions before canonical maps are fitted, otherwise None."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_FITTED_WIDTH:
         return None
@@ -109,7 +109,7 @@ def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
 
 
 def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return orthonormal directions of largest variance, ``(F, MAX_FITTED_WIDTH)``, of the rows `pool`, ``(m,)``.
+    """Return the directions of largest variance of the rows in `pool`, orthonormal, ``(F, MAX_FITTED_WIDTH)``.
 
     None if the rows are not wider than `MAX_FITTED_WIDTH`. The directions are approximate, by randomized subspace
     iteration, but contain all variance of a low rank.

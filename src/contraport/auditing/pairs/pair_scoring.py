@@ -55,7 +55,7 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors") -> Tensor:
-    """Score pairs by a statistic, ``(p,)``; higher scores mean better matches.
+    """Return the scores of `p` pairs, ``(p,)``, by a statistic; a higher score is a better match.
 
     The statistic is a name in `STATISTICS`; default pairs: each item with itself.
 
@@ -145,7 +145,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Similarity of each member to the partners of the other member's neighbors, averaged over both members."""
+    """Similarity of the second view to the second views of the first view's neighbors, and the reverse, averaged."""
     (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
@@ -153,7 +153,7 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_mean_similarity(values: Rows, items: Tensor, others: Tensor) -> Tensor:
-    """Return the mean similarity of each item, ``(p,)``, to its row of `others`, ``(p, k)``; both index `values`."""
+    """Return the mean similarity of ``values[items[i]]`` to the rows ``values[others[i]]`` for each `i`, ``(p,)``."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
     return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
@@ -203,7 +203,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return, for each of the `values`, ``(p, d)``, the share of `others` nearer than its partner, ``(p,)``."""
+    """Return, for each row of `values`, the share of `others` that are nearer to it than the same row of `partners`."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

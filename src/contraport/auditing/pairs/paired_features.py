@@ -146,7 +146,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_scores_by_statistic(self) -> dict[str, Tensor]:
-        """Scores of the observed pairs, ``(n,)``, by statistic, as far as computed."""
+        """Scores of the pairs as they are in the data, ``(n,)`` each, by statistic; a cache that is empty at first."""
         return {}
 
     @cached_property
@@ -170,7 +170,7 @@ class PairedFeatures:
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
     def _nearest_candidates_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
-        """Return the `number` candidates, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
+        """Return the indices of the candidates that are nearest to each item in one view, int64 ``(n, number)``."""
         if self._similarity_matrices is None:
             return self.nearest_item_indices(self.features[view], self.features[view], candidates, number)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
@@ -180,7 +180,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
-        """Items nearest to each item in each view, in the pool or not, itself included: up to 2 (neighbors + 2)."""
+        """Items nearest to each item in each view, itself included, searched among all items and not only the pool."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 
@@ -214,7 +214,7 @@ class PairedFeatures:
 
     @staticmethod
     def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, number: int) -> Tensor:
-        """Return the `number` of `items`, ``(m,)``, nearest to each query, int64 ``(q, number)``, in order of distance.
+        """Return the indices of the `items` nearest to each query, the nearest first, int64 ``(q, number)``.
 
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
         finds most of the nearest items.
@@ -239,7 +239,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return the negative log rank share of each candidate, ``(p, k)``, by nearness to its query, ``(p,)``.
+        """Return how near each candidate is to its query: minus the log of its rank share, ``(p, k)``.
 
         The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
         mean is 1 in every space. Ties count as one group.
@@ -261,7 +261,7 @@ class PairedFeatures:
 
     @cached_property
     def _compared_ranks(self) -> Tensor:
-        """Ranks among the references at which similarities are compared, ``(r,)``: at most 64, geometrically spaced.
+        """Ranks at which each item's similarities to the reference sample are stored, ``(r,)``: at most 64, log-spaced.
 
         Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
         """
@@ -271,7 +271,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to the reference at each of `_compared_ranks`, ``(n, r)``, within each view."""
+        """Similarity of each item to the reference item at each of the compared ranks, ``(n, ranks)`` for each view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, found = self.reference_sample_indices, []
@@ -303,7 +303,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Reference sample in canonical space, ``(r, k)``: by fold, by pair of `CANONICAL_POWERS`, and by view."""
+        """Canonical coordinates of the reference sample, ``(r, k)``, by fold, entry of `CANONICAL_POWERS` and view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -334,7 +334,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 
 
 def average_gathered_rows(values: Rows, items: Tensor) -> Tensor:
-    """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
+    """Return the means of groups of rows of `values`, ``(p, F)``; a row of `items` holds the `k` indices of a group."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(items, items.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])
@@ -381,7 +381,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, divisors: Tensor, rows: Tensor) -> Tensor:
-    """Read vectors from the store of a view, and divide them by the two numbers that give them unit length."""
+    """Read rows of a view from the store and divide each by its two `divisors`, which give it unit length."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / divisors[0].index_select(0, rows)).div_(divisors[1].index_select(0, rows))
 

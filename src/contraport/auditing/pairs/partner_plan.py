@@ -90,7 +90,7 @@ class CandidateScoreMatrix(NamedTuple):
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
-    """Return the sorted indices of the lowest scores: a share of all, but at least `min_share`, int64 ``(f,)``.
+    """Return the sorted indices of the lowest scores, int64 ``(f,)``: the fraction max(share, min_share) of all scores.
 
     The minimum is for users, who also inspect pairs beyond the estimated noise rate.
 
@@ -102,7 +102,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 
 def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each second view, or column of a coupling, int64 ``(n,)``; None if all differ."""
+    """Return the content id of each second view (for a coupling, its column), int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids_if_repeated if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
@@ -110,7 +110,7 @@ def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
 def propose_partners(
     paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
 ) -> PartnerProposals:
-    """Propose better partners of the items `exchangeable`, ``(f,)``, among one another.
+    """Propose better partners for the exchangeable items: second views of other exchangeable items.
 
     An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
     best candidate is proposed to another item with more mass.
@@ -162,7 +162,7 @@ def propose_partners(
 def score_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
 ) -> CandidateScoreMatrix:
-    """Score items, ``(r,)``, against a shortlist of the distinct second views of other items, ``(s,)``.
+    """Return the scores of `items` with likely candidates, which are distinct second views of the items `others`.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
@@ -202,7 +202,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
 
 
 def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:
-    """Fit slope and offset of the plan by maximum likelihood, to samples whose right partners are known.
+    """Return the slope and offset of the transport plan under which the known right partners are most likely.
 
     The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
     """
@@ -279,7 +279,7 @@ def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
 def _assign_items_by_mass(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Return the item that each proposal gets, int64 ``(p,)``, or -1 if larger masses took all items of its content.
+    """Assign an item to each proposal, largest mass first, ``(p,)``; -1 if no item with the proposed view is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

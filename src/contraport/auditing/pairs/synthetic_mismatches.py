@@ -129,7 +129,7 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
 
 
 def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw groups of two sets of items that exchange partners; a set is one item, or all items of one content.
+    """Draw groups of two sets of items, to exchange partners; a set is one item, or all items of equal content.
 
     The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
@@ -156,7 +156,7 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
 
 
 def rotate_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return mismatched partners, int64 ``(n,)``: each set of items in a group gets the partners of the set before it.
+    """Return mismatched partners, int64 ``(n,)``: each set of items gets the partners of another set of its group.
 
     >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

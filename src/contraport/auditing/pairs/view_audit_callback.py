@@ -147,7 +147,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_items_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
-        """Score each pair of views, ``(n + d, pairs)`` for items and decoys, ``(d, pairs)`` for fresh decoys.
+        """Score items and decoys, ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``; each column is a pair of views.
 
         Fresh decoys were not trained on. Their scores are NaN for pairs without the replaced view, and for decoys for
         which no other partner was found.
@@ -179,7 +179,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         return scores, fresh_scores.where(is_known, torch.nan)
 
     def _decoy_view_sources(self, partners: Tensor) -> Tensor:
-        """Return the item that each view of each decoy is taken from, ``(d, k)``, given the decoys' partners."""
+        """Return the item that each view of a decoy comes from, ``(d, k)``: the partner for the replaced view only."""
         views = torch.arange(len(self._dataset.shapes))
         is_replaced = views == self._dataset.replaced_views[:, None]
         return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])
