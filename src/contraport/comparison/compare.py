@@ -172,7 +172,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` for a comparison of which no metric can be computed; `remark` is put before its period."""
+    """Build the `UsageError` for a comparison without a metric that can be computed; the message ends with `remark`."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 

@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def single_column_lede(self) -> str | None:
-        """Summary sentence of the first metric, which heads the page; None unless there is one column."""
+        """Summary sentence that heads the page, on the first metric; None for several columns or no results."""
         has_one = len(self.columns) == 1 and len(self.entries) > 0
         return _summarize_first_metric(self, self.columns[0]) if has_one else None
 
@@ -217,7 +217,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
-    """Format a mean over seeds, with ± half of its interval if it has one; without a mean "failed" or a dash."""
+    """Format a mean over seeds, such as "84.2 ± 1.1"; without a mean, "failed" (training failed) or a dash."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, TableEntry) and entry.failure_reason else "—"
     mean = metric.format(entry.mean).removesuffix("%")
@@ -427,7 +427,7 @@ def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metri
 
 
 class _RowsBySignificance(NamedTuple):
-    """Names of the rows significantly better or worse than the baseline, or level with it.
+    """Names of the rows significantly better than the baseline, significantly worse, or neither.
 
     For a metric without a better direction, those above the baseline are in `better`.
     """
@@ -448,7 +448,7 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
 
 
 def _describe_level_with_baseline(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
-    """Return text such as "b and c do not differ significantly from a", where a is the baseline."""
+    """Return the clause "b and c do not differ significantly from a", for rows b and c and a baseline a."""
     names = _join_first_few(sorted(level, key=lambda name: name != best_row))
     return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
@@ -456,9 +456,9 @@ def _describe_level_with_baseline(comparison: Comparison, level: Sequence[str], 
 def _list_clauses_against_baseline(
     comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level_rows: bool
 ) -> list[str]:
-    """Return clauses about the rows that are significantly better or worse than the baseline, or level with it.
+    """Return clauses that compare rows with the baseline: significantly better, significantly worse, or neither.
 
-    With `omit_level_rows`, the clause about level rows is left out, as the sentence begins with it.
+    With `omit_level_rows`, the clause about the last kind is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
     better, worse, level = _group_rows_by_significance(metric, entries)
@@ -499,7 +499,7 @@ def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
 
 
 def _join_first_few(names: Sequence[str]) -> str:
-    """Join names for a sentence: up to four, or the first three and the number of others; commas are quoted.
+    """Join up to four names, or three and the number of others, for a sentence; names with commas get quotes.
 
     >>> _join_first_few(["a, b"]), _join_first_few(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')

@@ -258,7 +258,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the signature parameters of the objective that options of `train` select, by name."""
+    """Return the parameters in the signature of the objective that the options select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS
@@ -306,7 +306,7 @@ _SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
 def parse_column_name_and_options(
     value: str | OptionMap, suggested_names: Iterable[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of a setting, given as words joined by ``+``, or by ``-`` as in papers.
+    """Parse a setting into its name and options: words joined by ``+`` or ``-``, or a mapping from a name to options.
 
     >>> parse_column_name_and_options("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})

@@ -61,7 +61,7 @@ class CellJob:
 
     @property
     def checkpoints_option(self) -> Literal["last", "all"]:
-        """Option `checkpoints` of the evaluation: "all" if the training keeps some (`keep_every`), otherwise "last"."""
+        """Option `checkpoints` of the evaluation: "all" if the training keeps intermediate models, otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
@@ -188,7 +188,7 @@ def _train_evaluate_and_save(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a job may start if it would end in time with the average duration of a job.
+    """Time budget of a comparison: a job may start if a job of average duration would end within the budget.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -234,7 +234,7 @@ def iter_jobs_and_results(
 def _iter_parallel_results(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes and yield each with its result, None in place of it if another process runs it."""
+    """Run jobs in worker processes; yield each job with its result, or with None if another process runs the job."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

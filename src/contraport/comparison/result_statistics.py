@@ -89,7 +89,7 @@ class TableEntry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """Mean of one metric over seeds, for one row and column at one epoch; without an interval for one seed."""
+    """Mean of one metric over seeds, for one row and column at one epoch; the interval is None for a single seed."""
 
     row_name: str
     column_name: str
@@ -119,7 +119,7 @@ def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
 
 
 def from_json_record(kind: type[Record], record: Mapping[str, Any]) -> Record:
-    """Convert a JSON record of `results.json` to a `TableEntry` or an `EpochMean`, whichever `kind` is."""
+    """Convert a JSON record of `results.json` to the class `kind`: a `TableEntry` or an `EpochMean`."""
     keys = {name: _RECORD_KEY_BY_FIELD.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
@@ -342,7 +342,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
 def classify_claim_outcome(
     gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN
 ) -> str:
-    """Return the outcome of a claim, from the confidence intervals of differences (positive if they support it).
+    """Return the outcome of a claim, such as "held", from paired differences in its favor with confidence intervals.
 
     Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
     if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below

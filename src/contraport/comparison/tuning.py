@@ -115,10 +115,7 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
 def find_best_trial_if_all_done(
     trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric
 ) -> Cell | None:
-    """Return the trial whose metric is best on the validation items.
-
-    None is returned unless all trials are done and at least one succeeded.
-    """
+    """Return the trial with the best metric on the validation items; None if a trial is not done, or all failed."""
     if any(trial.folder_name not in results for trial in trials):
         return None
     values = [results[trial.folder_name].get("values", {}).get(metric.key) for trial in trials]
