@@ -134,7 +134,7 @@ def encode_items(
 
 @contextmanager
 def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
-    """Context manager: to a `UsageError` about an array with as many axes as one item, add the hint to pass a list."""
+    """Context manager: if an array that may be one item causes a `UsageError`, add to it the hint "pass a list"."""
     try:
         yield
     except UsageError as error:
@@ -146,7 +146,10 @@ def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
 
 
 def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[..., Tensor] | None = None) -> Path:
-    """Write the features to a file, or this process's shard of them, as `embed_to_features`; return its path."""
+    """Write features to a file, or to this process's shard if there are several processes, and return its path.
+
+    `output_function` is that of `embed_to_features`.
+    """
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if processes == 1 else shard_path(out, rank, processes)
     _check_output(options, path, processes)
@@ -201,7 +204,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
 
 
 def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
-    """Raise `UsageError` unless this process can write the file `path`, and its items need not be divided again."""
+    """Raise `UsageError` if the file `path` cannot be written, or if `shard_items` is used with several processes."""
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
@@ -223,7 +226,7 @@ def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -
 def _select_view_of_distinct_items(
     datasets: Sequence[Dataset], view_positions: Sequence[int], view_name: str
 ) -> list[Dataset]:
-    """Select one view of each dataset, at its position there; of items that share the view, only the first is kept.
+    """Return one view of each dataset, selected by position; of items that share the view, only the first is kept.
 
     In a stream all are kept, as duplicates are unknown.
     """

@@ -264,7 +264,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_notes(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, list[str]]:
-    """Collect the arrays that the report page draws; also return notes with the reason if the plan is missing."""
+    """Return the arrays for the report page, and notes: why the transport plan is missing, if it is."""
     samples = collect_page_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )
@@ -305,7 +305,7 @@ def _compute_results_by_metric(
 def _values_and_draws_by_encoder(
     results: Mapping[str, EncoderResults],
 ) -> Mapping[str, ValueAndDrawsByMetric]:
-    """Draw bootstrap values of all metrics; return value and draws by encoder and metric key.
+    """Return the value and the bootstrap draws of each metric, by encoder name and metric key.
 
     Only metrics with values per item are included. All encoders share the resamples. The items of link metrics are the
     rows of a coupling, with resamples of their own.

@@ -89,7 +89,7 @@ def build_evaluable_objective(settings: Settings) -> Loss:
 
 
 def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
-    """Return a copy of the initial objective with the state that it had after some epochs; None: after all."""
+    """Return a copy of the initial objective with its state after `epochs` epochs; None means after all of them."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
     for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):
@@ -177,7 +177,7 @@ class LoadedRun:
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
     def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
-        """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
+        """Return the transport plan and its target for an intermediate model, as arrays; empty if there is no plan."""
         if self.initial_objective is None:
             return {}
         objective = copy_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)

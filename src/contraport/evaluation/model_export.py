@@ -167,7 +167,7 @@ def _write_onnx(model: Model, path: Path) -> None:
 
 
 def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
-    """Load an ONNX file as a function that ONNX Runtime computes on the CPU."""
+    """Load an ONNX file as a function from views to features, computed by ONNX Runtime on the CPU."""
     onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]
@@ -203,7 +203,7 @@ def _write_torchscript(model: Model, path: Path) -> None:
 
 
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
-    """Load a model folder as a function, with encoders that it does not store taken from the original `model`."""
+    """Load a model folder as a function from views to features; encoders that it does not contain come from `model`."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [

@@ -41,7 +41,7 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 
 
 def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
-    """Return 2-D points, cosines, losses and suspicion of test items; if `has_probe`, also the confusion matrix."""
+    """Return 2-D points, cosines, losses and mismatch scores of test items; the confusion matrix too if `has_probe`."""
     test, positions = context.test, choose_subsample_positions(len(context.test), 1_000)
     arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
         test, context.test_features
@@ -120,7 +120,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
 def compute_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
-    """Return the transport plan and target of the objective on two random views of some test items, sorted by label.
+    """Return the transport plan and the target plan of some test items, two random views each, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """

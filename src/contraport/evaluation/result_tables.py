@@ -15,7 +15,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class MetricValue(NamedTuple):
-    """Value of a metric on the test items, with the ends of its 95 % confidence interval, or None."""
+    """Value of a metric on the test items, and the ends of its 95 % confidence interval; None without an interval."""
 
     value: float
     low: float | None
@@ -44,7 +44,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences from each baseline, by name, and each other run, by path; one for each metric, by key."""
+        """Paired differences of metrics: by name of the baseline or path of the other run, then by metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()
@@ -153,13 +153,13 @@ def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with a column for full and for truncated features; empty without `dims`."""
+    """Return a table row for each metric, with columns for full and truncated features; empty if none are truncated."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
     return metric_rows_by_encoder({name: result["rows"][name] for name in ("trained", *names)}) if names else []
 
 
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
+    """Return a table row for each metric: the difference of two runs and its interval, in points for percentages."""
     table = []
     for metric in collect_metrics_from_rows([differences]):
         value, low, high = (

@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 
 def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test datasets of an evaluation; both number the classes and the domains alike.
+    """Load the training and test datasets of an evaluation; a class or domain has the same index in both.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
@@ -158,7 +158,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
 
 
 def get_test_data_name(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data, and if they are the run's own, the options `corrupt` and `domains`."""
+    """Return the name of the test data, followed by the options `corrupt` and `domains` for the run's own data."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
