@@ -248,7 +248,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
+    """Share of a coupling's test pairs whose column is among the k nearest to the row, training pairs excluded."""
     values = context.link_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
@@ -273,7 +273,7 @@ def link_coverage(context: EvalContext, number: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
-    """Skewness of how often a column is among the k nearest of a row; columns with many true partners add to it."""
+    """Skewness of how often each column is among the k nearest to a row; columns with many true partners raise it."""
     return context.link_ranking.column_hubness(number)
 
 
@@ -281,7 +281,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to true partners", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean popularity (number of training pairs) of the rows' k nearest columns, divided by that of true partners."""
+    """Mean popularity (number of training pairs) of the k nearest columns, divided by the mean over training pairs."""
     return context.link_ranking.popularity_ratio(number)
 
 
@@ -300,7 +300,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     headline=False,
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
-    """Recall@k of the links of rows that have no training pair (cold start)."""
+    """Recall@k of the test pairs whose row has no training pair (cold start)."""
     ranking = context.link_ranking
     return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
 

@@ -146,7 +146,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
 
 
 class UnitVectorsByClass(NamedTuple):
-    """Unit vectors of items `(n, d)`, their sum `(C, d)` and number `(C,)` by class, and each item's class `(n,)`."""
+    """Unit vectors `(n, d)`, class of each item `(n,)`, and for each class the sum `(C, d)` and item count `(C,)`."""
 
     points: Tensor
     sums: Tensor
@@ -239,7 +239,7 @@ def weighted_skewness(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def fixed_subset_positions(items: int) -> Tensor:
-    """Return the positions of a fixed random subset of `MAX_PAIRWISE_METRIC_ITEMS` items; of fewer items, all."""
+    """Return the positions of a fixed random subset of at most `MAX_PAIRWISE_METRIC_ITEMS` items."""
     if items <= MAX_PAIRWISE_METRIC_ITEMS:
         return torch.arange(items)
     return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_PAIRWISE_METRIC_ITEMS]

@@ -103,7 +103,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`: computed, or the first coordinates of the untruncated ones."""
+        """Return the features of a dataset, `(n, F)`; they are cut from `untruncated` if given, otherwise computed."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.full_representation_sizes, dim=1)
@@ -213,7 +213,7 @@ class EvalContext:
         return first, second
 
     def _embed_views(self, items: Dataset, **settings: bool) -> tuple[Tensor, ...]:
-        """Embed two random views, or all views of the data, each `(n, d)`; `settings` are those of `embed_views`."""
+        """Embed two random views, or all views of the data, each `(n, d)`; `settings` are passed to `embed_views`."""
         return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
 
     @cached_property
@@ -267,13 +267,13 @@ class EvalContext:
 
     @property
     def has_untrained_test_rows(self) -> bool:
-        """True if the row of some test pair of a coupling has no training pair."""
+        """True if some rows of a coupling have test pairs but no training pair."""
         train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
-        """Ranking of the columns of a coupling for each row of a test pair; columns without any pair are left out."""
+        """Ranking of a coupling's columns for each row with a test pair; columns that are in no pair are left out."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
@@ -281,7 +281,7 @@ class EvalContext:
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_entities_by_id(self, view: int) -> Tensor:
-        """Embed the entities of one view that are in a pair, `(ids, d)`; the rows of all other ids are zero.
+        """Return embeddings of one view's entities, `(ids, d)`, indexed by entity id; zero for ids that are in no pair.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
@@ -312,7 +312,7 @@ class EvalContext:
         return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections of one-view items by the model's encoder of view `view`, `(n, d)`."""
+        """Return the projections of single-view items, `(n, d)`, by the model's encoder for that view."""
         encoder = self.model.to_single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
@@ -338,6 +338,6 @@ class EvalContext:
 
 
 def _get_required_tensor(values: Tensor | None) -> Tensor:
-    """Return values that are not None, since a requirement of the metric was checked before."""
+    """Return the tensor, which is not None: the requirements of a metric are checked before it is computed."""
     assert values is not None
     return values

@@ -95,7 +95,7 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
 
 
 def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
-    """Select the candidate penalty whose probe is best on a held-out fifth of each class; ties: the strongest.
+    """Select the candidate penalty with the best accuracy on a held-out fifth of each class; in a tie, the strongest.
 
     Beyond 5,000 items a fixed random choice of this size is used. Held-out items of classes
     that the probe was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items,
@@ -156,7 +156,7 @@ def few_label_accuracy_per_item(
 
 
 def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
-    """Sample positions of items from each class: `count(class size)` positions per class, but at least one.
+    """Return random positions of items of each class: as many as `count` returns for the class size, but at least one.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
@@ -232,9 +232,9 @@ def held_out_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLa
 def ridge_prediction_target_pairs(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
 ) -> np.ndarray[Any, Any]:
-    """Return the prediction of a ridge regression on standardized features and the true value per test item, `(m, 2)`.
+    """Return the prediction of a ridge regression and the true value for each test item, `(m, 2)`.
 
-    The penalty is selected by leave-one-out cross-validation on the training items.
+    Features are standardized; the penalty is selected by leave-one-out cross-validation on the training items.
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline

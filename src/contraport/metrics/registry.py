@@ -246,7 +246,7 @@ def find_metric(key: str) -> Metric | None:
 
 
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in result rows, as tables list them; unknown keys are skipped.
+    """Return the metrics whose keys occur in any result row, in the order of tables; unknown keys are skipped.
 
     The order is that of the registry, but with the geometry of the features last: it supports no verdict.
 
@@ -259,7 +259,7 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose at most two metrics for a verdict, from the first group present: links, accuracy, retrieval or clustering.
+    """Choose up to two metrics for a verdict, of the first group that occurs: links, accuracy, retrieval or clustering.
 
     Within the group, metrics that are not for a headline are chosen only if there are no others.
 

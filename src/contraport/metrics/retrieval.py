@@ -42,12 +42,12 @@ TIE_DISTANCE_TOLERANCE = 4e-6
 
 
 def is_dense_real_tensor(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a dense tensor of real numbers; a sparse one or one of the device meta is not."""
+    """Return whether a value is a dense tensor of real numbers, with data (not on the device "meta")."""
     return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
 def check_points(argument: str, points: Tensor, least: int = 1) -> None:
-    """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
+    """Raise `UsageError` unless a value is a tensor (n, d) of finite real numbers with at least `least` rows."""
     if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
         expected = f"a tensor (n, d) with n >= {least}"
         raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(points)}.", kind="shape")
@@ -65,7 +65,7 @@ def check_labels(argument: str, labels: Tensor, items: int) -> None:
 
 
 def check_equal_widths(argument: str, points: Tensor, other_argument: str, other: Tensor) -> None:
-    """Raise `UsageError` unless two sets of points, (n, d) and (m, d), have one width."""
+    """Raise `UsageError` unless two sets of points, (n, d) and (m, d), have the same number of features."""
     expected = f"must have {other.shape[1]} features, as {other_argument}"
     check(points.shape[1] == other.shape[1], f"{argument}: {expected}, got {points.shape[1]}.", "shape")
 
@@ -87,7 +87,7 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 def retrieval_ranks(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the rank of each item's own view among all items by cosine, `(n, k)`; 1 is the nearest.
+    """Return the rank of each item's other view among those of all items by cosine, `(n, k)`; 1 is the nearest.
 
     Each of the k columns is an ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the
     first view of a pair queries the second. Ties up to the rounding of single precision count as nearer, so that a
@@ -203,7 +203,7 @@ class _MatchedViews(NamedTuple):
     def from_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
-        """Match the two views of each item, unit vectors ``(items, d)``; of views with equal ids, the first is kept."""
+        """Match the unit vectors ``(items, d)`` of two views; of views with equal content ids, the first is kept."""
         ids = first_content_ids, second_content_ids
         (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, ids)
         x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
@@ -219,7 +219,7 @@ class _MatchedViews(NamedTuple):
         return _MatchedViews(self.y, self.x, self.columns, self.rows, self.column_thresholds, self.row_thresholds)
 
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield the rows, the columns and the cosines of each tile; the cosines of matches are minus infinity."""
+        """Yield row slice, column slice and cosines of each block of the cosine matrix; matches are minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
         x, y = self.x.to(fast), self.y.to(fast)
@@ -286,7 +286,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
-    """Return the cosine of each item's best match, (items,), lowered by the rounding error within which others tie.
+    """Return the smallest cosine that ties with each item's best match within rounding error, (items,).
 
     Match `k`, with cosine ``matched[k]``, is one of item ``at[k]``. The tolerance applies to distances, which rounding
     moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of that: a fixed tolerance
@@ -422,13 +422,13 @@ class LinkRanking:
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
     def _flat_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the k nearest columns of every row, or fewer where too many are left out, in one array."""
+        """Return the k nearest columns of all rows in one flat array; rows with fewer ranked columns give fewer."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]
         return np.asarray(nearest[nearest >= 0])
 
     def _check_depth(self, k: int) -> None:
-        """Raise `UsageError` if k exceeds the number of ranked columns, unless all columns are ranked."""
+        """Raise `UsageError` if only some of the columns are ranked and k exceeds their number."""
         depth = self.ranked_columns.shape[1]
         message = f"metrics: the number of a link metric must be at most {depth}, got {k}."
         check(k <= depth or depth == len(self.column_popularity), message, "number")
@@ -437,7 +437,7 @@ class LinkRanking:
 def rank_links(
     rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor, *, normalize: bool = True
 ) -> LinkRanking:
-    """Rank all columns for each row that has a test pair; by cosine, or by inner product without `normalize`.
+    """Rank all columns for each row that has a test pair, by cosine if `normalize`, otherwise by inner product.
 
     Args:
         rows: embeddings of the rows, (R, d).
