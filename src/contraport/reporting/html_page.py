@@ -64,7 +64,7 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
-    """Build one JSON record per preview, which ``preview.js`` draws; ``is``: text, image, vector or series.
+    """Build a JSON record of each preview for ``preview.js``; its ``is`` names the kind: text, image, vector or series.
 
     `contraport.data.thumbnails` makes the previews.
     """

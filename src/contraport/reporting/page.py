@@ -124,7 +124,7 @@ def build_report_title(runs: Sequence[ReportedRun]) -> str:
 
 
 def _group_metrics_with_indices(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Group metrics: name of each group, and its metrics with their indices among all metrics."""
+    """Return the name of each group of metrics, with its metrics and their indices in `metrics`."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

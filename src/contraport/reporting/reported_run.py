@@ -61,7 +61,7 @@ class ReportedRun:
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
-        """Name of the evaluation data and number of test items: runs with equal keys can be compared."""
+        """Name of the evaluation data and number of test items; runs are compared only if both are equal."""
         return self.data_name, self.evaluation.get("test_items")
 
     @property
@@ -79,7 +79,7 @@ class ReportedRun:
         return dict(self.evaluation.get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
-        """Return a metric of the trained encoder, or of another row such as "raw" or "epoch 1"; None if missing."""
+        """Return a metric of the trained encoder, or of the baseline or epoch that `row` names; None if missing."""
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 

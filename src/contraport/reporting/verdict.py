@@ -1,4 +1,4 @@
-"""Verdict of the report: sentences about the runs that confidence intervals support."""
+"""Verdict of the report: sentences that compare runs and baselines by confidence intervals of metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the section of the verdict without the sentence that heads the page; None if no other is left."""
+    """Build the section of the verdict, without the sentence that heads the page; None if it would be empty."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
@@ -42,7 +42,7 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the sentence that heads the report, the first of the verdict; None if no metric supports one."""
+    """Return the heading of the report: the first sentence that compares metrics; None if there is none."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_run_comparisons(runs)), None)
 

@@ -174,7 +174,7 @@ def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Te
 def _write_clusters_page(
     path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]
 ) -> None:
-    """Write the HTML page of the clusters; `nearest` has cosines and rows of the items nearest to each center."""
+    """Write the HTML page of the clusters; `nearest` has, for each cluster, cosines and rows of the items to show."""
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [

@@ -268,7 +268,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Store the items `others` as nearest to the distinct items `rows`, wherever the cosine is larger."""
+        """Set the nearest item of each of the distinct `rows` to that in `others`, if its cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
@@ -327,7 +327,7 @@ def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _Near
 
 
 def _find_spanning_forest(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the links of a spanning forest of a tile: the positions where they start, and those where they end.
+    """Return links from the first item of each connected component to all of its items: their start and end positions.
 
     `linked` is the mask of the linked pairs, whose rows are the items from `first` and columns those from `second`. A
     tile of equal items has millions of links, which memory could not hold for all tiles.

@@ -108,7 +108,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
 def _read_mask_and_better_partners(
     folder: str | Path | None, dataset: Dataset
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Read an audit, if any: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
+    """Read from an audit the mask of unflagged pairs and the index of each better partner (-1: none), ``(n,)`` each."""
     if folder is None:
         return None, None
     file = Path(folder) / "pairs.csv"
@@ -135,7 +135,7 @@ def _read_mask_and_better_partners(
 
 
 def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
-    """Build the table of anchors, positives and negatives, as texts, keys or row numbers, for other trainers."""
+    """Build a table of anchors, positives and negatives for training in other libraries: texts, keys or row numbers."""
     anchors, positives = (_build_text_or_key_column(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]

@@ -364,7 +364,7 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
 def _embed_query(
     options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
-    """Embed the query with the encoder of one view of the run, ``(F,)``; without `view`, with that of whole items."""
+    """Embed the query, ``(F,)``, by the encoder of one view of the run, or by the whole model if `view` is None."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -415,7 +415,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
 
 
 def _find_saved_features(options: ItemSearchOptions) -> Features | None:
-    """Return the features of the items to search; None if `features` is a run, which must embed them first."""
+    """Return the features of the items to search; None if `features` is a run, whose items are not embedded yet."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         path = as_run_folder(source).path
@@ -452,7 +452,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 def _embed_items(
     run: RunFolder, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
-    """Embed the items of the run by one of its views; default of `compute_features`: the representation."""
+    """Return features of one view of the run's items: those of `compute_features`, by default the representation."""
     trusts = options.trust_remote_code
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts

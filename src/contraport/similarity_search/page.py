@@ -54,7 +54,7 @@ class CardSection(NamedTuple):
 
 
 def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
-    """Raise `UsageError` unless an output file has one of the suffixes and can be written; None, no file, passes."""
+    """Raise `UsageError` if the path of an output file has a wrong suffix or cannot be written; None means no file."""
     if path is not None:
         path = Path(path)
         check(path.suffix.lower() in suffixes, f"{argument}: must end in {suffixes[0]}, got {path.name!r}.", "suffix")
@@ -62,7 +62,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 
 
 def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
-    """Write a table of items atomically: their position, row, name and description, and their number in `column`."""
+    """Write a table of items atomically: position, row, name, description, and a number in a column named `column`."""
     described = features.descriptions is not None
     names = ["position", "row", "name", *(["description"] if described else []), column]
     rows = (

@@ -137,7 +137,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
 
 
 def _alignment_uniformity_by_row(run: ReportedRun) -> dict[str, tuple[float, float]]:
-    """Return alignment and uniformity by row of the evaluation, from before training to the last epoch."""
+    """Return alignment and uniformity by stage, in the order of training, such as "untrained", "epoch 5", "trained"."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_TITLES, "trained") if row in run.values_by_encoder
     ]

@@ -234,7 +234,7 @@ class _EvaluatedEncoder(NamedTuple):
 
 
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
-    """List the baselines of all runs, those of equal values once; to a name used twice the run's name is appended."""
+    """Return the distinct baselines of all runs; if two have the same name, the run's name is added to both."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_TITLES):
         for run in runs:
