@@ -97,7 +97,7 @@ class LoaderConfig(NamedTuple):
             if start == 0:
                 # Filled in place: to join a list would need twice the memory. Autograd may use normal tensors only.
                 with torch.inference_mode(False):
-                    outputs = torch.empty(len(dataset.rows), *output.shape[1:], dtype=torch.float32)
+                    outputs = torch.empty(len(dataset.source_rows), *output.shape[1:], dtype=torch.float32)
             outputs[start : start + len(output)] = output
             start += len(output)
         return outputs

@@ -70,11 +70,11 @@ def test_a_column_of_lists_of_captions(folder: Path) -> None:
     pq.write_table(pa.table({"photo": contents, "captions": lists}), folder / "all.parquet")
     dataset = load(str(folder / "all.parquet"), "train", image_size=8)
     expected = [(row, text) for row, texts in enumerate(lists) for text in texts]
-    chosen = [one for one in expected if one[0] in set(dataset.rows.tolist())]
-    assert list(zip(dataset.rows.tolist(), captions(dataset), strict=True)) == chosen
+    chosen = [one for one in expected if one[0] in set(dataset.source_rows.tolist())]
+    assert list(zip(dataset.source_rows.tolist(), captions(dataset), strict=True)) == chosen
     check_content_ids(dataset, [str(row) for row, _ in chosen], [text for _, text in chosen])
     other = load(str(folder / "all.parquet"), "test", image_size=8)
-    assert not {*dataset.rows.tolist()} & {*other.rows.tolist()}
+    assert not {*dataset.source_rows.tolist()} & {*other.source_rows.tolist()}
 
 
 def test_missing_views_share_no_content(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_each_image_once(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
     images = load(written(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
-    assert images.rows.tolist() == sorted(images.rows.tolist())
+    assert images.source_rows.tolist() == sorted(images.source_rows.tolist())
     assert images.content_ids_if_repeated is None
 
 

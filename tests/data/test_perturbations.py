@@ -105,9 +105,9 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
     assert few.labels is not None
     assert few.labels.bincount(minlength=len(sizes)).tolist() == expected
     kept = all_of(few)[:, 0].long()
-    assert kept.tolist() == few.rows.tolist() == sorted(kept.tolist())
+    assert kept.tolist() == few.source_rows.tolist() == sorted(kept.tolist())
     assert torch.equal(torch.from_numpy(labels)[kept], few.labels)
-    assert torch.equal(make_imbalanced(whole, ratio).rows, few.rows)
+    assert torch.equal(make_imbalanced(whole, ratio).source_rows, few.source_rows)
 
 
 def test_each_class_counts_the_same() -> None:
@@ -235,7 +235,7 @@ def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
     assert unseen.domains is not None
     assert set(seen.domains.tolist()) == {0, 1, 2}
     assert set(unseen.domains.tolist()) == {3}
-    assert torch.equal(all_of(unseen), 255 - all_of(test)[unseen.rows])
+    assert torch.equal(all_of(unseen), 255 - all_of(test)[unseen.source_rows])
     assert len(seen) + len(unseen) == 100
 
 

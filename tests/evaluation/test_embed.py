@@ -58,7 +58,7 @@ def test_npz_contains_every_item_of_both_splits(tmp_path: Path) -> None:
         assert arrays["class_names"].tolist() == list("0123456789")
         test = arrays["splits"] == "test"
         assert sorted(arrays["rows"].tolist()) == list(range(1797))
-        assert arrays["rows"][test].tolist() == load("digits", "test").rows.tolist()
+        assert arrays["rows"][test].tolist() == load("digits", "test").source_rows.tolist()
         assert str(arrays["run"]) == str(run.path)
         items = load("digits", "test").__getitems__([5]).views[0]
         with torch.no_grad():

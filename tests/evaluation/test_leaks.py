@@ -132,7 +132,7 @@ def test_leaves_out_items_of_other_data_that_were_trained_on(
 def test_embed_takes_the_split_of_the_run(trained: Run) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
     out = embed(trained, data="./g.csv", out="features.npz", split="test", progress=False)
-    assert sorted(np.load(out)["rows"].tolist()) == held_out.rows.tolist()
+    assert sorted(np.load(out)["rows"].tolist()) == held_out.source_rows.tolist()
 
 
 @pytest.mark.parametrize("settings", [{"validation": 0.25}, {"max_items": 40}, {"max_items": 40, "test_items": 20}])
@@ -143,7 +143,7 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     for loaded in (plain, moved):
         assert shared(loaded.test, loaded.train) == 0
         assert int(as_run_folder(run).find_split_digests().trained_item_mask(loaded.test).sum()) == 0
-    assert moved.test.rows.tolist() == plain.test.rows.tolist()
+    assert moved.test.source_rows.tolist() == plain.test.source_rows.tolist()
 
 
 def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
@@ -164,7 +164,7 @@ def test_a_run_of_an_earlier_version_is_still_judged(trained: Run) -> None:
 
 def test_resume_refuses_one_changed_item(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     rows = numbers[0].copy()
-    position = int(load("g.csv", columns={"labels": "kind"}, test_fraction=0.5).rows[7])
+    position = int(load("g.csv", columns={"labels": "kind"}, test_fraction=0.5).source_rows[7])
     rows[position, 0] += 1
     table(Path("g.csv"), rows, numbers[1])
     with pytest.raises(UsageError) as caught:

@@ -83,7 +83,7 @@ def test_a_run_mines_for_its_training(views: np.ndarray, tmp_path: Path) -> None
     mined = contraport.mine(run, k=3, out=out)
     assert mined.positions.shape == (32, 3)
     features = torch.stack([run.model().to_single_view(v)(torch.from_numpy(views[:, v])) for v in (0, 1)], 1).detach()
-    rows = contraport.data.load(data).rows
+    rows = contraport.data.load(data).source_rows
     assert np.array_equal(mined.positions.numpy(), nearest_wrong(features[rows].numpy(), 3))
     again = train(data=data, out=tmp_path / "again", negatives=f"mined:{out}", **options)
     assert np.isfinite(again.metrics_rows()[-1]["loss"])

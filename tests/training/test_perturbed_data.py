@@ -45,8 +45,8 @@ def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
     settings = Settings(data="digits", validation=0.25)
     whole = build_dataset(Settings(data="digits"))
     learnt, judged = (build_dataset(settings, split) for split in ("train", "test"))
-    assert set(learnt.rows.tolist()) | set(judged.rows.tolist()) == set(whole.rows.tolist())
-    assert not set(learnt.rows.tolist()) & set(judged.rows.tolist())
+    assert set(learnt.source_rows.tolist()) | set(judged.source_rows.tolist()) == set(whole.source_rows.tolist())
+    assert not set(learnt.source_rows.tolist()) & set(judged.source_rows.tolist())
     assert len(judged) == pytest.approx(0.25 * len(whole), abs=1)
     assert (learnt.split, judged.split) == ("train", "test")
 
@@ -54,7 +54,7 @@ def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
 def test_items_are_always_the_same_and_of_all_classes() -> None:
     one, again = (build_dataset(Settings(data="digits", max_items=50)) for _ in range(2))
     assert len(one) == 50
-    assert one.rows.tolist() == again.rows.tolist()
+    assert one.source_rows.tolist() == again.source_rows.tolist()
     assert one.labels is not None
     assert one.labels.bincount().tolist() == [5] * 10
 

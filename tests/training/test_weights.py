@@ -207,7 +207,7 @@ def test_a_file_may_have_a_number_for_each_row_of_the_data(table: dict[str, Any]
     dataset = build_components(Settings(**table, sample_weight="worth")).dataset
     assert dataset.weights is not None
     rows = np.zeros(80)
-    rows[dataset.rows] = dataset.weights
+    rows[dataset.source_rows] = dataset.weights
     np.save("rows.npy", rows)
     by_row = build_components(
         Settings(**table, sample_weight="rows.npy", columns={"views": [["a", "b", "c", "d"]]})

@@ -153,7 +153,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_offline(options, dataset, folder)
-    return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
+    return replace(result, source_rows=dataset.source_rows.numpy(), keys=dataset.keys)
 
 
 def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:

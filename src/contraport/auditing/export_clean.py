@@ -73,7 +73,7 @@ def write_clean_data(
 
     `second` is the index of the view that a repair replaces.
     """
-    rows = dataset.rows.numpy()
+    rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.is_coupling_folder(str(data)):
         path = folder / FILE_STEM_BY_EXPORT[export]

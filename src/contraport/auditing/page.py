@@ -62,7 +62,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     return [
         {
             "id": int(pair),
-            "row": int(dataset.rows[pair]),
+            "row": int(dataset.source_rows[pair]),
             "name": dataset.keys[pair] if dataset.keys is not None else "",
             "kind": _get_class_name(dataset, int(pair)),
             "score": round(float(audit.scores[pair]), 4),

@@ -74,7 +74,7 @@ class ViewAudit:
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
         scores = right_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
-        return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.rows.numpy(), dataset.keys)
+        return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.source_rows.numpy(), dataset.keys)
 
     def flagged(self, *, count: int | None = None) -> NDArray[np.int64]:
         """Return the item and the view of each suspect, int64 ``(m, 2)``, the lowest score first.

@@ -136,7 +136,7 @@ def from_coupling(
         split=split,
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
         num_random_test_items=number_held_out if mask is None else None,
-        rows=torch.from_numpy(chosen),
+        source_rows=torch.from_numpy(chosen),
         keys=keys,
         view_names=COUPLING_VIEW_NAMES,
         entity_ids=entity_ids,

@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.data.duplicate_groups import assign_content_ids
 from contraport.data.stores import Shape, Store, SubsetStore
 from contraport.errors import UsageError, check
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 MAX_ITEMS_FOR_STATISTICS = 10_000
 """Maximum number of items in memory from which the statistics of a view are computed."""
@@ -26,7 +26,7 @@ _PER_ITEM_FIELDS = (
     "weights",
     "regression_targets",
     "present",
-    "rows",
+    "source_rows",
     "keys",
     "stored_digests",
     "entity_ids",
@@ -72,7 +72,8 @@ class Batch(NamedTuple):
 DatasetType = TypeVar("DatasetType", bound="Dataset")
 
 
-@keep_deprecated_attributes(align_names="align_codes_with", has_partial_items="has_view_mask")
+@accept_deprecated_keywords(source_rows="rows")
+@keep_deprecated_attributes(align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows")
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
@@ -91,7 +92,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         unreadable_files: files or archive members that could not be read and were left out.
         num_random_test_items: size of the test split that was drawn at random; None if the source defines its own.
         present: mask of the views that each item has, Booleans ``(n, views)``; None if no view is missing.
-        rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
+        source_rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
         stored_digests: content digests of the items if they were computed before, or None; see `digests`.
@@ -127,7 +128,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     unreadable_files: tuple[str, ...] = ()
     num_random_test_items: int | None = None
     present: Tensor | None = None
-    rows: Tensor = None  # type: ignore[assignment]  # all rows, see __post_init__
+    source_rows: Tensor = None  # type: ignore[assignment]  # all rows, see __post_init__
     keys: Sequence[str] | None = None
     view_names: tuple[str, ...] = ()
     stored_digests: Tensor | None = None
@@ -137,14 +138,15 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def __post_init__(self) -> None:
         items, views = len(self.store), len(self.store.shapes)
         check(items > 0, f"data: {self.name!r} has no item in its {self.split} split.", "empty")
-        self.rows = torch.arange(items) if self.rows is None else self.rows
+        self.source_rows = torch.arange(items) if self.source_rows is None else self.source_rows
         for argument in _PER_ITEM_FIELDS:
             values = getattr(self, argument)
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 expected = (items, views) if argument in ("present", "stored_digests", "entity_ids") else (items,)
                 if shape != expected:
-                    argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
+                    # As in `from_arrays` and in earlier versions.
+                    argument = {"regression_targets": "numbers", "source_rows": "rows"}.get(argument, argument)
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
         self.view_names = tuple(self.view_names or (f"view{view}" for view in range(views)))
         good = len(set(self.view_names)) == len(self.view_names) == views

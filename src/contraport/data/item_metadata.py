@@ -133,7 +133,7 @@ class ItemMetadata:
             unreadable_files=tuple(bad.values()),
             num_random_test_items=number_held_out if self.is_test is None else None,
             present=None if self.present is None else torch.from_numpy(self.present[good]),
-            rows=torch.from_numpy(good if self.source_rows is None else self.source_rows[good]),
+            source_rows=torch.from_numpy(good if self.source_rows is None else self.source_rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
             view_names=view_names or (),
             stored_digests=None if digests is None else digests[index],

@@ -201,7 +201,7 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    corrupt = partial(_corrupt_views, corruptions=corruptions, rows=dataset.rows, non_image_stds=non_image_stds)
+    corrupt = partial(_corrupt_views, corruptions=corruptions, rows=dataset.source_rows, non_image_stds=non_image_stds)
     return _perturb_now_or_at_fetch(dataset, corrupt)
 
 
@@ -316,7 +316,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
     names = DOMAINS_BY_SHIFT[shift.kind]
-    uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
+    uniform = numpy_generator("data.domains").random(int(dataset.source_rows.max()) + 1)[dataset.source_rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     restyle = partial(_shift_domains, domains=domains, rotates=rotates)
     whole = _perturb_now_or_at_fetch(dataset, restyle).replace_fields(domains=domains, domain_names=names)

@@ -188,7 +188,7 @@ def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Feat
     names = dataset.class_names if dataset.labels is not None else None
     return Features(
         features.cpu().numpy(),
-        dataset.rows.numpy(),
+        dataset.source_rows.numpy(),
         np.full(len(dataset), dataset.split),
         None if dataset.keys is None else np.array(dataset.keys, dtype=np.str_),
         None if dataset.labels is None else dataset.labels.numpy(),

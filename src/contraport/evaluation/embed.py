@@ -122,7 +122,7 @@ def encode_items(
         views = build_unaugmented_views(settings, dataset)
         check_views_fit_model(model, dataset, views)
     columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
-    gap = next((item for item, row in enumerate(dataset.rows.tolist()) if item != row), len(dataset))
+    gap = next((item for item, row in enumerate(dataset.source_rows.tolist()) if item != row), len(dataset))
     file = f", {columns[0][gap]}" if dataset.unreadable_files and isinstance(columns[0], list) else ""
     message = f"items: must each have a row of features, got {len(dataset)} rows for {len(columns[0])} items, without "
     message += f"one for item {gap}{file}. Leave out what cannot be read."
@@ -269,7 +269,7 @@ def _add_batch_to_buffer(
     """
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
-        rows = dataset.rows[batch.ids]
+        rows = dataset.source_rows[batch.ids]
         keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
     beginnings = None
     if any(map(is_text_shape, dataset.shapes)):

@@ -150,7 +150,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
     """Return whether two datasets have equal items in equal order, compared by name, rows, labels and digests."""
     if any(getattr(first, name) != getattr(second, name) for name in ("name", "split", "shapes")):
         return False
-    if not torch.equal(first.rows, second.rows) or (first.labels is None) != (second.labels is None):
+    if not torch.equal(first.source_rows, second.source_rows) or (first.labels is None) != (second.labels is None):
         return False
     if first.digests is not None and second.digests is not None and not torch.equal(first.digests, second.digests):
         return False

@@ -121,7 +121,7 @@ def _read_mask_and_better_partners(
         partners = [int(row["partner"]) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"audit: {file} must be the pairs.csv of an audit of two views.", kind="unreadable") from error
-    position = {row: place for place, row in enumerate(dataset.rows.tolist())}
+    position = {row: place for place, row in enumerate(dataset.source_rows.tolist())}
     missing = sum(row not in position for row in source)
     message = f"audit: {folder} has {missing} of {len(source)} pairs that are not in {dataset.name!r}."
     check(missing < len(source) and len(position) == len(dataset), message, "other_data")
@@ -152,7 +152,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
     """Build a table column of the items of a view: their texts; keys or row numbers for other items."""
     if not is_text_shape(dataset.shapes[view]):
-        return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
+        return pa.array(dataset.source_rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
     for block in torch.arange(len(dataset)).split(4_096):
         texts += tensor_to_texts(dataset.store.fetch_views(block)[view])

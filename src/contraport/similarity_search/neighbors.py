@@ -193,14 +193,14 @@ def _find_popularity_bonuses(
     check(splits.train.entity_ids is not None, message, "no_coupling")
     side = model.view_index(features.view, "features")
     pairs = [part.entity_ids[:, side] for part in splits[:2] if part.entity_ids is not None]
-    rows, ids = torch.cat([splits.train.rows, splits.test.rows]), torch.cat(pairs)
+    rows, ids = torch.cat([splits.train.source_rows, splits.test.source_rows]), torch.cat(pairs)
     counts = pairs[0].bincount(minlength=int(ids.max()) + 1)
     if not is_training_data(settings, features.data_name):
         message = f"popularity: requires items of the run's own data, {settings.data}, got {features.data_name}."
         is_own = features.data_name is not None and Path(features.data_name).parent == Path(str(settings.data))
         check(is_own, message, "other_data")
         # A table of one side: its items have the numbers that the pairs name them by.
-        rows = loader.load(features.data_name, "train", as_one_split=True).rows
+        rows = loader.load(features.data_name, "train", as_one_split=True).source_rows
         ids = torch.arange(len(rows))
         counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)

@@ -148,7 +148,7 @@ def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> 
             dataset = build_dataset(settings, split) if in_split else None
             if dataset is None or not dataset.is_image:
                 continue
-            places = {row: place for place, row in enumerate(dataset.rows.tolist())}
+            places = {row: place for place, row in enumerate(dataset.source_rows.tolist())}
             present = [item for item in in_split if int(features.source_rows[item]) in places]
             if present:
                 positions = torch.tensor([places[int(features.source_rows[item])] for item in present])

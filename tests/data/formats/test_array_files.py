@@ -167,8 +167,8 @@ def test_views_have_the_names_of_their_own_keys(tmp_path):
         train, test = load(data, "train"), load(data, "test")
         assert train.view_names == ("photo", "sound")
         assert train.shapes == ((1, 8, 8), (3,))
-        assert sorted([*train.rows.tolist(), *test.rows.tolist()]) == list(range(10))
-        assert torch.equal(test.__getitems__([0]).views[1][0], torch.from_numpy(sound[test.rows[0]]))
+        assert sorted([*train.source_rows.tolist(), *test.source_rows.tolist()]) == list(range(10))
+        assert torch.equal(test.__getitems__([0]).views[1][0], torch.from_numpy(sound[test.source_rows[0]]))
     marked = given | {"photo_test": photo[:4], "sound_test": sound[:4] + 1, "labels_test": np.zeros(4, int)}
     assert torch.equal(load(marked, "test").__getitems__([2]).views[1][0], torch.from_numpy(sound[2] + 1))
     captioned = load({"image": photo, "caption": [f"number {row}" for row in range(10)]})

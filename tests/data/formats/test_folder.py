@@ -329,7 +329,7 @@ def test_rejects_a_file_that_is_no_text(tmp_path):
 def test_each_line_of_a_file_is_a_text(tmp_path):
     (tmp_path / "lines.txt").write_text("\ufeffone\n\n two \r\nthree\nfour\nfive", "utf-8")
     parts = [load(tmp_path / "lines.txt", split) for split in ("train", "test")]
-    found = {int(row): text for part in parts for row, text in zip(part.rows, texts_of(part, 0), strict=True)}
+    found = {int(row): text for part in parts for row, text in zip(part.source_rows, texts_of(part, 0), strict=True)}
     assert found == {0: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     (tmp_path / "none.txt").write_text(" \n\n")
     with raises_usage_error("data.empty", "none.txt"):
@@ -356,7 +356,7 @@ def test_folders_of_splits_are_known_in_capitals(tmp_path):
 
 def test_rows_are_the_lines_of_a_file(tmp_path):
     (tmp_path / "texts.txt").write_text("\n\nfirst\n\nsecond\n")
-    assert load(tmp_path / "texts.txt", test_fraction=0).rows.tolist() == [2, 4]
+    assert load(tmp_path / "texts.txt", test_fraction=0).source_rows.tolist() == [2, 4]
 
 
 def test_less_common_image_suffixes_are_read_or_reported(tmp_path):

@@ -285,7 +285,7 @@ def test_classes_that_begin_with_a_zero_are_texts(tmp_path):
 
 def test_rows_count_samples_that_are_left_out(tmp_path):
     files = [("a.png", encoded(1)), ("a.txt", b"one"), ("b.png", encoded(2)), ("c.png", encoded(3)), ("c.txt", b"two")]
-    assert load(write(tmp_path / "all.tar", files), test_fraction=0).rows.tolist() == [0, 2]
+    assert load(write(tmp_path / "all.tar", files), test_fraction=0).source_rows.tolist() == [0, 2]
 
 
 def test_archives_whose_names_only_begin_as_those_of_a_test_split_are_none(tmp_path):

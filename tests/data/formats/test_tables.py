@@ -89,7 +89,7 @@ def test_column_of_keys_names_the_rows(tmp_path):
         for split in ("train", "test"):
             part = load(path, split, columns=columns)
             assert part.shapes == ((1,),)
-            assert list(part.keys) == [name.format(row) for row in part.rows.tolist()]
+            assert list(part.keys) == [name.format(row) for row in part.source_rows.tolist()]
     assert load(path, columns={"views": ["x"], "keys": None}).keys is None
 
 
@@ -226,7 +226,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     train, test = load(path), load(path, "test")
     for dataset, split in ((train, "train"), (test, "test")):
         chosen = [row for row in range(40) if names[row] == split]
-        assert dataset.rows.tolist() == chosen
+        assert dataset.source_rows.tolist() == chosen
         present = [row != 7 for row in chosen]
         first, second = dataset.__getitems__(list(range(len(chosen)))).views
         assert np.allclose(first[present], lists[chosen][present])
@@ -450,7 +450,7 @@ def test_a_column_of_texts_is_a_view(tmp_path, suffix):
     assert parts[0].shapes == ((),)
     assert parts[0].class_names == ("a", "b")
     for part in parts:
-        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+        assert texts_of(part) == [TEXTS[row] for row in part.source_rows]
 
 
 def test_two_columns_of_texts_are_two_views_of_which_an_item_may_lack_one(tmp_path):
@@ -579,7 +579,7 @@ def test_rows_of_one_sequence_are_the_frames_of_a_series(tmp_path):
     train = load(path, columns=chosen, test_fraction=0.5)
     test = load(path, "test", columns=chosen, test_fraction=0.5)
     assert train.shapes == ((2, 3), (1, 3))
-    items = {int(part.rows[k]): (part, k) for part in (train, test) for k in range(len(part))}
+    items = {int(part.source_rows[k]): (part, k) for part in (train, test) for k in range(len(part))}
     assert sorted(items) == [0, 1], "an item is called by the row in which its sequence begins"
     for row, values in ((0, [[1, 2, 3], [10, 20, 30]]), (1, [[5, 6, 7], [50, 60, 70]])):
         part, k = items[row]
@@ -637,7 +637,7 @@ def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
     path = write(tmp_path, lines("image,caption", [[row] for row in rows]))
     whole = load(path, test_fraction=0)
     assert whole.unreadable_files == (str(tmp_path / "bad.png"),)
-    assert whole.rows.tolist() == [1, 2, 3, 4]
+    assert whole.source_rows.tolist() == [1, 2, 3, 4]
     assert whole.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
     assert list(whole.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]
     images, captions = whole.__getitems__([0, 1, 2, 3]).views

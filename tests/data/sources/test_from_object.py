@@ -61,7 +61,7 @@ def test_a_list_of_texts_is_one_item_after_the_other() -> None:
     assert [len(part) for part in parts] == [8, 2]
     for part in parts:
         assert part.shapes == ((),)
-        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+        assert texts_of(part) == [TEXTS[row] for row in part.source_rows]
     with raises_usage_error("data.empty_text", "1 of 2"):
         load(["a", ""])
 
@@ -74,7 +74,7 @@ def test_columns_of_texts_in_a_data_frame_are_views(kind: Any) -> None:
     table = pandas.DataFrame({"question": TEXTS, "answer": TEXTS[::-1]})
     read = load(kind(table))
     assert (read.shapes, read.view_names) == (((), ()), ("question", "answer"))
-    assert texts_of(read, 1) == [TEXTS[::-1][row] for row in read.rows]
+    assert texts_of(read, 1) == [TEXTS[::-1][row] for row in read.source_rows]
 
 
 def test_texts_of_hugging_face_are_views(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_texts_of_hugging_face_are_views(tmp_path: Path) -> None:
     parts = [load(tmp_path / "hub", split) for split in ("train", "test")]
     assert sum(0 if part.present is None else int((~part.present).sum()) for part in parts) == 1
     for part in parts:
-        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+        assert texts_of(part) == [TEXTS[row] for row in part.source_rows]
 
 
 def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None
     rows.save_to_disk(str(tmp_path / "hub"))
     for split in ("train", "test"):
         held, read = load(rows, split), load(tmp_path / "hub", split)
-        assert held.rows.tolist() == read.rows.tolist()
+        assert held.source_rows.tolist() == read.source_rows.tolist()
         assert held.class_names == ("cat", "dog")
         assert held.name == "Dataset"
     both = datasets.DatasetDict(train=rows, validation=rows.select(range(3)))
@@ -132,9 +132,10 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     assert by_path.shapes == by_picture.shapes == ((3, 11, 11),)
     assert by_picture.is_in_memory
     assert set(by_path.keys) < {str(file) for file in files}
-    assert sorted([*by_path.rows.tolist(), *load(files, "test").rows.tolist()]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    read = [row for split in ("train", "test") for row in load(files, split).source_rows.tolist()]
+    assert sorted(read) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     for dataset in (by_path, by_picture):
-        first = dataset.rows.tolist().index(7) if 7 in dataset.rows.tolist() else None
+        first = dataset.source_rows.tolist().index(7) if 7 in dataset.source_rows.tolist() else None
         if first is not None:
             assert int(dataset.__getitems__([first]).views[0][0, 0].max()) == 7
     assert load(pictures, image_size=6).shapes == ((3, 6, 6),)
@@ -173,7 +174,7 @@ def test_many_channels_and_16_bits_are_images(kind: str, tmp_path: Path) -> None
     dataset = load(scenes)
     assert dataset.shapes == ((7, 12, 12),)
     view = dataset.__getitems__([0]).views[0]
-    assert np.array_equal(view[0].numpy(), scenes[dataset.rows[0]].transpose(2, 0, 1).astype(np.float32))
+    assert np.array_equal(view[0].numpy(), scenes[dataset.source_rows[0]].transpose(2, 0, 1).astype(np.float32))
     _, high = dataset.non_unit_channel_range()
     assert high == pytest.approx(1.5 * level, rel=0.1, abs=1)
     run = train(data=scenes, epochs=1, batch_size=8, out=tmp_path / "run", progress=False)

@@ -60,7 +60,7 @@ def test_shards_tables_and_folders_are_fetched_once(
     assert (len(dataset), dataset.class_names) == (16, ("0", "1"))
     assert dataset.name == "memory://bucket/train-{000..001}.tar"
     reds = dataset.__getitems__(list(range(16))).views[0][:, 0, 0, 0]
-    assert torch.equal(reds, dataset.rows.to(torch.uint8))
+    assert torch.equal(reds, dataset.source_rows.to(torch.uint8))
     assert load("memory://bucket/table.csv", root=tmp_path).shapes == ((2,),)
     assert load("memory://bucket/photos", root=tmp_path).class_names == ("a", "b")
     assert caplog.text.count("downloaded ") == 2 + 1 + 10

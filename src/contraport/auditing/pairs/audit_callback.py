@@ -177,7 +177,9 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
     def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
         """Arrays that identify the items in their source: `rows`, and `keys` if the items have keys."""
         keys = self._dataset.keys
-        return {"rows": self._dataset.rows.numpy()} | ({} if keys is None else {"keys": np.array(keys, dtype=np.str_)})
+        return {"rows": self._dataset.source_rows.numpy()} | (
+            {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}
+        )
 
     def _apply_selection(self) -> None:
         """Restrict the training to the positions of the last state, or to the initial positions before any scoring."""

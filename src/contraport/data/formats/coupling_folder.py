@@ -65,7 +65,7 @@ def _load_side(file: Path, image_size: int | None) -> Dataset:
         table = read_table(file)
         name = infer_roles_from_values(TableRows(table), None, str(file)).column_by_role["keys"]
         if name is not None:
-            side.keys = read_category_values(table, name, str(file)).astype(np.str_)[side.rows].tolist()
+            side.keys = read_category_values(table, name, str(file)).astype(np.str_)[side.source_rows].tolist()
     return side
 
 

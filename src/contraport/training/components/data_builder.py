@@ -112,8 +112,8 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         _check_stream_settings(settings, dataset)
     if settings.sample_weight_source == "file" and dataset.split == "train":
         values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
-        if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
-            values = values[dataset.rows]  # one per row of the source, including other splits
+        if len(values) > len(dataset) and len(values) > int(dataset.source_rows.max()):
+            values = values[dataset.source_rows]  # one per row of the source, including other splits
         message = f"sample_weight: {weights} must have {len(dataset)} values, one per training item, got {len(values)}."
         check(values.shape == (len(dataset),), message, "shape")
         dataset = dataset.replace_fields(weights=values)
