@@ -376,7 +376,7 @@ def _read_model_folder(
     for number, name, tower in zip(numbers, saved, towers, strict=True):
         statistics = tower.mean.flatten().tolist(), tower.std.flatten().tolist()
         is_text = isinstance(tower.encoder, TransformersTextEncoder)
-        files = Path(model.encoder_sources[number]) if is_text else None
+        files = Path(str(model.encoder_sources[number])) if is_text else None
         state = dict(tower.encoder.state_dict())
         encoder_name = None if own else str(name)
         weights.append(EncoderWeights(encoder_name, state, statistics, image_size, model.low_resolution, files))
@@ -426,14 +426,14 @@ def _timm_config_or_empty(name: str) -> dict[str, Any]:
     return {} if config is None else dict(config.to_dict())
 
 
-def _list_requested_encoders(encoder: Encoders, towers: int) -> list[Any]:
+def _list_requested_encoders(encoder: Encoders, towers: int) -> list[str | nn.Module | None]:
     """Return the encoder that the user requested for each tower; None where any encoder is accepted."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
 
 
-def _check_same_encoders(requested: Sequence[Any], saved: Sequence[Any], source: str) -> None:
+def _check_same_encoders(requested: Sequence[str | nn.Module | None], saved: Sequence[str | None], source: str) -> None:
     """Raise `UsageError` unless the requested encoders are those that were saved, or none was requested."""
     same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
     names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)

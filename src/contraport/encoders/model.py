@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
@@ -50,6 +50,7 @@ CONFIG_FILE = "config.json"
 """Name of the configuration file in a model folder."""
 WEIGHTS_FILE = "model.safetensors"
 """Name of the weights file in a model folder."""
+T = TypeVar("T")
 Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
 """Encoders as names or modules: one for all towers, one per tower, or a mapping from views; None: the defaults."""
 
@@ -274,11 +275,17 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
-        """Apply each tower's module to its view, or a shared module to all views at once."""
-        if len(modules) == 1:
-            return _apply_batched(modules[0], inputs)
-        check(len(inputs) == len(modules), f"views: must be {len(modules)}, one per tower, got {len(inputs)}.", "shape")
-        return tuple(module(tensor) for module, tensor in zip(modules, inputs, strict=True))
+        """Apply each tower's module to its view, or a shared module to batches of all views of one item shape."""
+        if len(modules) > 1:
+            message = f"views: must be {len(modules)}, one per tower, got {len(inputs)}."
+            check(len(inputs) == len(modules), message, "shape")
+            return tuple(module(tensor) for module, tensor in zip(modules, inputs, strict=True))
+        outputs: dict[int, Tensor] = {}
+        for shape in dict.fromkeys(map(item_shape, inputs)):
+            members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]
+            whole = modules[0](concatenate_batches([inputs[number] for number in members]))
+            outputs |= zip(members, whole.split([len(inputs[number]) for number in members]), strict=True)
+        return tuple(outputs[number] for number in range(len(inputs)))
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the representation ``(b, num_features)`` of raw items, one tensor per view."""
@@ -371,7 +378,9 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], out
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 
-def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
+def _list_encoder_sources(
+    encoders: list[str | nn.Module], folders: Path | Sequence[Path | None] | None
+) -> list[str | nn.Module]:
     """Return what each encoder is built from: a folder with config and tokenizer if it exists, else name or module."""
     if folders is None:
         return encoders
@@ -381,7 +390,7 @@ def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | N
     return [name if folder is None or not folder.is_dir() else str(folder) for folder, name in pairs]
 
 
-def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
+def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Encoders:
     """Return the encoders of a saved model: the saved names, or the user's modules in `encoder`."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
@@ -465,8 +474,8 @@ def resolve_view_index(
 
 
 def optional_values_per_view(
-    argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
-) -> list[Any]:
+    argument: str, values: Mapping[str, T], names: Sequence[str], shapes: Sequence[Shape]
+) -> list[T | None]:
     """Convert a mapping from views to values into a list with one value per view, None for views without a value.
 
     Raises:
@@ -475,7 +484,7 @@ def optional_values_per_view(
     >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', None]
     """
-    result: list[Any] = [None] * len(names)
+    result: list[T | None] = [None] * len(names)
     for key, value in values.items():
         number = resolve_view_index(argument, key, names, shapes)
         message = f"{argument}: names the view {names[number]!r} twice, in {list(values)}."
@@ -484,7 +493,7 @@ def optional_values_per_view(
     return result
 
 
-def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
+def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[str | nn.Module]:
     """Resolve the option `encoder` to one encoder per view, a name or a module; views without one get the default.
 
     >>> list_encoders_per_view({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
@@ -504,16 +513,6 @@ def _check_one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shap
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
     check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
     check(len(values) == len(inputs), f"{name}: must be {len(inputs)}, one per tower, got {len(values)}.", "shape")
-
-
-def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Apply a module to each input; inputs of equal item shape are concatenated to one batch."""
-    outputs: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(map(item_shape, inputs)):
-        members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]
-        whole = module(concatenate_batches([inputs[number] for number in members]))
-        outputs |= zip(members, whole.split([len(inputs[number]) for number in members]), strict=True)
-    return tuple(outputs[number] for number in range(len(inputs)))
 
 
 def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,7 @@ _MODE_BY_OLD_POOLING_KEY = {
 _MIN_UNLIMITED_TOKENS = 10**6
 """Token limit from which a tokenizer counts as unlimited: without a limit it states a huge number."""
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -108,7 +110,15 @@ class TransformersTextEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the part of the repr that distinguishes encoders, as cached features are identified by the repr."""
-        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest_tokenizer(self.tokenizer)}"
+        tokenizer: Any = self.tokenizer
+        behavior: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
+        if tokenizer.is_fast:
+            behavior |= json.loads(tokenizer.backend_tokenizer.to_str())
+            behavior |= {"truncation": None, "padding": None}  # state of the last call, not of the tokenizer
+        else:
+            behavior["tokens"] = tokenizer.get_vocab()
+        digest = hashlib.sha256(json.dumps(behavior, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={digest}"
 
     def tokenize_with_mask(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return token ids ``(b, T)`` and the attention mask, on the CPU."""
@@ -151,17 +161,6 @@ def group_rows_of_similar_length(lengths: Tensor, max_entries: int) -> list[Tens
         if place > starts[-1] and (place - starts[-1] + 1) * length > max_entries:
             starts.append(place)
     return [order[start:stop] for start, stop in zip(starts, [*starts[1:], len(order)], strict=True)]
-
-
-def _digest_tokenizer(tokenizer: Any) -> str:
-    """Return a short digest of the tokenizer's behavior."""
-    own: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
-    if tokenizer.is_fast:
-        own |= json.loads(tokenizer.backend_tokenizer.to_str())
-        own |= {"truncation": None, "padding": None}  # state of the last call, not of the tokenizer
-    else:
-        own["tokens"] = tokenizer.get_vocab()
-    return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def is_transformers_folder(folder: Path) -> bool:
@@ -239,7 +238,7 @@ def _load_error_prefix(part: str, where: str) -> str:
     return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
 
 
-def _find_model_file(where: str, name: str, transformers: Any) -> Path | None:
+def _find_model_file(where: str, name: str, transformers: ModuleType) -> Path | None:
     """Return the path of a file in a folder or on the hub, or None if it does not exist."""
     if Path(where).is_dir():
         return file if (file := Path(where, name)).is_file() else None
@@ -250,7 +249,7 @@ def _find_model_file(where: str, name: str, transformers: Any) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _check_tokenizer(tokenizer: Any, where: str, transformers: Any) -> None:
+def _check_tokenizer(tokenizer: Any, where: str, transformers: ModuleType) -> None:
     """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
 
     Without the files transformers would silently use an empty vocabulary.
@@ -265,7 +264,7 @@ def _check_tokenizer(tokenizer: Any, where: str, transformers: Any) -> None:
 
 
 # Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
-def _build_untrained_network(where: str, config: Any, transformers: Any) -> nn.Module:
+def _build_untrained_network(where: str, config: Any, transformers: ModuleType) -> nn.Module:
     """Build the transformers network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
@@ -275,7 +274,7 @@ def _build_untrained_network(where: str, config: Any, transformers: Any) -> nn.M
     return network
 
 
-def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
+def _load_network(where: str, config: Any, transformers: ModuleType) -> nn.Module:
     """Load the transformers network with its stored weights; raise `UsageError` if some are missing."""
     network, info = _load_part("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
     missing = sorted(set(info["missing_keys"]) & {name for name, _ in network.named_parameters()})
@@ -321,7 +320,7 @@ def _get_max_positions(network: nn.Module) -> int:
     return min([stated if stated > 0 else _MIN_UNLIMITED_TOKENS, *counted])
 
 
-def _read_pooling(where: str, transformers: Any) -> str:
+def _read_pooling(where: str, transformers: ModuleType) -> str:
     """Return the pooling that a sentence-transformers model specifies; default: mean."""
     config = _read_json_or_empty(file := _find_model_file(where, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
@@ -338,7 +337,7 @@ def _read_pooling(where: str, transformers: Any) -> str:
     )
 
 
-def _find_max_tokens(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
+def _find_max_tokens(where: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
     length = _read_json_or_empty(_find_model_file(where, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
@@ -356,7 +355,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
         _log.warning(message, where, ", ".join(dropped))
 
 
-def _read_json_or_empty(file: Path | None, kind: type) -> Any:
+def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
     """Read a JSON file; return an empty `kind` (dict or list) if it is missing or holds another type."""
     if file is None:
         return kind()
@@ -368,7 +367,7 @@ def _read_json_or_empty(file: Path | None, kind: type) -> Any:
 
 
 @contextmanager
-def _silence_transformers(transformers: Any) -> Iterator[None]:
+def _silence_transformers(transformers: ModuleType) -> Iterator[None]:
     """Context manager that silences the log and progress bars of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

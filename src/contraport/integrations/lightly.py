@@ -85,16 +85,12 @@ class MemoryBankLoss(nn.Module):
             options["ids"] = torch.zeros(len(query), dtype=torch.long)  # items with equal ids are not negatives
         loss: Tensor = self.objective(query, key, **options)
         if query.requires_grad:
-            self._gather_and_enqueue(key)
+            with torch.no_grad():
+                keys = gather(key.detach())
+                if bool(keys.isfinite().all()):  # otherwise the losses of the next steps would be NaN too
+                    dtype = torch.promote_types(keys.dtype, self.bank.dtype)
+                    keys = normalize(keys.to(dtype))[-len(self.bank) :].to(self.bank)
+                    slots = torch.arange(len(keys), device=keys.device) + self.written
+                    self.bank[slots % len(self.bank)] = keys
+                    self.written += len(keys)
         return loss
-
-    @torch.no_grad()
-    def _gather_and_enqueue(self, key: Tensor) -> None:
-        """Add the normalized keys of all processes to the bank, in place of the oldest; none if a key is not finite."""
-        keys = gather(key.detach())
-        if not bool(keys.isfinite().all()):  # the loss of this step is NaN; those of the next steps would be too
-            return
-        keys = normalize(keys.to(torch.promote_types(keys.dtype, self.bank.dtype)))[-len(self.bank) :].to(self.bank)
-        slots = torch.arange(len(keys), device=keys.device) + self.written
-        self.bank[slots % len(self.bank)] = keys
-        self.written += len(keys)
