@@ -159,7 +159,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_from_baseline(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline, by row name, for the first row with each encoder.
+        """Encoder options that differ from the baseline, by row name; only the first row with each encoder is listed.
 
         The untrained encoder and the raw inputs of a reference row are evaluated too. References are the baseline and
         the first row of each other encoder or representation: metrics of another representation do not show what

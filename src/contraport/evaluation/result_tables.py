@@ -159,7 +159,7 @@ def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return a table row for each metric: the difference of two runs and its interval, in points for percentages."""
+    """Return a table row for each metric with the difference of two runs and its interval, formatted for printing."""
     table = []
     for metric in collect_metrics_from_rows([differences]):
         value, low, high = (

@@ -248,7 +248,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of a coupling's test pairs whose column is among the k nearest to the row, training pairs excluded."""
+    """Share of test pairs whose column is among the k nearest to the row, not counting the row's training columns."""
     values = context.link_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 

@@ -75,7 +75,7 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
-    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1; all of them are in this range.
+    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1; none is outside this range.
 
     >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]

@@ -31,7 +31,7 @@ from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
 def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
-    """Return the pseudovalue of each item, `(items,)`: the derivative by the item's weight, scaled and shifted.
+    """Return pseudovalues of items, `(items,)`: derivatives of a statistic by the item weights, scaled and shifted.
 
     The mean of the pseudovalues is `value`.
 

@@ -145,7 +145,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Similarity of the second view to the second views of the first view's neighbors, and the reverse, averaged."""
+    """Similarity of each view of a pair to the same view of the other view's neighbors, averaged over both views."""
     (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)

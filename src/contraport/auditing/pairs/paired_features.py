@@ -271,7 +271,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to the reference item at each of the compared ranks, ``(n, ranks)`` for each view."""
+        """Similarity of each item to its r-th nearest reference item, by compared rank r, ``(n, ranks)`` per view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, found = self.reference_sample_indices, []
@@ -381,7 +381,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, divisors: Tensor, rows: Tensor) -> Tensor:
-    """Read rows of a view from the store and divide each by its two `divisors`, which give it unit length."""
+    """Read rows of a view from the store, scaled to unit length by the `divisors` of each row."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / divisors[0].index_select(0, rows)).div_(divisors[1].index_select(0, rows))
 
