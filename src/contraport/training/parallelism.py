@@ -80,7 +80,7 @@ def may_have_unused_parameters(module: TrainingModule) -> bool:
     That is so for encoders frozen for the first epochs, and possible for modules of other packages: those of contraport
     and torch use all parameters in each step.
     """
-    for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.steps is not None
+    for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.frozen_steps is not None
     return for_some_steps or any(
         type(module).__module__.partition(".")[0] not in ("contraport", "torch")
         and any(weights.requires_grad for weights in module.parameters())

@@ -46,7 +46,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     return Settings(**apply_recipe(options))
 
 
-def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests | None) -> None:
+def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> None:
     """Create the folder of a new run, with its settings and the digests of its items (None for a stream).
 
     Raises:
@@ -55,15 +55,15 @@ def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests |
     with run.translate_write_errors():
         _delete_temporary_files(run)
         RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
-        if record is not None:
-            run.save_arrays(run.split_path, record.to_arrays())
+        if digests is not None:
+            run.save_arrays(run.split_path, digests.to_arrays())
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDigests | None) -> Position:
+def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
     """Reset the folder of a resumed run to its last checkpoint, and return the position of the training.
 
-    `record` has digests of the items, which must not change; it is None for a stream.
+    `digests` are those of the items, which must not change; None for a stream.
 
     Raises:
         UsageError: the folder is not writable, or the checkpoint is corrupt or of other items; nothing was changed.
@@ -71,11 +71,11 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDi
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
     position, before = read_resume_position(run), run.find_split_digests()
-    if record is not None and before is None:
+    if digests is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
-        run.save_arrays(run.split_path, record.to_arrays())
+        run.save_arrays(run.split_path, digests.to_arrays())
     message = f"data: must be the items that the run in {run.path} was trained on."
-    check(record is None or before is None or record.fingerprint == before.fingerprint, message, "changed")
+    check(digests is None or before is None or digests.fingerprint == before.fingerprint, message, "changed")
     check(
         position.epoch <= settings.epochs,
         f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",

@@ -121,17 +121,17 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
-            record = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
+            digests = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
         with stop_all_on_error():
-            _check_data_equal_across_processes(dataset, record)
+            _check_data_equal_across_processes(dataset, digests)
         with _lock_run(run), restore_replaced_run_on_failure(run):
             with stop_all_on_error():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 start = Position()
                 if is_main_process() and settings.resume:
-                    start = reset_to_last_checkpoint(run, recorded, record)
+                    start = reset_to_last_checkpoint(run, recorded, digests)
                 elif is_main_process():
-                    create_run_folder(run, recorded, record)
+                    create_run_folder(run, recorded, digests)
                 if is_main_process() and start.step == 0:
                     run.save_initial_model(
                         with_merged_lora(components.module.model), configs_only=initial_weights is None
@@ -152,9 +152,9 @@ def _lock_run(run: RunFolder) -> Iterator[None]:
         yield
 
 
-def _check_data_equal_across_processes(dataset: Dataset, record: SplitDigests | None) -> None:
+def _check_data_equal_across_processes(dataset: Dataset, digests: SplitDigests | None) -> None:
     """Raise `UsageError` if the items or splits of a process differ from those of the first."""
-    own = None if record is None else record.fingerprint
+    own = None if digests is None else digests.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
         f"data: must be equal in all processes; {dataset.name!r} has {len(dataset):,} items in process "

@@ -78,7 +78,7 @@ def test_a_head_for_each_tower() -> None:
 def test_freezes_batch_norm_that_replaced_another() -> None:
     """As several processes on GPUs do, once the components are built."""
     encoder = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    freezing = EncoderFreezer([], None, adapted=[encoder])
+    freezing = EncoderFreezer([], None, lora_encoders=[encoder])
     assert not encoder[1].training
     encoder[1] = nn.SyncBatchNorm(3)
     freezing.freeze_or_unfreeze(0)

@@ -175,7 +175,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 
 
 def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
-    """Return the item from which each item gets its second view, ``(n,)``; None unless `mismatch` is set.
+    """Return for each item the position of the item that gives its second view, ``(n,)``; None without `mismatch`.
 
     The partners of a resumed run are loaded.
     """

@@ -215,7 +215,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """Value of `pretrained`; also true for lite0, which has pretrained weights of its own, unless `init` is set.
+        """Value of `pretrained`, or True for an encoder that comes with weights, such as lite0, unless `init` is set.
 
         A value by view if only some encoders start from pretrained weights.
         """

@@ -70,13 +70,13 @@ class EncoderFreezer:
     """Freezes encoders: their parameters get no gradient, and their batch norm is in evaluation mode.
 
     Args:
-        steps: number of first steps; None: the whole training. Then they are frozen at once, so that the optimizer
-            does not include them.
-        followers: momentum copies of the encoders, without gradients; their batch norm is frozen too.
-        adapted: encoders of which only LoRA adapters are trained; their batch norm is frozen for the whole training.
+        frozen_steps: number of first steps; None: the whole training. Then they are frozen at once, so that the
+            optimizer does not include them.
+        momentum_encoders: momentum copies of the encoders, without gradients; their batch norm is frozen too.
+        lora_encoders: encoders of which only LoRA adapters are trained; their batch norm always stays frozen.
 
     >>> encoder = nn.BatchNorm1d(3)
-    >>> freezer = EncoderFreezer([encoder], steps=2)
+    >>> freezer = EncoderFreezer([encoder], frozen_steps=2)
     >>> freezer.freeze_or_unfreeze(1)
     >>> encoder.training, encoder.weight.requires_grad
     (False, False)
@@ -88,15 +88,15 @@ class EncoderFreezer:
     def __init__(
         self,
         encoders: Sequence[nn.Module],
-        steps: int | None,
-        followers: Sequence[nn.Module] = (),
-        adapted: Sequence[nn.Module] = (),
+        frozen_steps: int | None,
+        momentum_encoders: Sequence[nn.Module] = (),
+        lora_encoders: Sequence[nn.Module] = (),
     ) -> None:
         self.encoders = tuple(encoders)
-        self.steps = steps
-        self.followers = tuple(followers)
-        self.adapted = tuple(adapted)
-        if steps is None:
+        self.frozen_steps = frozen_steps
+        self.momentum_encoders = tuple(momentum_encoders)
+        self.lora_encoders = tuple(lora_encoders)
+        if frozen_steps is None:
             self.freeze_or_unfreeze(0)
 
     def freeze_or_unfreeze(self, step: int) -> None:
@@ -104,12 +104,12 @@ class EncoderFreezer:
 
         It is called at each step, since `train()` may have been called on the module in between.
         """
-        frozen = self.steps is None or step < self.steps
+        frozen = self.frozen_steps is None or step < self.frozen_steps
         for encoder in self.encoders:
             encoder.train(not frozen).requires_grad_(not frozen)
-        for follower in self.followers:
-            follower.train(not frozen)
-        for encoder in self.adapted:
+        for encoder in self.momentum_encoders:
+            encoder.train(not frozen)
+        for encoder in self.lora_encoders:
             for part in encoder.modules():  # not cached: install_sync_batch_norm replaces modules
                 if isinstance(part, _BatchNorm):
                     part.eval()
