@@ -277,7 +277,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Encode labels or domains as codes, in numerical order if all are integers."""
+    """Encode labels or domains as codes, in numerical order if all are integers; ``(None, None)`` if there are none."""
     values = [getattr(sample, role) for sample in samples]
     if all(value is None for value in values):
         return None, None

@@ -112,7 +112,7 @@ class Noise(nn.Module):
 
     Args:
         std: standard deviation of each channel or feature for scaled noise, or one number for isotropic noise.
-        strength: standard deviation of delta, relative to `std`.
+        strength: standard deviation of the noise, relative to `std`.
     """
 
     std: Tensor
