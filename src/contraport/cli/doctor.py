@@ -178,7 +178,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
 def _compute_loss_and_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of fixed random embeddings, computed by a backend, and its gradient in the first view."""
+    """Return the loss of a backend for fixed random embeddings, and its gradient with respect to the first view."""
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, 300, 16, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()

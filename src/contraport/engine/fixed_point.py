@@ -174,7 +174,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
-        """Return the derivative of each row potential, (N,), and column potential, (M,), in its log marginal."""
+        """Return the derivative of each row and column potential with respect to its log marginal, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
             for k in range(2)
@@ -201,7 +201,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether both marginals are met exactly: the derivatives of the potentials in them are all 1."""
+    """Return whether both marginals are met exactly, given the derivatives of the potentials: all are then 1."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 

@@ -76,7 +76,7 @@ class Relaxation(NamedTuple):
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def derivative_in_log_marginal(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential in the log marginal at half-step k, for each row or column."""
+        """Return the derivative of the potential of half-step k with respect to the log marginal, (N,) or (M,)."""
         derivative = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return derivative
@@ -91,7 +91,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient in the value of half-step k before damping, given the gradient in its potential.
+        """Return the gradient of half-step k before damping and clamping, given the gradient of its potential.
 
         Args:
             k: index of the half-step.

@@ -1,4 +1,4 @@
-"""Log-kernels: the logarithm of a kernel K between given rows and columns. All sums over pairs start from one.
+"""Log-kernels: the logarithm of a kernel K between given rows and columns. Passes over all pairs take it as input.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -164,7 +164,7 @@ class LogKernel(ABC):
         return False
 
     def to_flattenable(self) -> LogKernel:
-        """Return the same kernel in a form that `flatten` can split into tensors, without those that no pass uses.
+        """Return the same kernel in a form that `flatten` can split into tensors, without tensors that no pass uses.
 
         The scaled embeddings contain the temperature, so no pass reads it.
         """

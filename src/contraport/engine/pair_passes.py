@@ -107,7 +107,7 @@ class PairPasses(ABC):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij log K_ij in the inputs of the log-kernel, with constant weights W.
+        """Return the gradient of sum_ij W_ij log K_ij with respect to the inputs of the log-kernel; W is constant.
 
         Args:
             terms: W is their sum.

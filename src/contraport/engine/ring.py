@@ -257,7 +257,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients in the columns of a visit to the gradient that travels around the ring with them."""
+        """Add the gradients of the columns of a visit to the gradient that travels around the ring with them."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.block_gradient, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -376,7 +376,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit of a block of columns, with the passes over its pairs, to which the masks apply.
+        """Yield each visit (rows of this process and a block of columns) with the passes over its pairs.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """

@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices_with_gaps(labels: Tensor) -> Tensor:
-    """Return a group index, 0 to n - 1, of each of n labels; equal labels share an index, and some are unused.
+    """Return a group index, 0 to n - 1, of each of n labels; equal labels share one, and some are unused.
 
     >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]

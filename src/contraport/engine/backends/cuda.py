@@ -200,7 +200,7 @@ class _KernelInputs(NamedTuple):
 
     @property
     def T(self) -> _KernelInputs:
-        """Arguments with rows and columns exchanged, by which a kernel that sums over columns sums over rows."""
+        """The same arguments with rows and columns exchanged, by which a kernel sums over rows instead of columns."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels

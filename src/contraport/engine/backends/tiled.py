@@ -83,7 +83,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if |log K| without the biases has a small enough bound that `exp` needs no running maximum."""
+        """True if |log K| without the biases is known to be so small that `exp` needs no running maximum."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
@@ -203,7 +203,7 @@ class StreamedPairPasses(PairPasses):
             yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
     def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of the tiles of this process, which are dealt to all processes in turn.
+        """Yield the row and column ranges of this process's tiles; tiles are dealt to all processes in turn.
 
         A symmetric problem has only the tiles on and above the diagonal.
         """

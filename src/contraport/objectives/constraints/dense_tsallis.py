@@ -100,7 +100,7 @@ class _TsallisDualProblem:
     column_masses: Tensor | None
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradients in f and g, concatenated: the required row and column masses minus those of the plan."""
+        """Return the gradient of f and g, concatenated: the required row and column masses minus those of the plan."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])

@@ -102,7 +102,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def factored_out_base(self) -> float:
-        """Constant base, `level`, that is factored out of the powers in a plan for precision.
+        """Base of the power that is taken out of the entries of the plan, to avoid rounding errors.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """

@@ -284,7 +284,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
-        """Return the product of the plan and y without the factors of the rows."""
+        """Return the product of the plan and y before its rows are scaled."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0])
 
