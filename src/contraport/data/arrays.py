@@ -187,7 +187,7 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
 def copy_subset_to_memory(dataset: Dataset, positions: Positions, split: str) -> Dataset:
     """Copy the items at some positions of a dataset to memory; return the new dataset, named as one split."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
-    return dataset.subset_with_store(torch.from_numpy(positions), store, split=split)
+    return dataset.subset(torch.from_numpy(positions), split, store=store)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -67,9 +67,6 @@ class Batch(NamedTuple):
             if isinstance(value, Tensor)
         }
         return self._replace(views=tuple(view.to(device, non_blocking=non_blocking) for view in self.views), **moved)
-
-
-DatasetType = TypeVar("DatasetType", bound="Dataset")
 
 
 @accept_deprecated_keywords(source_rows="rows")
@@ -238,14 +235,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def replace_fields(self, **changes: Any) -> Dataset:
         """Return a copy with other values of some fields."""
-        return Dataset(**self._get_field_values() | changes)
+        return Dataset(**self.get_field_values() | changes)
 
-    def as_subclass(self, kind: type[DatasetType]) -> DatasetType:
-        """Return the dataset converted to a subclass of `Dataset`, which may build batches differently."""
-        return kind(**self._get_field_values())
-
-    def _get_field_values(self) -> dict[str, Any]:
-        """Return the values of all fields by name."""
+    def get_field_values(self) -> dict[str, Any]:
+        """Return the values of all fields by name, such as to build a dataset of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(Dataset)}
 
     def with_store(
@@ -308,19 +301,18 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             entity_keys=entity_keys,
         )
 
-    def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``; by default of the same split."""
-        store = SubsetStore(self.store, positions)
-        return self.subset_with_store(positions, store, split=split or self.split)
+    def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
+        """Return a dataset of the items at some positions, int64 ``(m,)``; by default of the same split.
 
-    def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
-        """Return a dataset of the items at some positions, with the views of these items taken from `store`."""
+        The views of these items are taken from `store`, by default from the store of this dataset.
+        """
+        store = SubsetStore(self.store, positions) if store is None else store
         per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}
         chosen = {
             name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
             for name, values in per_item.items()
         }
-        return self.replace_fields(store=store, split=split, **chosen)
+        return self.replace_fields(store=store, split=split or self.split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Return the dataset without repeated items: the first of the items with equal content in all views is kept."""

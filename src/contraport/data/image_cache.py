@@ -28,11 +28,6 @@ MAX_FREE_DISK_FRACTION = 0.5
 log = logging.getLogger("contraport.data")
 
 
-def has_encoded_images(dataset: Dataset) -> bool:
-    """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(map(_decodes_images, _list_combined_stores(dataset)))
-
-
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
     """Decode the images of a dataset into a cache folder, or reuse them from there; return a dataset of decoded images.
 
@@ -47,8 +42,8 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = _list_combined_stores(dataset)
-    encoded = list(filter(_decodes_images, stores))
+    stores = dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
+    encoded = [store for store in stores if isinstance(store, DecodingStore) and store.decode is decode_images]
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
@@ -69,12 +64,11 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         argument="decoded",
         log=log,
     )
-    decoded = iter(pixels)
-    replaced = [
-        UndigestedArrayStore((torch.from_numpy(next(decoded)),)) if _decodes_images(store) else store
-        for store in stores
-    ]
-    return dataset.with_store(combine_views(replaced))
+    decoded = {
+        id(store): UndigestedArrayStore((torch.from_numpy(array),))
+        for store, array in zip(encoded, pixels, strict=True)
+    }
+    return dataset.with_store(combine_views([decoded.get(id(store), store) for store in stores]))
 
 
 def _decode_into_cache(
@@ -92,16 +86,6 @@ def _decode_into_cache(
             first += len(batch.ids)
     finally:
         batches.close()
-
-
-def _decodes_images(store: Store) -> bool:
-    """Return whether a store decodes images at each fetch."""
-    return isinstance(store, DecodingStore) and store.decode is decode_images
-
-
-def _list_combined_stores(dataset: Dataset) -> tuple[Store, ...]:
-    """Return the stores that a dataset combines, of one or more views each."""
-    return dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
 
 
 def digest_for_cache(dataset: Dataset) -> str:

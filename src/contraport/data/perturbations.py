@@ -117,7 +117,7 @@ def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_subclass(MismatchedOneViewDataset)
+    paired = MismatchedOneViewDataset(**dataset.get_field_values())
     paired.partners = partners
     return paired
 

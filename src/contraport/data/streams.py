@@ -60,7 +60,7 @@ class Stream(Dataset):
     """
 
     def __init__(self, source: Iterable[Any], read: Callable[[Any, int], ParsedItem], head: Dataset) -> None:
-        super().__init__(**head._get_field_values())
+        super().__init__(**head.get_field_values())
         self.source = source
         self.read = read
         self._head = head

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import Optimizer
 
 from contraport.distributed import current_processes
 from contraport.errors import check
@@ -124,14 +123,6 @@ def gather_sharded_state(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return type(values)(map(gather_sharded_state, values))
     return values.full_tensor() if is_sharded_tensor(values) else values
-
-
-def shard_loaded_optimizer_state(optimizer: Optimizer) -> None:
-    """Shard the full tensors of a loaded optimizer state like their parameters, in place."""
-    for weights, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == weights.shape:
-                state[name] = shard_like(value, weights)
 
 
 def shard_like(value: Any, like: Any) -> Any:

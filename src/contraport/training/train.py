@@ -13,7 +13,7 @@ from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.data import Dataset
-from contraport.data.image_cache import cache_decoded_images, has_encoded_images
+from contraport.data.image_cache import cache_decoded_images
 from contraport.data.perturbations import with_partner_views
 from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import Stream
@@ -246,14 +246,14 @@ def _fit_and_save_model(
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Return components that read decoded images from a cache in a folder; unchanged if no image is encoded."""
     dataset = components.dataset
-    if settings.audit or not has_encoded_images(dataset):
+    if settings.audit:
         return components
     with stop_all_on_error():
         if is_main_process():
             dataset = cache_decoded_images(dataset, folder, num_workers=settings.num_workers)
     if not is_main_process():
         dataset = cache_decoded_images(dataset, folder)
-    if not dataset.is_in_memory:
+    if dataset is components.dataset or not dataset.is_in_memory:
         return components
     if components.dataset.has_mismatched_partners and components.partner_indices is not None:
         dataset = with_partner_views(dataset, components.partner_indices)

@@ -96,7 +96,7 @@ def add_decoys(
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
     differ = partners != drawn
-    decoyed = dataset.as_subclass(DecoyDataset)
+    decoyed = DecoyDataset(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
     decoyed.replaced_views = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
     decoyed.replaced_views = decoyed.replaced_views[differ]

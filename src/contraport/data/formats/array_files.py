@@ -81,7 +81,7 @@ def dataset_from_arrays(
     positions = torch.from_numpy(chosen)
     keeps_all = owns_arrays and len(chosen) == len(whole)
     store = SubsetStore(whole.store, positions) if keeps_all else whole.store.subset(chosen)
-    dataset = whole.subset_with_store(positions, store, split=split)
+    dataset = whole.subset(positions, split, store=store)
     if is_test is None:
         dataset.num_random_test_items = len(chosen) if split == "test" else len(whole) - len(chosen)
     return dataset

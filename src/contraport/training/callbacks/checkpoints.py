@@ -31,7 +31,7 @@ from contraport.distributed import any_across_processes, is_main_process, raise_
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.parallelism import gather_sharded_state, shard_like, shard_loaded_optimizer_state
+from contraport.training.parallelism import gather_sharded_state, shard_like
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals on which a training run writes a checkpoint and stops."""
@@ -180,13 +180,12 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
             {name: shard_like(value, own_values.get(name)) for name, value in state["pipeline"].items()}
         )
         loop.optimizer.load_state_dict(state["optimizer"])
-        # In checkpoints of version 0.1.0 the state of a learned scalar has the shape (), not (1,). The sharding below
-        # compares shapes.
         for weights, own in loop.optimizer.state.items():
             for name, value in own.items():
                 if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
-                    own[name] = value.reshape(1)
-        shard_loaded_optimizer_state(loop.optimizer)
+                    own[name] = value.reshape(1)  # checkpoints of version 0.1.0 have learned scalars of shape ()
+                if isinstance(value, Tensor) and own[name].shape == weights.shape:
+                    own[name] = shard_like(own[name], weights)
         # Restores only the counters: the function of the step is that of the settings, so that a training run resumed
         # with more epochs follows the longer schedule.
         loop.schedule.load_state_dict(state["schedule"])

@@ -29,7 +29,6 @@ from contraport.objectives import (
     Loss,
     Objective,
     Pairs,
-    Target,
     TemperatureSchedule,
     WeightsFromPlan,
     matryoshka,
@@ -189,7 +188,17 @@ def check_trial_call(
     )
     check(predictor or not objective.stop_gradient, message, "collapses")
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
-    _check_teacher_features(objective, loss.teacher, target)
+    requires_teacher = objective.requires_features(target)
+    message = "teacher: required by the objective, got none. Pass a file of features, --teacher FILE."
+    check(loss.teacher is not None or not requires_teacher, message, "missing")
+    if loss.teacher is not None:
+        check(requires_teacher, "teacher: not used by the objective; leave it out.", "unused")
+        by_view = isinstance(objective, Objective) and objective.layout.traits.requires_view_features
+        message = (
+            "teacher: features per item have similarity 1 between the views of an item, so that no negative is "
+            "dropped. Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
+        )
+        check(loss.teacher.ndim == 3 or not by_view, message, "per_item")
     if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
@@ -208,22 +217,6 @@ def check_trial_call(
     # `weights` is the keyword of objectives; the user of a training run knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
-
-
-def _check_teacher_features(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
-    """Raise `UsageError` if teacher features are missing, unused, or given per item where each view needs its own."""
-    is_required = objective.requires_features(target)
-    if teacher is None:
-        message = "teacher: required by the objective, got none. Pass a file of features, --teacher FILE."
-        check(not is_required, message, "missing")
-        return
-    check(is_required, "teacher: not used by the objective; leave it out.", "unused")
-    by_view = isinstance(objective, Objective) and objective.layout.traits.requires_view_features
-    message = (
-        "teacher: features per item have similarity 1 between the views of an item, so that no negative is dropped. "
-        "Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
-    )
-    check(teacher.ndim == 3 or not by_view, message, "per_item")
 
 
 def build_training_module(
