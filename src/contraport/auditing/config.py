@@ -131,7 +131,7 @@ class AuditOptions(BaseOptions):
     device: str = training_device_option()
     out: str | Path | None = option(
         None,
-        "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training to; default: nothing is written.",
+        "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training run to; default: nothing is written.",
         lifetime="call",
         group="output",
     )

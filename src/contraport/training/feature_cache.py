@@ -32,7 +32,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
     The features are loaded from the cache folder, or computed and written to it.
 
-    The seed of the training determines the random views. Without augmentation there is one view per item.
+    The training seed determines the random views. Without augmentation there is one view per item.
     """
     cache_key = _build_cache_key(components, settings)
 

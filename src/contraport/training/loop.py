@@ -65,9 +65,9 @@ class Loop:
 
     Attributes:
         loss_callable: callable that returns the loss: the module, or `DistributedDataParallel` around it.
-        completed_epochs: number of complete epochs of the training.
+        completed_epochs: number of complete epochs of the training run.
         completed_batches: number of complete batches of the current epoch.
-        step: number of optimizer steps done since the start of the training.
+        step: number of optimizer steps done since the start of the training run.
         completed_micro_batches: number of complete micro-batches of the current step, with gradient accumulation; 0
             between steps.
         is_last_batch: whether the current batch is the last of its epoch.

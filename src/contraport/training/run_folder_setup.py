@@ -61,7 +61,7 @@ def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
-    """Reset the folder of a resumed run to its last checkpoint, and return the position of the training.
+    """Reset the folder of a resumed run to its last checkpoint, and return the position in the training run.
 
     `digests` are those of the items, which must not change; None for a stream.
 
@@ -94,7 +94,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
 
 
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
-    """Delete the rows of `metrics.jsonl` of steps after a position of the training."""
+    """Delete the rows of `metrics.jsonl` of steps after a position in the training run."""
     if run.metrics_path.exists():
         run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 

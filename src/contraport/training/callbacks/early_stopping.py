@@ -49,7 +49,7 @@ class StoppingRule(NamedTuple):
         return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
 
     def resolve_patience(self, epochs: int) -> int:
-        """Return the patience; default: a fifth of the `epochs` of the training, but at least 10."""
+        """Return the patience; default: a fifth of the `epochs` of the training run, but at least 10."""
         return self.patience or max(10, int(0.2 * epochs))
 
 

@@ -129,9 +129,8 @@ class Meter(Callback):
                 with self._run.translate_write_errors():
                     self._run.append_metrics(self.last_row)
                 send_metrics_row(self._loggers, self._run, self.last_row)
-
-    def after_epoch(self, loop: Loop) -> None:
-        log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)
+        if loop.is_last_batch:
+            log.debug("epoch %d of %s: %s", loop.completed_epochs + 1, loop.epochs, self.last_row)
 
     def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
         """Add values to the next row, and exclude the seconds of their computation from the training time."""

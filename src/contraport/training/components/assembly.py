@@ -71,7 +71,7 @@ def build_components(
     Torch's global random state does not change.
 
     Args:
-        settings: settings of the training.
+        settings: settings of the training run.
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
         objective: the objective, see `build_objective`; default: built from the settings.

@@ -97,7 +97,7 @@ def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = N
 
 @contextmanager
 def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
-    """Context manager in which random weights are drawn from the seed of the training, on the CPU."""
+    """Context manager in which random weights are drawn from the training seed, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         # Without a purpose in the key: the untrained weights of existing runs must not change.
         seed_torch_generators(settings.seed, "cpu")

@@ -239,7 +239,7 @@ class TrainingModule(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
-        """Seed torch's random generators by the seed of the training and a position, such as step and micro-batch."""
+        """Seed torch's random generators by the training seed and a position, such as step and micro-batch."""
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
