@@ -72,7 +72,7 @@ def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | N
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
     weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
-    weights = _with_resampled_position_embeddings(encoder, _with_adapted_input_channels(encoder, weights, own), own)
+    weights = _with_resampled_position_embeddings(encoder, _with_adapted_input_channels(encoder, weights))
     missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
     mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = []
@@ -93,19 +93,20 @@ def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | N
     encoder.load_state_dict(weights)
 
 
-def _strip_prefix(state: StateDict, own: StateDict, source: str) -> StateDict:
+def _strip_prefix(state: StateDict, encoder_state: StateDict, source: str) -> StateDict:
     """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
-    first = next(iter(own), "")
+    first = next(iter(encoder_state), "")
     prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
-    complete = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
+    complete = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in encoder_state))
     message = f"init: {source} has several networks of this architecture: {', '.join(complete)}; must have one."
     check(len(complete) < 2, message, "ambiguous")
     prefix = complete[0] if complete else min(prefixes, key=len, default="")
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict) -> StateDict:
     """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
+    own = encoder.state_dict()
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
     adapted = dict(weights)
     for name in [named] if isinstance(named, str) else named:
@@ -116,8 +117,9 @@ def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict, own: St
     return adapted
 
 
-def _with_resampled_position_embeddings(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _with_resampled_position_embeddings(encoder: nn.Module, weights: StateDict) -> StateDict:
     """Resample position embeddings for another image size, with the function that timm has for the architecture."""
+    own = encoder.state_dict()
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
     # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
@@ -212,9 +214,9 @@ class InitialWeights:
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
-    def list_config_folders(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+    def list_config_folders(self, num_towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
-        return [weights.config_folder for weights in self._list_tower_weights(towers, names, shapes)]
+        return [weights.config_folder for weights in self._list_tower_weights(num_towers, names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
         """Return the weights of all encoders as a list."""
@@ -222,15 +224,17 @@ class InitialWeights:
             return [self.encoders]
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _list_tower_weights(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
+    def _list_tower_weights(
+        self, num_towers: int, names: Sequence[str], shapes: Sequence[Shape]
+    ) -> list[EncoderWeights]:
         """Return the weights of each tower: all the same if there is one encoder, empty for a tower without weights."""
         if isinstance(self.encoders, Mapping):
             by_view = optional_values_per_view(self.option_name, self.encoders, names, shapes)
-            return [weights or EncoderWeights() for weights in by_view[:towers]]
+            return [weights or EncoderWeights() for weights in by_view[:num_towers]]
         own = self._list_encoder_weights()
-        message = f"init: must have {towers} encoders, one per view, got {len(own)} in {self.source}."
-        check(len(own) in (1, towers), message)
-        return own if len(own) == towers else own * towers
+        message = f"init: must have {num_towers} encoders, one per view, got {len(own)} in {self.source}."
+        check(len(own) in (1, num_towers), message)
+        return own if len(own) == num_towers else own * num_towers
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
@@ -426,11 +430,11 @@ def _timm_config_or_empty(name: str) -> dict[str, Any]:
     return {} if config is None else dict(config.to_dict())
 
 
-def _list_requested_encoders(encoder: Encoders, towers: int) -> list[str | nn.Module | None]:
+def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | nn.Module | None]:
     """Return the encoder that the user requested for each tower; None where any encoder is accepted."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
-        return [None] * towers
-    return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
+        return [None] * num_towers
+    return [encoder] * num_towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
 
 
 def _check_same_encoders(requested: Sequence[str | nn.Module | None], saved: Sequence[str | None], source: str) -> None:

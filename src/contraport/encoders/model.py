@@ -143,8 +143,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         sizes = [shape[0] if shape else 0 for shape in inputs]  # texts have no mean and std
         means = [[0.0] * size for size in sizes] if mean is None else mean
         stds = [[1.0] * size for size in sizes] if std is None else std
-        _check_one_per_tower("mean", means, inputs)
-        _check_one_per_tower("std", stds, inputs)
+        _check_one_per_tower("mean", means, len(inputs))
+        _check_one_per_tower("std", stds, len(inputs))
         self.towers = nn.ModuleList(
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, means, stds, strict=True)
@@ -371,11 +371,11 @@ class FeatureExtractor(nn.Module):
         return _encode_and_concat(self.towers, views, self.representation_part, self.dims)
 
 
-def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
+def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], part: str, dims: int | None) -> Tensor:
     """Encode each view with its tower; concatenate the first `dims` coordinates of each representation."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
-    parts = [tower.to_representation(each, output) for tower, each in features]
-    return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
+    outputs = [tower.to_representation(each, part) for tower, each in features]
+    return torch.cat(outputs if dims is None else [output[:, :dims] for output in outputs], dim=1)
 
 
 def _list_encoder_sources(
@@ -428,12 +428,12 @@ def _resolve_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     return checked
 
 
-def _resolve_view_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
+def _resolve_view_names(names: Sequence[str] | None, num_views: int) -> tuple[str, ...]:
     """Return the view names, by default ``view0``, ``view1``, ...; raise `UsageError` for invalid ones."""
     if names is None:
-        return tuple(f"view{view}" for view in range(views))
-    good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
-    check(good, f"view_names: must be {views} different names, got {list(names)}.")
+        return tuple(f"view{view}" for view in range(num_views))
+    good = len(names) == num_views == len(set(names)) and all(isinstance(name, str) and name for name in names)
+    check(good, f"view_names: must be {num_views} different names, got {list(names)}.")
     return tuple(names)
 
 
@@ -503,16 +503,16 @@ def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequ
         chosen = optional_values_per_view("encoder", encoder or {}, names, shapes)
         return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
     several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
-    _check_one_per_tower("encoder", several, shapes)
+    _check_one_per_tower("encoder", several, len(shapes))
     return list(several)
 
 
-def _check_one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> None:
+def _check_one_per_tower(name: str, values: Sequence[Any], num_towers: int) -> None:
     """Raise `UsageError` unless an option has one value per tower."""
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
     check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
-    check(len(values) == len(inputs), f"{name}: must be {len(inputs)}, one per tower, got {len(values)}.", "shape")
+    check(len(values) == num_towers, f"{name}: must be {num_towers}, one per tower, got {len(values)}.", "shape")
 
 
 def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:

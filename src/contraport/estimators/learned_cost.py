@@ -199,11 +199,11 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
     check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
+def _prepare_features(argument: str, features: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
     """Prepare the features of one side for the fit, ``(n, p)``: standardized and reduced by PCA, or one-hot if None."""
-    if rows is None:
+    if features is None:
         return np.eye(len(indices))
-    features = np.asarray(rows[indices], dtype=np.float64)
+    features = np.asarray(features[indices], dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
     deviations = features.std(0)
@@ -218,12 +218,16 @@ def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarra
     return whitened
 
 
-def _write_cost_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+def _write_cost_files(
+    folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
+) -> None:
     """Write cost, plan and features as `inverse_ot.npz`, and the observed and the learned plan as `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
-    write_npz(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
+    write_npz(folder / "inverse_ot.npz", arrays | {"row_features": row_features, "column_features": column_features})
     left, _, right = np.linalg.svd(result.affinity)
-    order = np.ix_(np.argsort(x @ left[:, 0], kind="stable"), np.argsort(y @ right[0], kind="stable"))
+    order = np.ix_(
+        np.argsort(row_features @ left[:, 0], kind="stable"), np.argsort(column_features @ right[0], kind="stable")
+    )
     plans = {"observed": observed[order], "plan of the learned cost": result.plan[order]}
     figure = draw_couplings(plans, common_scale=True)
     figure.savefig(folder / "plans.png", dpi=200, bbox_inches="tight")

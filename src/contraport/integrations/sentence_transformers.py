@@ -151,10 +151,10 @@ class SentenceTransformerLoss(nn.Module):
         return embedding
 
 
-def _build_scored_pair_target(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
+def _build_scored_pair_target(scores: Tensor, num_rows: int, num_candidates: int) -> cp.PairList:
     """Build a target with masses in proportion to scores, ``(rows, candidates)``, of each row's candidates."""
-    shape, expected = tuple(scores.shape), (rows, candidates)
+    shape, expected = tuple(scores.shape), (num_rows, num_candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
-    anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)
+    anchors, places = torch.arange(num_rows).repeat(num_candidates), torch.arange(num_rows * num_candidates)
     with rename_argument("label", "shares"):
         return cp.PairList(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())

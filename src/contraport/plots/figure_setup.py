@@ -174,7 +174,7 @@ def has_dark_background(ax: Axes) -> bool:
     return bool(alpha > 0 and 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4)
 
 
-def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
+def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: bool = True) -> Array:
     """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
 
     >>> as_plot_array("plan", [[1, 2]], 2)
@@ -189,8 +189,10 @@ def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = 
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{name}: must be numbers, got {type(values).__name__} ({error}).") from error
-    has_shape = result.ndim == dimensions and result.size > 0
-    check(has_shape, f"{name}: must have {dimensions} dimensions and not be empty, got shape {result.shape}.", "shape")
+    has_shape = result.ndim == num_dimensions and result.size > 0
+    check(
+        has_shape, f"{name}: must have {num_dimensions} dimensions and not be empty, got shape {result.shape}.", "shape"
+    )
     is_finite = not finite or bool((np.abs(result) <= MAX_SINGLE_PRECISION).all())
     check(is_finite, f"{name}: must be finite numbers of single precision, got NaN, infinity or larger.", "not_finite")
     return result
@@ -204,10 +206,10 @@ def to_numpy(name: str, values: object) -> Array:
         raise UsageError(f"{name}: must be an array, got {format_value(values)} ({error}).") from error
 
 
-def labels_to_numpy(values: object, items: int) -> Array:
-    """Convert labels, numbers or strings, to a NumPy array (items,)."""
+def labels_to_numpy(values: object, num_items: int) -> Array:
+    """Convert labels, numbers or strings, to a NumPy array (num_items,)."""
     labels = to_numpy("labels", values)
-    check(labels.shape == (items,), f"labels: must have shape ({items},), got {labels.shape}.", "shape")
+    check(labels.shape == (num_items,), f"labels: must have shape ({num_items},), got {labels.shape}.", "shape")
     return labels
 
 

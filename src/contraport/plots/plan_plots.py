@@ -263,17 +263,17 @@ def _draw_coupling(
     left.axis("off")
 
 
-def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
+def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
     """Draw a transport plan (N, M) as lines from rows at the left to columns at the right; thicker is more mass.
 
-    Lines of pairs that belong together, where `pair_mask` (N, M) is true, are blue, others orange.
+    Lines of pairs that belong together, where `true_pair_mask` (N, M) is true, are blue, others orange.
     """
     n, m = plan.shape
     rows, columns = np.linspace(1, 0, n), np.linspace(1, 0, m)
     even = 1 / n
     for i, j in zip(*np.nonzero(plan > 0.02 * even), strict=True):  # smaller masses would clutter the figure
         share = min(1.0, float(plan[i, j]) / even)
-        color = BLUE if pair_mask[i, j] else ORANGE
+        color = BLUE if true_pair_mask[i, j] else ORANGE
         ax.plot([0, 1], [rows[i], columns[j]], color=color, linewidth=0.4 + 2.6 * share, alpha=0.15 + 0.75 * share)
     _draw_mass_dots(ax, 0.0, rows, plan.sum(1) * n)
     _draw_mass_dots(ax, 1.0, columns, plan.sum(0) * m)
