@@ -248,17 +248,17 @@ def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
     return call
 
 
-def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
+def unreadable_error(where: str, expected_content: str, error: Exception) -> UsageError:
     """Build the error for a file that cannot be read, with the message of the reader on one line.
 
     >>> str(unreadable_error("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
     """
-    return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
+    return UsageError(f"{where} cannot be read as {expected_content}: {one_line_reason(error)}", kind="unreadable")
 
 
 @contextmanager
-def translate_read_errors(where: str, kind: str) -> Iterator[None]:
+def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
     """Context manager: convert any error in the block to the `UsageError` for an unreadable file.
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
@@ -273,7 +273,7 @@ def translate_read_errors(where: str, kind: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        raise unreadable_error(where, kind, error) from error
+        raise unreadable_error(where, expected_content, error) from error
 
 
 def one_line_reason(error: BaseException) -> str:

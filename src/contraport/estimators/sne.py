@@ -34,7 +34,7 @@ from contraport.errors import (
     suggest_keywords,
     unknown_name_error,
 )
-from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
+from contraport.estimators.interpolated_repulsion import InterpolatedTSNELoss
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
@@ -251,7 +251,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
         """Build the objective of an embedding, with the attraction exaggerated by a factor (1: not)."""
         if self.method == "interpolated":
-            return InterpolatedTSNE(plan, exaggeration)
+            return InterpolatedTSNELoss(plan, exaggeration)
         penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
         return Objective(WithinView(), *self._build_kernel_and_constraint(), Matrix(plan), KL(), penalties)
 
