@@ -108,7 +108,7 @@ def build_components(
         steps_per_epoch=epoch,
         initial_weights=initial_weights,
         architecture=None if run is None else run.initial_path,
-        mined=None if miner is None else miner.layout,
+        mined_layout=None if miner is None else miner.layout,
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)
     audit_callback = None

@@ -227,7 +227,7 @@ def build_training_module(
     steps_per_epoch: int,
     initial_weights: InitialWeights | None = None,
     architecture: Path | None = None,
-    mined: MinedBatchLayout | None = None,
+    mined_layout: MinedBatchLayout | None = None,
 ) -> TrainingModule:
     """Build the training module; random weights depend on the seed.
 
@@ -271,7 +271,7 @@ def build_training_module(
         plan_weights=plan_weights,
         cache_chunk=settings.cache_chunk,
         encoder_freezer=_build_encoder_freezer(settings, model, momentum_encoder, steps_per_epoch),
-        mined=mined,
+        mined_layout=mined_layout,
     )
 
 
@@ -359,9 +359,9 @@ def _build_objective_loss(
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
-        mined = settings.mined_negatives_spec is not None
-        if memory is not None or mined or settings.momentum is not None or settings.predictor:
-            loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
+        has_mined = settings.mined_negatives_spec is not None
+        if memory is not None or has_mined or settings.momentum is not None or settings.predictor:
+            loss = QueryKeyLoss(objective, memory, has_mined_negatives=has_mined, **kwargs)
         else:
             loss = AllViewsLoss(objective, **kwargs)
     try:

@@ -237,21 +237,26 @@ class QueryKeyLoss(ObjectiveStepLoss):
         objective: called on queries and keys, and with ``negatives=`` if the memory or the batch has some. Negatives
             that are the item of a row are excluded for this row.
         memory: embeddings of earlier batches.
-        mined: whether batches have mined negatives of each item.
+        has_mined_negatives: whether batches have mined negatives of each item.
         kwargs: see `ObjectiveStepLoss`.
     """
 
     def __init__(
-        self, objective: nn.Module, memory: EmbeddingMemory | None = None, *, mined: bool = False, **kwargs: Any
+        self,
+        objective: nn.Module,
+        memory: EmbeddingMemory | None = None,
+        *,
+        has_mined_negatives: bool = False,
+        **kwargs: Any,
     ) -> None:
-        if mined and isinstance(objective, Objective):
+        if has_mined_negatives and isinstance(objective, Objective):
             # Each direction has negatives of its own: both directions in one call would get those of one view, and
             # compare a view with itself.
             objective = objective.with_layout(_make_one_directional(objective.layout))
         super().__init__(objective, **kwargs)
         self.memory = memory
-        self.mined = mined
-        self._check_accepts_keyword("negatives", "negatives", memory is not None or mined or None)
+        self.has_mined_negatives = has_mined_negatives
+        self._check_accepts_keyword("negatives", "negatives", memory is not None or has_mined_negatives or None)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
@@ -277,12 +282,12 @@ class QueryKeyLoss(ObjectiveStepLoss):
         pair, kwargs = super().build_trial_arguments(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
-        if self.mined:
+        if self.has_mined_negatives:
             kwargs |= {"ids": batch.ids, "negatives": z[:, None], "negative_ids": batch.ids[:, None] + 1}
         return pair, kwargs
 
     def missing_views_unsupported_reason(self) -> str | None:
-        if self.mined:
+        if self.has_mined_negatives:
             return "negatives are mined among all views of all items"
         if self.memory is not None:
             return "a queue or a bank stores all views of items"

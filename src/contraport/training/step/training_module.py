@@ -99,7 +99,7 @@ class TrainingModule(nn.Module):
         plan_weights: function from a step to the weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
         encoder_freezer: freezes the encoders; default: they are trained.
-        mined: layout of batches with mined negatives; default: they have none.
+        mined_layout: layout of batches with mined negatives; default: they have none.
 
     Attributes:
         uses_cached_features: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
@@ -118,7 +118,7 @@ class TrainingModule(nn.Module):
         plan_weights: Callable[[int], WeightsFromPlan] | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
-        mined: MinedBatchLayout | None = None,
+        mined_layout: MinedBatchLayout | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -131,7 +131,7 @@ class TrainingModule(nn.Module):
         self.plan_weights = plan_weights
         self.cache_chunk = cache_chunk
         self.encoder_freezer = encoder_freezer
-        self.mined = mined
+        self.mined_layout = mined_layout
         self.uses_cached_features = False
         self._num_key_views = count_key_views(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
@@ -162,9 +162,9 @@ class TrainingModule(nn.Module):
         if self.encoder_freezer is not None:
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
-        if self.mined is not None:
-            items, batch, negative_ids = self.mined.split_mined_batch(batch)
-            rows = 1 + self.mined.num_negatives_per_set
+        if self.mined_layout is not None:
+            items, batch, negative_ids = self.mined_layout.split_mined_batch(batch)
+            rows = 1 + self.mined_layout.num_negatives_per_set
             offset = None if offset is None else BatchOffset(offset.start * rows, offset.global_batch_size * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
@@ -173,8 +173,8 @@ class TrainingModule(nn.Module):
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
         self._seed_step_generators(step, micro_batch, 1, 0 if offset is None else offset.start)
         embedded = self._embed_batch(batch, views, offset)
-        if self.mined is not None:
-            embedded = self.mined.with_extracted_negatives(embedded, items, negative_ids)
+        if self.mined_layout is not None:
+            embedded = self.mined_layout.with_extracted_negatives(embedded, items, negative_ids)
         embedded = embedded._replace(weights_from_plan=weights_from_plan)
         self._seed_step_generators(step, micro_batch, 2)
         try:
