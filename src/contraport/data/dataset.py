@@ -21,16 +21,9 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 MAX_ITEMS_FOR_STATISTICS = 10_000
 """Maximum number of items in memory from which the statistics of a view are computed."""
 _PER_ITEM_FIELDS = (
-    "labels",
-    "domains",
-    "weights",
-    "regression_targets",
-    "present",
-    "source_rows",
-    "keys",
-    "stored_digests",
+    "labels", "domains", "weights", "regression_targets", "present", "source_rows", "keys", "stored_digests",
     "entity_ids",
-)
+)  # fmt: skip
 """Fields with one row per item, which `subset` indexes."""
 
 

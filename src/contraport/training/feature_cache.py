@@ -15,12 +15,11 @@ import torch
 from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
-from contraport.data import build_loader
 from contraport.data.image_cache import digest_for_cache
 from contraport.data.stores import UndigestedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.training.components.assembly import TrainingComponents
-from contraport.training.components.data_builder import count_cached_draws
+from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
 from contraport.training.config import Settings
 from contraport.training.parallelism import select_training_device
 
@@ -60,15 +59,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
     description = "the features of the frozen encoder"
     arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
     dataset = components.dataset.with_store(UndigestedArrayStore(tuple(map(torch.from_numpy, arrays))))
-    batches = build_loader(
-        dataset,
-        settings.batch_size,
-        shuffle=True,
-        seed=settings.seed,
-        num_workers=0,
-        drop_last=True,
-        split_over_processes=True,
-    )
+    batches = build_batch_loader(settings, dataset, components.module.views, num_workers=0)
     components.module.uses_cached_features = True
     return components._replace(dataset=dataset, batches=batches)
 

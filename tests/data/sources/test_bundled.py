@@ -1,11 +1,13 @@
 import gzip
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from tests.errors import raises_usage_error
+from torchvision.datasets import FashionMNIST
 
 from contraport.data import load
 from contraport.data.sources import benchmark_data
@@ -39,10 +41,10 @@ def write_fashion(folder, *, pack, images=6):
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    def fail(root):
+    def fail(data):
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(benchmark_data, "_download_fashion", fail)
+    monkeypatch.setattr(FashionMNIST, "download", fail)
     monkeypatch.setattr(benchmark_data, "FASHION_DEBIAN_FOLDER", tmp_path / "debian")
     return tmp_path
 
@@ -64,24 +66,20 @@ def test_fashion_mnist_is_taken_from_the_root_next(offline):
 
 
 def test_fashion_mnist_is_downloaded_at_last(offline, monkeypatch):
-    monkeypatch.setattr(
-        benchmark_data, "_download_fashion", lambda root: write_fashion(root / "FashionMNIST" / "raw", pack=True)
-    )
+    monkeypatch.setattr(FashionMNIST, "download", lambda data: write_fashion(Path(data.raw_folder), pack=False))
     assert len(load("fashion-mnist", root=offline / "root")) == 6
 
 
 def test_missing_fashion_mnist_lists_places_and_reasons(offline):
-    write_fashion(offline / "debian", pack=False)
-    (offline / "debian" / "train-images-idx3-ubyte").write_bytes(b"short")
-    places = ("debian", "root/FashionMNIST/raw (no file train-images", "download to", "no network")
-    with raises_usage_error("data.not_found", *places) as caught:
+    with raises_usage_error("data.not_found", offline / "root", "download to", "no network") as caught:
         load("fashion-mnist", root=offline / "root")
     assert "\n" not in str(caught.value)
 
 
 def test_rejects_a_truncated_idx_file(offline):
-    write_fashion(offline / "debian", pack=False)
-    file = offline / "debian" / "train-images-idx3-ubyte"
-    file.write_bytes(file.read_bytes()[:-1])
-    with raises_usage_error("data.not_found"):
-        load("fashion-mnist", root=offline / "root")
+    write_fashion(offline / "debian", pack=True)
+    file = offline / "debian" / "train-images-idx3-ubyte.gz"
+    for content in (file.read_bytes()[:-9], gzip.compress(gzip.decompress(file.read_bytes())[:-1])):
+        file.write_bytes(content)
+        with raises_usage_error("data.not_found", offline / "debian"):
+            load("fashion-mnist", root=offline / "root")

@@ -25,7 +25,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.image_and_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
-from contraport.errors import UsageError, check, check_regular_file, translate_read_errors
+from contraport.errors import UsageError, check, translate_read_errors
 
 FASHION_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Folder of the Debian package dataset-fashion-mnist."""
@@ -57,53 +57,29 @@ def load_digits(split: str, root: Path | None) -> Dataset:
 def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     """Load Fashion-MNIST, 70,000 images of clothes, 28 x 28 pixels.
 
-    Looked for in Debian's folder and in `root` in torchvision's layout, and else downloaded to `root`.
+    Looked for in the folder of Debian's package; else in `root` in torchvision's layout, or downloaded to it.
     """
-    download = get_download_folder(root)
-    raw = download / "FashionMNIST" / "raw"
-    failures = []
-    for folder in (FASHION_DEBIAN_FOLDER, raw):
+    if not FASHION_DEBIAN_FOLDER.is_dir():
+        from torchvision.datasets import FashionMNIST
+
+        data = _read_torchvision("fashion-mnist", FashionMNIST, root, train=split == "train")
+        images, labels = data.data.numpy(), data.targets
+    else:
+        prefix = FASHION_DEBIAN_FOLDER / ("train" if split == "train" else "t10k")
         try:
-            return _load_fashion_split(folder, split)
+            images = _read_gzipped_idx(f"{prefix}-images-idx3-ubyte.gz", dimensions=3)
+            labels = _read_gzipped_idx(f"{prefix}-labels-idx1-ubyte.gz", dimensions=1)
         except (OSError, EOFError, ValueError) as error:
-            failures.append(f"{folder} ({error})")
-    try:
-        _download_fashion(download)
-        return _load_fashion_split(raw, split)
-    except (OSError, EOFError, ValueError, RuntimeError) as error:
-        failures.append(f"download to {download} ({error})")
-    raise UsageError(f"data: fashion-mnist was not found in {'; '.join(failures)}.", kind="not_found")
-
-
-def _download_fashion(root: Path) -> None:
-    """Download Fashion-MNIST to a folder by torchvision."""
-    from torchvision.datasets import FashionMNIST
-
-    FashionMNIST(str(root), download=True)
-
-
-def _load_fashion_split(folder: Path, split: str) -> Dataset:
-    """Load one split of Fashion-MNIST from its IDX files in a folder."""
-    prefix = "train" if split == "train" else "t10k"
-    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
-    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
-    if len(images) != len(labels) or labels.max() >= len(FASHION_CLASS_NAMES):
-        raise ValueError(f"{len(images)} images do not match {len(labels)} labels")
+            message = f"data: fashion-mnist was not found in {FASHION_DEBIAN_FOLDER} ({error})."
+            raise UsageError(message, kind="not_found") from error
     return _build_image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASS_NAMES)
 
 
-def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
-    """Read an IDX file, plain or gzipped: a magic number, the sizes in big endian, then the bytes of the values."""
-    packed = path.with_name(path.name + ".gz")
-    if not path.exists() and not packed.exists():
-        raise FileNotFoundError(f"no file {path.name} or {packed.name}")
-    check_regular_file("data", path if path.exists() else packed)
-    content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+def _read_gzipped_idx(path: str, *, dimensions: int) -> np.ndarray:
+    """Read a gzipped IDX file: a magic number, the sizes in big endian, then the bytes of the values."""
+    content = gzip.decompress(Path(path).read_bytes())
     header = np.frombuffer(content, ">u4", count=1 + dimensions)
-    sizes = header[1:].astype(int)
-    if header[0] != 0x0800 + dimensions or len(content) != header.nbytes + sizes.prod() or sizes.prod() == 0:
-        raise ValueError(f"{path.name} is not a complete IDX file of {dimensions} dimensions")
-    return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(sizes).copy()
+    return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(header[1:].astype(int)).copy()
 
 
 def load_cifar10(split: str, root: Path | None) -> Dataset:
