@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.vector_search import CalibratedSearch, calibrate_search
 from contraport.catalog.option_parsers import MiningRule
-from contraport.data.duplicate_groups import number_by_first_occurrence
+from contraport.data.duplicate_groups import first_indices, number_by_first_occurrence
 from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import torch_generator
@@ -101,7 +101,7 @@ def mine_hard_negatives(
     items = torch.arange(len(anchors))
     query_of = items if anchor_ids is None else number_by_first_occurrence(anchor_ids.cpu())
     candidate_of = items if candidate_ids is None else number_by_first_occurrence(candidate_ids.cpu())
-    queries, columns = _first_indices(query_of), _first_indices(candidate_of)
+    queries, columns = first_indices(query_of), first_indices(candidate_of)
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_mask is None else trusted_mask
     excluded = [query_of * len(columns) + candidate_of]
@@ -123,12 +123,6 @@ def mine_hard_negatives(
     positions, scores = items_found[query_of], scores[query_of]
     positions[~is_trusted] = -1
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
-
-
-def _first_indices(codes: Tensor) -> Tensor:
-    """Return the index of the first item with each code 0, 1, ..., from codes ``(n,)``."""
-    firsts = torch.full((int(codes.max()) + 1,), len(codes))
-    return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
 
 
 def _search_negatives_with_scores(

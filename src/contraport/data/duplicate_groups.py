@@ -138,6 +138,16 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
+def first_indices(codes: Tensor) -> Tensor:
+    """Return the index of the first item with each code 0, 1, ..., from the codes of all items, ``(n,)``.
+
+    >>> first_indices(torch.tensor([1, 0, 1, 2])).tolist()
+    [1, 0, 3]
+    """
+    firsts = torch.full((int(codes.max()) + 1 if len(codes) > 0 else 0,), len(codes))
+    return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
+
+
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
     """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
+from contraport.data.duplicate_groups import first_indices
 from contraport.data.perturbations import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
@@ -26,7 +27,6 @@ from contraport.metrics.retrieval import (
     LinkRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
-    first_indices_and_inverse,
     rank_links,
     retrieval_ranks,
 )
@@ -291,7 +291,7 @@ class EvalContext:
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
-                first = pairs[first_indices_and_inverse(ids[pairs])[0]]
+                first = pairs[first_indices(torch.unique(ids[pairs], return_inverse=True)[1])]
                 embedded = self._embed_views(dataset.subset(first), project=project, two_random_views=False)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.vector_search import top_products_and_indices
+from contraport.data.duplicate_groups import first_indices
 from contraport.errors import (
     UsageError,
     check,
@@ -204,8 +205,9 @@ class _MatchedViews(NamedTuple):
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
         """Match the unit vectors ``(items, d)`` of two views; of views with equal content ids, the first is kept."""
-        ids = first_content_ids, second_content_ids
-        (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, ids)
+        _, rows = torch.unique(first_content_ids, return_inverse=True)
+        _, columns = torch.unique(second_content_ids, return_inverse=True)
+        first_at, second_at = first_indices(rows), first_indices(columns)
         x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
         rows, columns = rows.to(x.device), columns.to(x.device)
         matched = x.new_empty(len(rows))
@@ -295,13 +297,6 @@ def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
     best = matched.new_full((items,), -torch.inf).scatter_reduce(0, at, matched, "amax")
     distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_DISTANCE_TOLERANCE
     return 1 - distances.square() / 2
-
-
-def first_indices_and_inverse(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first position of each distinct id, and the index of each id among the sorted distinct ids."""
-    distinct, index = torch.unique(ids, return_inverse=True)
-    first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
-    return first, index
 
 
 CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
