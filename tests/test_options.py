@@ -18,7 +18,7 @@ from contraport.comparison.config import CompareOptions
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.objectives import Layout
-from contraport.options import Command, int_in_range, keep_deprecated_attributes, option
+from contraport.options import Command, accept_deprecated_keywords, int_in_range, keep_deprecated_attributes, option
 from contraport.runs import RunFolder
 from contraport.similarity_search.config import DuplicateSearchOptions
 from contraport.training.config import Settings
@@ -164,3 +164,14 @@ def test_deprecated_estimator_parameter_works_with_a_warning() -> None:
     with pytest.warns(FutureWarning, match="optimizer"):
         encoder.fit(np.random.default_rng(0).normal(size=(30, 5)))
     assert "momentum" in encoder._optimizer.param_groups[0]
+
+
+def test_rejects_a_deprecated_keyword_beside_its_new_name():
+    @accept_deprecated_keywords(wide="width")
+    def area(width):
+        return width * width
+
+    with pytest.warns(FutureWarning, match="width"):
+        assert area(wide=3) == 9
+    with pytest.raises(TypeError, match="wide"):
+        area(wide=3, width=4)

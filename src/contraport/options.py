@@ -276,10 +276,10 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
-def accept_deprecated_keywords(**old_names: str) -> Callable[[C], C]:
-    """Decorator of a function or class: accept deprecated keywords, given as ``new="old"``, with a warning.
+def accept_deprecated_keywords(**new_names: str) -> Callable[[C], C]:
+    """Decorator of a function or class: accept deprecated keywords, declared as ``old="new"``, with a warning.
 
-    >>> @accept_deprecated_keywords(width="wide")
+    >>> @accept_deprecated_keywords(wide="width")
     ... @dataclass
     ... class Box:
     ...     width: int
@@ -291,14 +291,14 @@ def accept_deprecated_keywords(**old_names: str) -> Callable[[C], C]:
     def decorate(target: Any) -> Any:
         if isinstance(target, type):
             constructor = "__new__" if issubclass(target, tuple) else "__init__"
-            target.deprecated_keywords = tuple(old_names.values())  # type: ignore[attr-defined]
+            target.deprecated_keywords = tuple(new_names)  # type: ignore[attr-defined]
             setattr(target, constructor, decorate(getattr(target, constructor)))
             return target
 
         @functools.wraps(target)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for new, old in old_names.items():
-                if old in kwargs:
+            for old, new in new_names.items():
+                if old in kwargs and new not in kwargs:  # both: the call of the target fails by the unexpected `old`
                     warn_renamed(old, new, stacklevel=3)
                     kwargs[new] = kwargs.pop(old)
             return target(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated_keywords(location_description="location", reader_path="reader")
+@accept_deprecated_keywords(location="location_description", reader="reader_path")
 @keep_deprecated_attributes(location="location_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
     """Table entry of a named data set: its description, its location and the function that reads it.

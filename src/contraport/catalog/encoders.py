@@ -12,7 +12,7 @@ CUSTOM_ENCODER_FORMAT = "module:attribute"
 """Forms of names of encoders that are not in the table, as messages and lists show them."""
 
 
-@accept_deprecated_keywords(network_class_path="network_class")
+@accept_deprecated_keywords(network_class="network_class_path")
 @keep_deprecated_attributes(network_class="network_class_path")
 class EncoderEntry(NamedTuple):
     """Table entry of a named encoder: description and location of its network class.

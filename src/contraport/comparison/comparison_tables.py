@@ -15,7 +15,7 @@ from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated_keywords(reference_metrics="reference_values")
+@accept_deprecated_keywords(reference_values="reference_metrics")
 @keep_deprecated_attributes(
     reference_values="reference_metrics",
     trials="search_trials",

@@ -23,7 +23,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 from contraport.seeding import numpy_generator
 
 
-@accept_deprecated_keywords(global_batch_size="total")
+@accept_deprecated_keywords(total="global_batch_size")
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
@@ -72,7 +72,7 @@ class _PositionsWithEpoch(list[int]):
         return _PositionsWithEpoch, (list(self), self.epoch)
 
 
-@accept_deprecated_keywords(split_over_processes="shared")
+@accept_deprecated_keywords(shared="split_over_processes")
 @keep_deprecated_attributes(shared="split_over_processes")
 class BatchOrder(Sampler[list[int]]):
     """Batch sampler whose order depends only on the seed and the epoch.
@@ -184,7 +184,7 @@ class BatchOrder(Sampler[list[int]]):
         return order[: self.length]
 
 
-@accept_deprecated_keywords(num_workers="workers", split_over_processes="shared", batches_per_epoch="batches")
+@accept_deprecated_keywords(workers="num_workers", shared="split_over_processes", batches="batches_per_epoch")
 def build_loader(
     dataset: Dataset,
     batch_size: int,

@@ -62,7 +62,7 @@ class Batch(NamedTuple):
         return self._replace(views=tuple(view.to(device, non_blocking=non_blocking) for view in self.views), **moved)
 
 
-@accept_deprecated_keywords(source_rows="rows")
+@accept_deprecated_keywords(rows="source_rows")
 @keep_deprecated_attributes(align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows")
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):

@@ -311,7 +311,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 encoder.save_config(folder / f"encoder{number}")
 
     @classmethod
-    @accept_deprecated_keywords(trust_remote_code="trust")
+    @accept_deprecated_keywords(trust="trust_remote_code")
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,

@@ -36,7 +36,7 @@ OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 """Columns for rows, and rows for columns."""
 
 
-@accept_deprecated_keywords(source_potential_index="source_index")
+@accept_deprecated_keywords(source_index="source_potential_index")
 @keep_deprecated_attributes(source_index="source_potential_index")
 class HalfStepSpec(NamedTuple):
     """Sinkhorn half-step: updates the potentials of the rows or of the columns.

@@ -510,7 +510,7 @@ class _TransposedCost(nn.Module):
         return self.cost(y, x).T
 
 
-@accept_deprecated_keywords(cost_unit="cost_scale")
+@accept_deprecated_keywords(cost_scale="cost_unit")
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
     """Log-kernel given as an (N, M) matrix T, such as logits or the logarithm of a plan."""

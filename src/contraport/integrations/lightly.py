@@ -46,7 +46,7 @@ class MemoryBankLoss(nn.Module):
     bank: Tensor
     written: Tensor
 
-    @accept_deprecated_keywords(in_batch_negatives="others")
+    @accept_deprecated_keywords(others="in_batch_negatives")
     def __init__(
         self,
         memory_bank_size: tuple[int, int],

@@ -165,7 +165,7 @@ METRICS: dict[str, Metric] = {}
 """All metrics in display order; a key has no number, such as ``recall`` for ``recall@5``."""
 
 
-@accept_deprecated_keywords(value_format="pattern")
+@accept_deprecated_keywords(pattern="value_format")
 def register_metric(
     title: str,
     *,

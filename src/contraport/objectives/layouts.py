@@ -417,7 +417,7 @@ class Layout(Component, ABC):
         return negatives
 
 
-@accept_deprecated_keywords(core_view="core")
+@accept_deprecated_keywords(core="core_view")
 @keep_deprecated_attributes(core="core_view")
 @dataclass(frozen=True, repr=False)
 class Cross(Layout):
@@ -481,7 +481,7 @@ class Cross(Layout):
         return similarity_shape
 
 
-@accept_deprecated_keywords(all_views="together")
+@accept_deprecated_keywords(together="all_views")
 @keep_deprecated_attributes(together="all_views")
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):

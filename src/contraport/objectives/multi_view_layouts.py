@@ -321,7 +321,7 @@ class GuidedNegatives(LayoutWrapper):
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 
-@accept_deprecated_keywords(centered="centred")
+@accept_deprecated_keywords(centred="centered")
 @dataclass(frozen=True, repr=False)
 class CoordinatePairs(LayoutWrapper):
     """Layout wrapper that compares pairs of coordinates by their correlation over the batch (Barlow Twins, VICReg).

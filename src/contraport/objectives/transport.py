@@ -307,7 +307,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
         return shares
 
 
-@accept_deprecated_keywords(item_weights="given")
+@accept_deprecated_keywords(given="item_weights")
 @dataclass(frozen=True, eq=False)
 class WeightsFromPlan:
     """Item weights from the balanced plan of the batch, for ``weights=WeightsFromPlan()`` or ``weights="plan"``.

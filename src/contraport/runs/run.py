@@ -167,7 +167,7 @@ class Run:
         """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
         return self._read_file(self.path / "metrics.jsonl", read_metrics_rows)
 
-    @accept_deprecated_keywords(trust_remote_code="trust")
+    @accept_deprecated_keywords(trust="trust_remote_code")
     def model(self, *, trust_remote_code: bool = False) -> Model:
         """Load the trained model, in evaluation mode, on the CPU.
 

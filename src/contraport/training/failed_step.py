@@ -49,7 +49,7 @@ class FailedStep(NamedTuple):
         return loss
 
 
-@accept_deprecated_keywords(trust_remote_code="trust")
+@accept_deprecated_keywords(trust="trust_remote_code")
 def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
     """Load the training step that failed because its loss or gradient was not finite.
 

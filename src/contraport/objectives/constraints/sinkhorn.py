@@ -328,7 +328,7 @@ class Balanced(AlternatingConstraint):
     marginals: str = "uniform"
 
 
-@accept_deprecated_keywords(marginal_divergence="price")
+@accept_deprecated_keywords(price="marginal_divergence")
 @keep_deprecated_attributes(price="marginal_divergence")
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):

@@ -184,7 +184,7 @@ class TsallisProblem(HostLoop):
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
-@accept_deprecated_keywords(mass_constraint="over", regularizes_row_shares="conditional")
+@accept_deprecated_keywords(over="mass_constraint", conditional="regularizes_row_shares")
 @keep_deprecated_attributes(over="mass_constraint", conditional="regularizes_row_shares")
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):

@@ -85,7 +85,7 @@ class KernelAttraction(KernelDivergence):
         return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
 
-@accept_deprecated_keywords(weight_temperature="sigma")
+@accept_deprecated_keywords(sigma="weight_temperature")
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
@@ -143,7 +143,7 @@ class LogKernelAttraction(KernelDivergence):
         return -target.row_mass() * total[items]
 
 
-@accept_deprecated_keywords(absolute_scores="absolute")
+@accept_deprecated_keywords(absolute="absolute_scores")
 @keep_deprecated_attributes(absolute="absolute_scores")
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
@@ -190,7 +190,7 @@ class PairRanking(KernelDivergence):
         return torch.cat([scores.new_zeros(1), scores + of_higher]).logsumexp(0)
 
 
-@accept_deprecated_keywords(pooled_over_views="pooled")
+@accept_deprecated_keywords(pooled="pooled_over_views")
 @keep_deprecated_attributes(pooled="pooled_over_views")
 @dataclass(frozen=True, repr=False)
 class LogSumKernel(Divergence):
@@ -342,7 +342,7 @@ class VarianceHinge(KernelDivergence):
         )
 
 
-@accept_deprecated_keywords(detach_plan="detach", attracts_by_row_mass="paired", phi_of_sum="phi")
+@accept_deprecated_keywords(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
 @keep_deprecated_attributes(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
 @dataclass(frozen=True, repr=False)
 class ContrastiveEnergy(Divergence):

@@ -214,7 +214,7 @@ class DebiasedContrastive(KernelDivergence):
         return a * torch.where(present, F.softplus(others - positive), 0)
 
 
-@accept_deprecated_keywords(mass_constraint="over", tangent_below="floor")
+@accept_deprecated_keywords(over="mass_constraint", floor="tangent_below")
 @keep_deprecated_attributes(over="mass_constraint", floor="tangent_below")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):

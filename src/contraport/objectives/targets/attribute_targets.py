@@ -63,7 +63,7 @@ class Labels(Target):
         return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
 
-@accept_deprecated_keywords(content_ids="numbers")
+@accept_deprecated_keywords(numbers="content_ids")
 @keep_deprecated_attributes(numbers="content_ids")
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
