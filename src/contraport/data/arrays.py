@@ -104,7 +104,7 @@ def from_arrays(
 
 
 def _as_array_or_list(argument: str, view: Any) -> np.ndarray | list[Any]:
-    """Convert a view to an array, with texts as objects ``(n,)``; other lists, such as of images, stay lists."""
+    """Convert a view to an array; a list that holds no texts, such as a list of images, is returned unchanged."""
     texts = string_list_or_none(argument, view)
     if texts is not None:
         return np.array(texts, dtype=np.object_)
@@ -117,7 +117,7 @@ def _is_text_array(array: Any) -> bool:
 
 
 def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, allow_empty: bool, copy: bool) -> Store:
-    """Build the store of one view: texts packed, numbers as a tensor, or as rows of a memory-mapped array."""
+    """Build the store of one view: a read-only memory-mapped array stays in its file, other views stay in memory."""
     if _is_read_only_c_order_memmap(view):
         _check_view(argument, view)
         store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
@@ -178,14 +178,17 @@ def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[s
 
 
 def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
-    """Yield consecutive slices of an array's rows, so small that a mask of the numbers in one takes little memory."""
+    """Yield slices that divide the rows of an array into blocks of at most about `MAPPED_BLOCK_BYTES` bytes."""
     rows = max(1, MAPPED_BLOCK_BYTES * len(array) // array.nbytes)
     for first in range(0, len(array), rows):
         yield slice(first, first + rows)
 
 
 def copy_subset_to_memory(dataset: Dataset, positions: Positions, split: str) -> Dataset:
-    """Copy the items at some positions of a dataset to memory; return the new dataset, named as one split."""
+    """Return a new dataset that holds the items at some positions, copied to memory.
+
+    `split` is the name of its split.
+    """
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
     return dataset.subset(torch.from_numpy(positions), split, store=store)
 
@@ -244,7 +247,7 @@ def _check_view(argument: str, array: np.ndarray) -> None:
 
 
 def _to_channels_first_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
-    """Convert rows of images, time series or vectors to the tensor of a view: uint8 for images of uint8, or float32."""
+    """Convert rows of images, time series or vectors to one tensor: uint8 for uint8 images, else float32."""
     is_image = array.ndim > 2
     if array.ndim == 3 and array.dtype.kind != "f":
         array = array[:, None]
@@ -291,7 +294,10 @@ def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
 
 
 def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raise `UsageError` if blocks of rows, each given as is and as float32, hold NaN, infinity or overflows."""
+    """Raise `UsageError` if a number is NaN, infinite, or too large for float32.
+
+    Each pair of blocks holds the same rows before and after the conversion to float32.
+    """
     masks, is_given_finite = [], True
     for array, floats in original_and_float32_blocks:
         masks.append(np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))

@@ -126,7 +126,7 @@ class BatchOrder(Sampler[list[int]]):
         self.epoch = epoch
 
     def fill_epochs_from(self, positions: np.ndarray | None) -> None:
-        """Fill later epochs with only the items at some positions; None: with all items.
+        """Draw the batches of later epochs only from the items at `positions`; None means from all items.
 
         The number of batches stays the same: an epoch repeats the positions, each time in another order, until it is
         full. No batch contains an item twice.
@@ -146,9 +146,9 @@ class BatchOrder(Sampler[list[int]]):
         self._pool = positions
 
     def insert_companions(self, companions_by_item: np.ndarray) -> None:
-        """Insert m items, such as negatives, after each item in later batches.
+        """Insert companions, such as hard negatives, after each item of all later batches.
 
-        They are given by position, int64 ``(length, m)``. A batch of b items then has b (1 + m) rows.
+        `companions_by_item` holds their positions, int64 ``(length, m)``. A batch of b items then has b (1 + m) rows.
 
         >>> order = BatchOrder(4, batch_size=2)
         >>> order.insert_companions(np.array([[1], [2], [3], [0]]))
@@ -289,7 +289,7 @@ class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
 
 
 def _return_batch_unchanged(batch: Any) -> Any:
-    """Collate function: `Dataset.__getitems__` returns a whole batch."""
+    """Return the batch as it is; a collate function for datasets whose `__getitems__` already returns a batch."""
     return batch
 
 

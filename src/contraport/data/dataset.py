@@ -231,7 +231,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return Dataset(**self.get_field_values() | changes)
 
     def get_field_values(self) -> dict[str, Any]:
-        """Return the values of all fields by name, such as to build a dataset of a subclass."""
+        """Return the value of each dataclass field by name, to pass to the constructor of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(Dataset)}
 
     def with_store(
@@ -295,7 +295,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``; by default of the same split.
+        """Return a dataset of the items at some positions, int64 ``(m,)``. If `split` is given, it names the new split.
 
         The views of these items are taken from `store`, by default from the store of this dataset.
         """
@@ -396,7 +396,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 def _renumber_codes_and_names(
     codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber codes so that the leading names come first; return the new codes and all names in the new order."""
+    """Renumber category codes so that the names in `leading` get the first codes; return the new codes and names."""
     if codes is None or names is None or leading is None or names == leading:
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))

@@ -201,7 +201,7 @@ def swap_correct_pairs(
     is_correct: Callable[[Codes, Codes], NDArray[np.bool_]],
     random: np.random.Generator,
 ) -> None:
-    """Replace correct pairs by wrong ones: swap entries of `second` at random, in place, in up to 50 rounds.
+    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
 
     Args:
         first: first item of each pair, int64 ``(m,)``.

@@ -1,4 +1,4 @@
-"""Decoding of images in files, archives and tables to squares, and detection of images that cannot be decoded."""
+"""Decodes images from files, archives and tables to square RGB tensors, and finds images that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ImageFiles(UndecodedItems):
 
 
 def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape) -> Tensor:
-    """Decode images to RGB squares ``(b, *shape)``, uint8, resized and center-cropped.
+    """Return the images at some positions as a uint8 RGB tensor ``(b, *shape)``, resized and center-cropped.
 
     Raises:
         UsageError: an image cannot be decoded.
@@ -70,7 +70,7 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
 def find_undecodable_names_by_position(
     views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
 ) -> dict[int, str]:
-    """Find the images that cannot be decoded, and log a warning; return the name of the image by item position.
+    """Return the names of the images that cannot be decoded, by item position; log a warning if there are any.
 
     Args:
         views: images of each view, and the positions to check.
@@ -104,7 +104,7 @@ def find_undecodable_names_by_position(
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
-    """Return the median shorter side in pixels of at most 200 images, clipped to the bounds of the default size."""
+    """Return the default image size: the median shorter side of at most 200 images, clipped to 8 to 64 pixels."""
     step = -(-len(positions) // 200) or 1
     sides = []
     for position in positions[::step]:
@@ -147,7 +147,7 @@ def _open_image(source: Path | bytes) -> Image.Image:
 
 
 def to_square_tensor(image: Image.Image, size: int) -> Tensor:
-    """Resize an image to a square, cropped at its center: an upright uint8 RGB tensor ``(3, size, size)``."""
+    """Return an image as an upright uint8 RGB tensor ``(3, size, size)``, resized and cropped at its center."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 

@@ -183,7 +183,7 @@ class ItemMetadata:
         training: Positions,
         image_size: int | None,
     ) -> Store:
-        """Build the store of one view of the items at some positions."""
+        """Build the store of one view, restricted to the items at `positions`."""
         if isinstance(view, Store):
             return view.subset(positions)
         size = image_size or choose_image_size(view, self._select_positions_with_view(view_index, training).tolist())

@@ -80,7 +80,7 @@ class MismatchedStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
-    """Draw the partner of each item, int64 ``(n,)``; a random fraction of the items get the partner of another item.
+    """Draw each item's partner, int64 ``(n,)``: another item for the share `mismatch.share`, else the item itself.
 
     Items that exchange partners differ in the content of each view.
 
@@ -213,7 +213,10 @@ def _corrupt_views(
     rows: Tensor,
     non_image_stds: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Corrupt the views of some items, each seeded by its source row; `non_image_stds` holds None for images."""
+    """Corrupt the views of some items, with random numbers that depend only on the item's row in the source.
+
+    `non_image_stds` holds the standard deviation of each view, or None if the view is an image.
+    """
     if not any(one.kind in ("noise", "occlusion") for one in corruptions):  # the others are deterministic
         return tuple(_apply_corruptions(view, corruptions, None) for view in views)
     items = []
@@ -341,7 +344,7 @@ def _shift_domains(
 
 
 def _restyle(images: Tensor, style: int) -> Tensor:
-    """Restyle images by the index of a style in the catalog: plain, edges, posterized or inverted."""
+    """Change the style of images: 0 is plain (unchanged), 1 edges, 2 posterized, 3 inverted."""
     if style == 0:
         return images
     floats = transforms.to_dtype(images, torch.float32, scale=True)

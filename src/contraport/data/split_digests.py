@@ -63,7 +63,7 @@ class SplitDigests:
 
     @classmethod
     def from_datasets_unless_stream(cls, train: Dataset, test: Dataset | None) -> Self | None:
-        """Compute the digests of the datasets of both splits; None for a stream."""
+        """Return the digests of both splits, or None if the training data are a stream."""
         if isinstance(train, Stream):
             return None
         train_fingerprint = fingerprint_dataset(train)

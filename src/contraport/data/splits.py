@@ -22,7 +22,7 @@ Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 def draw_stratified_split(
     classes: np.ndarray, split: str, *, fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
 ) -> Positions:
-    """Draw a split that holds out a random fraction of each class; return the sorted positions of one part.
+    """Return the sorted positions of one split; the test split is a random fraction of each class.
 
     The split depends only on the classes and the fraction. The number held out of each class is exact to within one.
 
@@ -85,7 +85,7 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRACTION) -> float:
-    """Return the number of items in the largest group that a random split of `length` items may hold out."""
+    """Return the maximum size of a group of items that a random split may hold out as a whole."""
     return max(test_fraction * length, 2.0)
 
 

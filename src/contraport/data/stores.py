@@ -62,7 +62,7 @@ class Store(ABC):
 
     @abstractmethod
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return each view of the items at some positions, as one tensor per view."""
+        """Return the items at some positions, as one tensor per view."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class MappedRowStore(Store):
         return torch.cat([digest_rows(view) for _, view in self.iterate_blocks()])[:, None]
 
     def iterate_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Yield the rows of the array, block by block, as stored and converted."""
+        """Yield blocks of rows as pairs: the rows as stored, and the same rows converted to a tensor."""
         for block in torch.arange(len(self)).split(max(1, MAPPED_BLOCK_BYTES * len(self) // self.array.nbytes)):
             rows = self._take_rows(block)
             yield rows, self.convert(rows)

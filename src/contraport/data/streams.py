@@ -34,7 +34,7 @@ class StreamReadError(UsageError):
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:
-    """Yield the items of one pass over the iterable of a stream; its errors are raised as `StreamReadError`."""
+    """Yield the items of one pass over an iterable; an error that the iterable raises becomes a `StreamReadError`."""
     count = 0
     try:
         for item in source:

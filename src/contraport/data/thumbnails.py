@@ -62,7 +62,9 @@ def shrink_images(images: Tensor, side: int) -> np.ndarray:
 
 
 def _standardize_series_to_int8(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
-    """Return standardized values ``(m, C, T)`` as int8, clipped at -100 and 100, three standard deviations.
+    """Return time series as int8 ``(m, C, T)``, standardized so that 100 stands for three standard deviations.
+
+    Larger values are clipped.
 
     Neighboring steps are averaged to at most `max_steps`. The mean and the standard deviation are those of a channel,
     or of a feature if the view is of vectors, which have one channel here.

@@ -107,7 +107,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
 
 
 def _find_several_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
-    """Return a note that columns read as one view may be several, with the command for these; None if none seem so."""
+    """Return a note that the columns may be several views, with a command for that case; None if this is unlikely."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
         return None

@@ -146,7 +146,7 @@ class Loop:
             raise
 
     def _train_on_batch(self, batch: Batch) -> None:
-        """Run forward and backward of a batch; after the last of `grad_accum_steps` batches take the optimizer step."""
+        """Add the gradient of a batch; take an optimizer step every `grad_accum_steps` batches and at the epoch's end."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         # Processes exchange gradients only for the last micro-batch of a step.
@@ -210,7 +210,7 @@ class Callback:
         """Called before the optimizer step; gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
-        """Called after each batch; if the batch completes an optimizer step, after that step."""
+        """Called at the end of each batch, after its optimizer step if it has one (gradient accumulation)."""
 
     def after_epoch(self, loop: Loop) -> None:
         """Called after each epoch; `loop.completed_epochs` already counts that epoch."""

@@ -131,7 +131,7 @@ def log_training_schedule(settings: Settings, components: TrainingComponents) ->
 def log_preflight_warnings(
     settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]
 ) -> None:
-    """Warn of settings with which an encoder learns little, with options that help; nothing is logged for a stream."""
+    """Log a warning, with a remedy, for each setting that makes the encoder learn little; skipped for a stream."""
     dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
     if isinstance(dataset, Stream):
         return
@@ -173,14 +173,14 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
 
 
 class LongerTraining(NamedTuple):
-    """Options for more steps, by name, and the number of these steps as a text."""
+    """Suggested options for a longer training run, by name, and a text with its number of steps."""
 
     options: dict[str, Any]
     steps_text: str
 
 
 def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> LongerTraining:
-    """Suggest options for `MIN_SUGGESTED_STEPS` steps in at most `MAX_SUGGESTED_EPOCHS` epochs.
+    """Suggest options for a longer training run: enough optimizer steps in a limited number of epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
@@ -228,9 +228,9 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
 
 
 def find_word_count_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
-    """Return a note with the recall@1 of raw word counts on pairs of texts, as a baseline; None if it does not apply.
+    """Return a note with the recall@1 of raw word counts for pairs of texts, as a baseline; None for other data.
 
-    None for other data, for given weights, and for an encoder that begins at the counts.
+    Also None for given initial weights, and for an encoder that begins at the counts.
     """
     has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
     are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None
@@ -251,7 +251,7 @@ def find_word_count_recall_note(settings: Settings, dataset: Dataset, model: Mod
 
 
 def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
-    """Return whether a value of `pretrained` or `init`, possibly by view, applies to an image encoder."""
+    """Return whether weights are set for an image encoder; `weights` is one value or a mapping by view."""
     if not isinstance(weights, Mapping):
         return bool(weights)
     each = optional_values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
@@ -259,7 +259,10 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
 
 
 def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
-    """Return a warning if the images are too few for the encoder; None if they suffice, or for a named data set."""
+    """Return a warning if there are too few images for the encoder, else None.
+
+    Benchmark data loaded by name cause no warning.
+    """
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:

@@ -146,7 +146,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 @contextmanager
 def _add_resume_advice(run: RunFolder) -> Iterator[None]:
-    """Context manager: state in the message of Ctrl-C, SIGTERM or a failed stream how to resume the training."""
+    """Context manager that adds to the message of an interrupt or a failed stream how to resume the training."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
     try:
         with restored_signal_handlers():

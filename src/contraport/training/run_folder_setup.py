@@ -1,4 +1,7 @@
-"""Settings and folder of a training run: explicit option > resumed run > recipe > default; folder new or resumed."""
+"""Resolves the settings of a training run, and creates its folder or resets the folder of a resumed run.
+
+Settings: explicit option > resumed run > recipe > default.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
 
 
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
-    """Delete the rows of `metrics.jsonl` of steps after a position in the training run."""
+    """Delete the rows of `metrics.jsonl` for steps after a position in the training run."""
     if run.metrics_path.exists():
         run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 

@@ -32,7 +32,7 @@ def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[
 
 @contextmanager
 def console_logging(*, shown: bool) -> Iterator[None]:
-    """Context manager that logs INFO and above to the console, or nothing unless `shown`."""
+    """Context manager that logs INFO and above to the console if `shown`, else nothing."""
     handler = _ConsoleHandler(make_console(stderr=True, quiet=not shown))
     with _temporary_log_handlers(handler, level=logging.INFO):
         yield
@@ -89,6 +89,6 @@ class _LogFileHandler(logging.FileHandler):
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Raise the error of a write again, as a `UsageError` if it is an `OSError`."""
+        """Raise the error of a failed write; an `OSError` becomes a `UsageError`."""
         with self._run.translate_write_errors():
             raise

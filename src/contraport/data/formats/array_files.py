@@ -110,7 +110,10 @@ def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.
 
 
 def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
-    """Convert all values to arrays; raise `UsageError` for unknown keys, or a file written by `contraport embed`."""
+    """Convert the values of an `.npz` file to arrays; raise `UsageError` for a key that a dataset does not use.
+
+    Features that `contraport embed` wrote also raise an error.
+    """
     checked = {
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in arrays.items()
@@ -138,7 +141,7 @@ def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one split by name, without the suffix of the split; views come first and in order."""
+    """Return the arrays of one split by name, with the views first. The names omit the suffix `_test`."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]

@@ -158,9 +158,10 @@ class ViewSuggestion(NamedTuple):
 
 
 def suggest_views(names: Sequence[str]) -> ViewSuggestion:
-    """Suggest how two or more columns of one view may divide into two to four views, by the prefixes of their names.
+    """Suggest a division of the columns of one view into several views, by the prefixes of the column names.
 
-    Two groups of columns, or three or four of several columns each, are evident views.
+    Two groups of columns, or three or four of several columns each, are evident views. Columns without such prefixes
+    are divided into two halves, which are not evident.
 
     >>> suggest_views(["left.height", "left.width", "age"])
     ViewSuggestion(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
@@ -241,7 +242,7 @@ def _complete_roles(
 
 
 def _is_separate_view(column: pa.Field) -> bool:
-    """Return whether a column is a view by itself: lists, images or strings."""
+    """Return True for a column of lists, images or strings, which is a view by itself."""
     return is_list(column.type) or can_hold_encoded_images(column) or is_string(column.type)
 
 

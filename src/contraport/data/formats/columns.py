@@ -23,7 +23,7 @@ def can_hold_encoded_images(field: pa.Field) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is a list, of which each row of a column is read as an array."""
+    """Return whether an Arrow type is a list type, of fixed or variable length."""
     kind = unwrap_type(kind)
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -105,7 +105,10 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
 
 
 def _read_list_column(column: pa.ChunkedArray, described: str) -> np.ndarray:
-    """Read a column of lists, nested to any depth, as one array; messages begin with `described`."""
+    """Read a column of lists, which may be nested, as one array.
+
+    Error messages begin with `described`.
+    """
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
     while is_list(values.type):
@@ -149,7 +152,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
 def group_sequences_with_first_frames(
     table: pa.Table, sequence: str, views: Sequence[Sequence[str]], constant: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
-    """Group the rows of each sequence; return a table with one row per sequence, and the first frame of each.
+    """Merge the rows of each sequence into one row; return the new table, and the index of each sequence's first row.
 
     Args:
         table: rows are frames, those of one sequence in order.
@@ -208,7 +211,7 @@ def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
-    """Raise `UsageError`, with the first row concerned, if a column has empty cells."""
+    """Raise `UsageError` if a column has an empty cell; the message states the first such row."""
     if column.null_count:
         first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
@@ -217,7 +220,7 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
 
 
 def unwrap_type(kind: pa.DataType) -> pa.DataType:
-    """Return the value type of a dictionary, or the storage type of an extension type."""
+    """Return the type of the values in an Arrow dictionary or extension type; return other types unchanged."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

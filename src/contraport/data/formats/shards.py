@@ -127,7 +127,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveField(UndecodedItems):
-    """Encoded members of tar archives under one suffix.
+    """Undecoded items in tar archives: one file per sample, all with the same suffix.
 
     Each access opens an archive, so that several processes can use the same object.
 
@@ -169,7 +169,7 @@ class ArchiveField(UndecodedItems):
 
 
 def _list_archives(data: str) -> list[str]:
-    """Return the paths of the archives at a path, of a brace pattern or in a folder."""
+    """Return the paths of the archives that `data` names: one path, a brace pattern, or all archives in a folder."""
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in list_relative_paths(path, {".tar"})]
@@ -245,7 +245,9 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
 
 
 def _split_into_key_and_field(path: str) -> tuple[str, str]:
-    """Split the path of an archive member into the key of its sample and its field; all image suffixes are one field.
+    """Split the path of a file in an archive into sample key and field, such as "0001" and "left.npy".
+
+    Every image suffix becomes "image".
 
     >>> _split_into_key_and_field("a.b/0001.left.JPG")
     ('a.b/0001', 'left.image')
@@ -257,7 +259,7 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
 
 
 def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
-    """Return "label" and "domain" by name, as far as a `.cls` or `.json` file has them."""
+    """Return the entries "label" and "domain" that the content of a `.cls` or `.json` file provides."""
     with translate_read_errors(f"data: {where}", f".{field}"):
         if field == _CLASS_FIELD:
             return {"label": content.decode().strip()}

@@ -88,7 +88,7 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def empty_row_mask(self) -> np.ndarray:
-        """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
+        """Return the mask of the rows in which every column is missing, NaN or an empty text.
 
         Of rows in files only strings are examined, as everything else would have to be read.
 
@@ -121,7 +121,7 @@ class TableRows:
         return TableRows(self.table, indices, texts)
 
     def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
-        """Repeat each row with a list of texts once per text; return the new rows, and the source row of each.
+        """Expand lists of texts to one row per text; return the new rows, and the original row number of each.
 
         An empty list becomes one empty text.
 
@@ -280,10 +280,10 @@ def dataset_from_rows(
 
 
 def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
-    """Infer the role of each column by `infer_roles`; then a text column with few distinct values may become labels.
+    """Infer the role of each column from its name, its type and, for texts, the number of distinct values.
 
-    Such a column is no view unless its name or the user declares it a text; it holds the labels if it is the only one
-    and no other column does.
+    A text column with few distinct values is no view unless its name or the user declares it a text; it holds the
+    labels if it is the only such column and no other column does.
 
     Raises:
         UsageError: as `infer_roles`, or several columns may hold the labels.
@@ -382,7 +382,10 @@ def _read_optional_number_per_item(
 def _build_view(
     rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool
 ) -> UndecodedItemsOrStore:
-    """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
+    """Build one view of all rows from the table columns that hold it.
+
+    Texts, and numbers of an Arrow table, are read into memory; other values are read when they are fetched.
+    """
     if is_single_string_column(rows):
         table = rows.read()
         if texts and is_text_by_first_value(table, names[0]):

@@ -91,7 +91,9 @@ def find_view_suggestion(data: Any, columns: Mapping[str, Any] | None) -> ViewSu
 
 
 def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: Mapping[str, Any] | None) -> None:
-    """Raise `UsageError` unless a dataset has two or more views; for a table of numbers it suggests views.
+    """Raise `UsageError` if a dataset has only one view.
+
+    For a table of numbers the message suggests how to divide the columns into views.
 
     Args:
         dataset: the loaded data.
@@ -161,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Return the kept rows of a table, with the columns of one view taken from each row's partner row.
+    """Replace one view of each row by that of its partner row, and return the rows in the mask `kept`.
 
     Args:
         table: all rows, parsed.
@@ -204,7 +206,7 @@ def read_csv_as_text(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Read a `.csv` file, with numbers parsed except in columns of names."""
+    """Read a `.csv` file; numbers are parsed, but labels, domains and keys keep their spelling, such as 007."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
         header = file.readline(100_000)  # a file without line ends could be large

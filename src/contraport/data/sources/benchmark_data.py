@@ -99,7 +99,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
-    """Load SVHN, 99,289 cropped digits of house numbers, 32 x 32 pixels; flips are off, as they change a digit."""
+    """Load SVHN: 99,289 photographs of digits, 32 x 32 pixels, which augmentation does not mirror."""
     from torchvision.datasets import SVHN
 
     data = _read_torchvision("svhn", SVHN, root, split=split)
@@ -107,7 +107,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
-    """Load the labeled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
+    """Load the labeled part of STL-10: 5,000 training and 8,000 test photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
     data = _read_torchvision("stl10", STL10, root, split=split)
@@ -181,24 +181,25 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
 
 
 def load_basic_motions(split: str, root: Path | None) -> Dataset:
-    """Load BasicMotions, 80 recordings of a smart watch, ``(6, 100)``, of four activities; half is the test split.
+    """Load BasicMotions: 80 smart watch recordings of four activities; half of them are the test split.
 
-    Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
+    Each has 6 channels and 100 time steps. Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts``
+    and ``BasicMotions_TEST.ts``.
     """
     return _load_series_dataset("basic-motions", "BasicMotions", split, root)
 
 
 def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
-    """Load JapaneseVowels, 640 utterances, ``(12, 29)``, of nine speakers; 370 are the test split.
+    """Load JapaneseVowels: 640 utterances of nine speakers; 370 of them are the test split.
 
-    They have 7 to 29 steps; shorter ones are padded with their last values. Looked for in `root` and in the package
-    aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
+    Each has 12 channels and 7 to 29 time steps, padded to 29 with its last values. Looked for in `root` and in the
+    package aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
     """
     return _load_series_dataset("japanese-vowels", "JapaneseVowels", split, root)
 
 
 def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
-    """Load one split of time series; each is padded with its last value to the longest of both `.ts` files."""
+    """Load one split of time series, padded to equal length by repeating their last values."""
     folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
@@ -298,7 +299,7 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
-    """Return the functions in large modules of Python's library whose name and docstring sentence are unique."""
+    """Return functions of Python's standard library, no two of which share a name or a docstring sentence."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())

@@ -322,7 +322,7 @@ def _parse_item_field(name: str, value: Any, where: str, image_size: int | None)
 
 
 def _is_image_field(name: object, value: Any) -> bool:
-    """Return whether a field holds an image: a PIL image, bytes under an image suffix, or a mapping with bytes."""
+    """Return whether a field holds an image: a PIL image, bytes named like "left.jpg", or a mapping with bytes."""
     return (
         isinstance(value, Image.Image)
         or (isinstance(value, bytes) and f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Download of data at a URL by fsspec into a local cache, repeated if the data have changed."""
+"""Downloads data from URLs into a local cache with fsspec, and again when the data have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("contraport.data")
 
 
 def is_remote(data: str) -> bool:
-    """Return whether a string is a URL; also a chained one of fsspec, such as ``simplecache::s3://...``.
+    """Return whether a string is a URL, including chained URLs of fsspec such as ``simplecache::s3://...``.
 
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)
@@ -105,7 +105,7 @@ def download(url: str, cache: Path) -> str:
 
 
 def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
-    """Return the path of each file in a folder, by its relative path; by "" if `path` is a file itself."""
+    """Return the path of each file in a folder, keyed by its relative path. A single file has the key ""."""
     if not system.isdir(path):
         return {"": path} if system.exists(path) else {}
     paths = {}

@@ -51,7 +51,7 @@ class CustomTransform:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Return several random views of each item, ``(b, number, ...)``, drawn with the seeds of the items.
+        """Return `number` random views of each item, drawn with the seed of the item, as a tensor ``(b, number, ...)``.
 
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
@@ -117,7 +117,9 @@ def find_custom_transform(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """Dataset that makes random views of its items at each fetch, ``(b, number, *shape)`` per stored view.
+    """Dataset that returns `number` random views of each item, made anew at each fetch.
+
+    A batch has one tensor ``(b, number, *shape)`` per stored view.
 
     Args:
         dataset: the items.

@@ -57,18 +57,18 @@ class RandomDraws:
         return torch.randn(self._total, *shape, device=self._device)[self._part]
 
     def integers(self, below: int) -> Tensor:
-        """Draw integers in [0, `below`), (b,)."""
+        """Return one random integer in [0, `below`) per item, as a tensor (b,)."""
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
     def span_mask(self, max_fraction: float, length: int) -> Tensor:
-        """Draw masks of contiguous spans, each at most a fraction `max_fraction` of `length` positions, (b, length)."""
+        """Return the mask of one random span per item, (b, length). It covers at most a fraction `max_fraction`."""
         fraction = self.uniform(0, max_fraction, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)
 
     def partner_items(self, items: Tensor) -> Tensor:
-        """Draw for each item a uniformly random item of the whole batch, possibly itself, (b, ...).
+        """Return for each item a random item of the whole batch, which may be the item itself, as a tensor (b, ...).
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -160,7 +160,7 @@ class Views(nn.Module):
     def _get_or_make_custom_views(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return the views that the user's transform makes of a batch, or those that the dataset already made by it."""
+        """Return the random views of a batch, made by the custom transform unless the dataset has already made them."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
@@ -274,7 +274,7 @@ def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int |
 
 
 def _parse_window_length(dataset: Dataset, views: str) -> int:
-    """Parse the time steps of a window in the option `views`, such as "frames:16"; default: a quarter of a series."""
+    """Return the window length, in time steps, from an option such as "frames:16"; default: a quarter of the series."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: writing, restoring, and stopping after one on SIGINT or SIGTERM.
+"""Writes and restores checkpoints of a training run, and stops the run on SIGINT or SIGTERM after writing one.
 
 A checkpoint is a dictionary:
 

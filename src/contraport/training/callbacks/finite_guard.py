@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class RestartFromLastCheckpoint(Exception):  # noqa: N818 - control flow
-    """Raised when a step whose update is already applied had a loss or gradient that is not finite."""
+    """Raised when a loss or gradient is found to be NaN or infinite after the weights have already been updated."""
 
 
 class FiniteGuard(Callback):
@@ -90,7 +90,7 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Keep the loss, and if each step is checked also the batch, until the step is found to be finite."""
+        """Store the loss until it is checked; if steps are checked before the weights change, also store the batch."""
         super().after_backward(loop, batch, loss)
         if self._checks_before_update:
             self._batches.append(batch)
@@ -111,7 +111,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if steps are checked before the weights change: if `every` is 1, else until the first checkpoint."""
+        """True if each step is checked before the weights change: `every` is 1, or there is no checkpoint yet."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:
@@ -121,7 +121,7 @@ class FailedStepRecorder(FiniteGuard):
             raise RestartFromLastCheckpoint
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Write the checkpoint, the items of all processes and `nonfinite.json` of the failed step, then raise."""
+        """Save weights, items and a description of the failed step in the run folder, then raise an error."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = self._batches[part]

@@ -63,7 +63,10 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
 
 
 def with_full_freeze_as_true(settings: Settings, dataset: Dataset) -> Settings:
-    """Return settings with `freeze` True if it is a mapping that freezes all views; then features can be cached."""
+    """Return settings in which a mapping that freezes all encoders is replaced by ``freeze=True``.
+
+    Features can be cached only if all encoders are frozen.
+    """
     if isinstance(settings.freeze, Mapping):
         if all(optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
@@ -154,7 +157,7 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
-    """Draw the positions of a share of the items, in proportion to the classes if there are labels."""
+    """Draw a share of the items at random, equal for each class if there are labels; return their positions."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return torch.from_numpy(draw_stratified_split(classes, split, fraction=share, purpose=purpose))
 
@@ -175,7 +178,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 
 
 def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
-    """Return for each item the position of the item that gives its second view, ``(n,)``; None without `mismatch`.
+    """Return the position of the item that provides each item's second view, ``(n,)``; None without `mismatch`.
 
     The partners of a resumed run are loaded.
     """
@@ -201,7 +204,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build `Views` that make the views of a batch without augmentation."""
+    """Build a `Views` object that applies no augmentation."""
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_OPTION else None)
 
 

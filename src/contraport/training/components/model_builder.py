@@ -56,7 +56,7 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
 
 
 def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder of a view that the option `argument` names; None if no encoder is set for the view."""
+    """Return the encoder that is set for one view, or None if none is set."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
@@ -205,7 +205,7 @@ def apply_lora(model: Model, settings: Settings) -> None:
 
 
 def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
-    """Return the value of an option for each tower, from a mapping by view or from a single value for all."""
+    """Return the value of an option for each tower (encoder and head); a single value applies to all towers."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])

@@ -23,7 +23,7 @@ log = logging.getLogger("contraport.training")
 
 
 class _Teacher(NamedTuple):
-    """Frozen model of a teacher, and the side in pixels to which images are resized; None: they keep their size."""
+    """Frozen teacher model, and the side in pixels to which its images are resized (None: not resized)."""
 
     model: Model
     image_size: int | None

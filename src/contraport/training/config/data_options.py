@@ -189,7 +189,7 @@ class DataPreparationSettings(BaseOptions):
 
     @property
     def sample_weight_source(self) -> Literal["plan", "classes", "file", "column"] | None:
-        """Source of the sample weights: "plan", "classes", an .npy "file" or a "column"; None if not set."""
+        """Source of the sample weights: transport plan, class sizes, an .npy file or a column; None without weights."""
         if self.sample_weight is None:
             return None
         if self.sample_weight == "classes":

@@ -28,7 +28,7 @@ _WEIGHTS_REQUIRED_MESSAGE = "requires trained weights of the encoder: add pretra
 
 
 def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
-    """Return a tuple of the values of the options for each view; a single value applies to all views."""
+    """Return one tuple per view, with the value of each option; a single value applies to all views."""
     views = dict.fromkeys(view for option in options if isinstance(option, Mapping) for view in option) or [None]
     return [tuple(one.get(view) if isinstance(one, Mapping) else one for one in options) for view in views]
 
@@ -39,7 +39,7 @@ def _is_pretrained_by_default(encoder: Any) -> bool:
 
 
 def _build_per_view_check(each: OptionCheck) -> OptionCheck:
-    """Return an option check that applies `each` to a single value, or to each value of a mapping by view."""
+    """Return an option check that accepts a single value or a mapping by view, and applies `each` to every value."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -53,7 +53,7 @@ def _build_per_view_check(each: OptionCheck) -> OptionCheck:
 
 
 def _build_type_check(kind: Any) -> OptionCheck:
-    """Return an option check that raises `UsageError` for a value of another type."""
+    """Return an option check that raises `UsageError` unless a value has the type `kind`."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
@@ -62,7 +62,7 @@ def _build_type_check(kind: Any) -> OptionCheck:
 
 
 def encoder_option(group: str) -> Any:
-    """Return the option `encoder` as a dataclass field in a group of the help, for commands that train."""
+    """Return the dataclass field of the option `encoder`, which the help lists in the section `group`."""
     return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "
@@ -215,9 +215,9 @@ class NetworkSettings(BaseOptions):
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """Value of `pretrained`, or True for an encoder that comes with weights, such as lite0, unless `init` is set.
+        """True if the encoder starts from pretrained weights, as lite0 does by default; a mapping if views differ.
 
-        A value by view if only some encoders start from pretrained weights.
+        The mapping has a value by view. Weights set by `init` replace the default weights.
         """
         if self.pretrained is True or isinstance(self.init, str | Path):
             return self.pretrained

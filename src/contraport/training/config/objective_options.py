@@ -196,7 +196,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Numbers of leading coordinates that are trained as embeddings, the largest first; () without matryoshka."""
+        """Embedding sizes of Matryoshka training, the largest first; empty if `matryoshka` is not set."""
         return () if self.matryoshka is None else tuple(parse_matryoshka_weights(self.matryoshka))
 
     @property

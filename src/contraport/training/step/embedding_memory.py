@@ -26,7 +26,7 @@ class EmbeddingMemory(nn.Module, ABC):
 
     @abstractmethod
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
-        """Return the positives of the items `ids` in a view, ``(b, d)``, and the stored negatives, None without any."""
+        """Return the positive embedding of each item in a view, ``(b, d)``, and the stored negatives, if any."""
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
@@ -87,7 +87,7 @@ class Queue(EmbeddingMemory):
 
 
 class ItemBank(EmbeddingMemory):
-    """Memory bank with one normalized embedding per item and view: positives, and randomly drawn negatives.
+    """Memory bank with one normalized embedding per item and view, used as positive or as random negative.
 
     An entry is an exponential moving average of the item's embeddings, with momentum 0.5, normalized after each update.
 

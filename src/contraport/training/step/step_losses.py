@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     negatives: tuple[ExtraNegatives, ...] = ()
 
     def presence_and_plan_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return keyword arguments of the objective: `present` if items lack views, `weights` if set by the plan."""
+        """Return the keyword arguments `present` and `weights` for the objective, each only if the batch has it."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -72,7 +72,7 @@ class EmbeddedBatch(NamedTuple):
         return kwargs
 
     def list_query_key_views(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
-        """Return the indices of query view and key view, for all ordered pairs of two views that have queries and keys.
+        """Return the ordered pairs of different views (query, key) that the loss compares, as view indices.
 
         With `core_view_only` one of the two is the first view.
         """
@@ -171,7 +171,7 @@ class ObjectiveStepLoss(StepLoss):
         return loss
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
-        """Build the arguments of a trial call of the objective; each view gets the embeddings ``z``, ``(b, d)``."""
+        """Build the arguments of a trial call of the objective, with embeddings `z` ``(b, d)`` for each view."""
         # Cloned: one tensor twice would be one view twice.
         return (z, z.clone()), self._build_batch_kwargs(batch, target)
 
@@ -297,13 +297,13 @@ class QueryKeyLoss(ObjectiveStepLoss):
         return super().batch_size_warning(items) if self.memory is None else None
 
     def after_step(self) -> None:
-        """Move the embeddings staged in the step into the memory."""
+        """Write the embeddings of the last step to the memory."""
         if self.memory is not None:
             self.memory.after_step()
 
 
 def _make_one_directional(layout: Layout) -> Layout:
-    """Return the layout without its second direction: only the first view is compared with the second."""
+    """Return a layout that compares only view 0 with view 1, not also view 1 with view 0."""
     if isinstance(layout, NestedCoordinates):
         return replace(layout, layout=_make_one_directional(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
@@ -409,7 +409,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Move the embeddings staged in the step into the queue."""
+        """Put the teacher features of the last step at the front of the queue."""
         size = len(self.queue)
         recent = torch.cat([*reversed(self._staged), self.queue[: int(self.written)]])[:size]
         self.queue[: len(recent)] = recent
@@ -418,7 +418,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
 
 def with_prototype_layout(objective: nn.Module) -> Objective:
-    """Return the objective with a layout that compares each embedding with all prototypes."""
+    """Return the objective, changed so that it compares each embedding with all prototypes."""
     if not isinstance(objective, Objective):
         raise UsageError(f"prototypes: requires a single Objective, got {objective!r}.", kind="no_single_objective")
     layout: Layout = Cross(symmetric=False, shared_columns=True)
@@ -432,7 +432,7 @@ RECONSTRUCTION_LOSS_BY_NAME = {"l1": F.l1_loss, "l2": F.mse_loss}
 
 
 class CrossViewReconstructionLoss(StepLoss):
-    """Predictive learning baseline: reconstructs each normalized view from the features of each other view.
+    """Predictive learning baseline: reconstructs each view from the features of every other view.
 
     Args:
         error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.

@@ -55,7 +55,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
-        """Return the projections of views, or of features if `are_features`, ``(b, P)`` each, without a gradient."""
+        """Return the projection ``(b, P)`` of each view without gradient; the inputs may be features instead of views."""
         return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()

@@ -122,7 +122,7 @@ def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, b
 
 
 def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
-    """Return the target of nearest neighbors by the inputs of the first view."""
+    """Return the target in which each item's nearest neighbors are positives, by the raw values of the first view."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
@@ -161,7 +161,7 @@ def find_constant_target(text: str) -> Target | None:
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
-    """Read teacher features from a file: ``(items, k)`` per training item, or ``(items, views, k)`` per view.
+    """Read teacher features from a file: ``(items, k)``, or ``(items, views, k)`` if they differ by view.
 
     Args:
         argument: name of the option, for error messages.
@@ -246,5 +246,5 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
 
 
 def select_batch_rows(values: Tensor, batch: Batch) -> Tensor:
-    """Return the rows for the items of a batch, from values of all items ``(items, ...)``, on the batch's device."""
+    """Return the values of the items in a batch, on its device; `values` has one row per training item."""
     return values[batch.ids.to(values.device)].to(batch.ids.device)

@@ -22,9 +22,10 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchParts(NamedTuple):
-    """Parts of a batch: its items, the rows to embed, and the ids of each set of negatives, ``(b, k)`` each.
+    """Parts of a batch with mined negatives: the items, the rows to embed, and the ids of the negatives.
 
     The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
+    Ids are ``(b, k)`` per set of negatives.
     """
 
     items: Batch
@@ -33,7 +34,7 @@ class MinedBatchParts(NamedTuple):
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item is followed by its k negatives of each set.
+    """Layout of a batch with mined negatives: each item is followed by its negatives, one set after the other.
 
     Attributes:
         num_negatives_per_set: number of negatives of an item in a set.
@@ -44,7 +45,7 @@ class MinedBatchLayout(NamedTuple):
     num_sets: int
 
     def split_mined_batch(self, batch: Batch) -> MinedBatchParts:
-        """Split a batch into a batch of its items, a batch of all rows to embed, and the ids of the negatives by set.
+        """Split a batch with mined negatives into its items, the rows to embed, and the ids of the negatives.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
@@ -226,7 +227,9 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the outputs of `embed`, zeros for missing views, and the mask of present views or None.
+        """Return the outputs of `embed`, with zeros for missing views, and the mask of the views that were embedded.
+
+        The mask is None if no item lacks a view.
 
         With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
         """
