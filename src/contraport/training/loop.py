@@ -146,7 +146,7 @@ class Loop:
             raise
 
     def _train_on_batch(self, batch: Batch) -> None:
-        """Add the gradient of a batch; take an optimizer step every `grad_accum_steps` batches and at the epoch's end."""
+        """Add the gradient of a batch; after `grad_accum_steps` batches, or at the epoch's end, update the weights."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         # Processes exchange gradients only for the last micro-batch of a step.

@@ -21,7 +21,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` if `strategy` or `exchange` requires more processes than one, or options conflict."""
+    """Raise `UsageError` if there is one process but the options require several, or if options conflict."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")

@@ -239,7 +239,7 @@ def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings:
 
 
 def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return the median time of a forward and backward pass, in seconds; a slow first pass is the only one."""
+    """Return the median time of a forward and backward pass, in seconds; if the first is slow, return its time."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
         # An untimed step, then one to five timed steps within a second.

@@ -157,7 +157,7 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
-    """Draw a share of the items at random, equal for each class if there are labels; return their positions."""
+    """Return the positions of a random share of the items; if there are labels, each class has the same share."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return torch.from_numpy(draw_stratified_split(classes, split, fraction=share, purpose=purpose))
 

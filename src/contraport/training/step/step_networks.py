@@ -55,7 +55,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
-        """Return the projection ``(b, P)`` of each view without gradient; the inputs may be features instead of views."""
+        """Return the projection ``(b, P)`` of each view, without gradient, from the views or from their features."""
         return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()
