@@ -39,7 +39,7 @@ PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class RawInputEncoder(nn.Module):
-    """Baseline encoder without weights: its features are pixels in [0, 1], other numbers, or counts of hashed words.
+    """Baseline encoder without weights: flattens images, series and vectors, and counts words and n-grams of texts.
 
     Attributes:
         shapes: shape of one item of each view.
@@ -53,7 +53,7 @@ class RawInputEncoder(nn.Module):
         self.side = min((int((MAX_RAW_INPUT_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`: scaled, downscaled, flattened."""
+        """Return the features of each view, ``(b, F)``: the flattened items, or the counts of words and n-grams."""
         features = []
         for items in views:
             if is_text_batch(items):
@@ -91,7 +91,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Return a function's outputs for all items, on the CPU; `prepare` turns views into inputs of the function."""
+        """Return the output of `function` for all items, on the CPU; `prepare` maps stored views to its arguments."""
         outputs, start = torch.empty(0), 0
         for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
@@ -110,7 +110,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield a function's output for a batch, and the batch; `prepare` turns views into inputs of the function."""
+        """Yield the output of `function` on each batch, and the batch; `prepare` maps stored views to arguments."""
         check_integer("batch_size", self.batch_size)
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS
@@ -183,13 +183,13 @@ def apply_in_fixed_blocks(
 
 
 def _init_worker_thread() -> None:
-    """Limit torch to one thread in the calling thread, a worker of a pool."""
+    """Initialize a worker of a thread pool: torch operations in the worker use one thread."""
     torch.get_num_threads()  # otherwise the first computation overwrites the setting with the last value of any thread
     torch.set_num_threads(1)
 
 
 def _is_thread_safe(model: nn.Module) -> bool:
-    """Return whether several threads may call a model at once: all its modules are known to keep no state in a call."""
+    """Return whether threads may share a model: no forward hooks, and only modules that keep no state in a call."""
     for part in model.modules():
         is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
         if not is_known or part._forward_hooks or part._forward_pre_hooks:
@@ -355,7 +355,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
 
 
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
-    """Raise `UsageError` unless every feature is finite; `first_item` is the position of the first row."""
+    """Raise `UsageError` for NaN or infinity in features; the message names the item, where row 0 is `first_item`."""
     bad: list[int] = []
     for first in range(0, len(features), ITEMS_CHECKED_AT_A_TIME):  # torch finds the finite ones by a copy of all
         block = features[first : first + ITEMS_CHECKED_AT_A_TIME]

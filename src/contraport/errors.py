@@ -64,7 +64,7 @@ class UsageError(ValueError):
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager and decorator: add a hint, a command that explains more, to errors raised in the block.
+    """Context manager and decorator: add the note "More: COMMAND" to errors raised in the block.
 
     Python prints the note below the message, the command line behind it. A note of an inner block stays, as it is more
     specific.
@@ -77,7 +77,7 @@ def hint_on_error(command: str) -> Iterator[None]:
 
 
 def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) -> None:
-    """Add a hint, a command that explains more, to an error unless it already has a note."""
+    """Add the note "More: COMMAND" to an error if it has no note yet."""
     if not getattr(error, "__notes__", ()):
         error.add_note(f"More: {command}")
 
@@ -227,7 +227,7 @@ def bind_suggesting_keywords(
 
 
 def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorator of an `__init__`: the error of an unknown keyword suggests a similar one.
+    """Decorate an `__init__` so that the error for an unknown keyword suggests a similar valid one.
 
     The signature, which scikit-learn reads to find the parameters of an estimator, stays that of the method.
 
@@ -336,7 +336,7 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless a value is positive and finite, also in single precision (or infinite, if allowed)."""
+    """Raise `UsageError` unless a value is positive and finite in single precision, or infinite if `allow_infinity`."""
     is_infinite = allow_infinity and is_number(value) and value == math.inf
     if not is_infinite and not (fits_single_precision(value) and value > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
@@ -373,13 +373,13 @@ def check_name(argument: str, value: object, valid_names: Iterable[str], *, list
 
 
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:
-    """Raise `UsageError` unless a value is an instance of a class; the message has the example."""
+    """Raise `UsageError` unless a value is an instance of `expected`; the message gives a valid `example`."""
     if not isinstance(value, expected) or isinstance(value, type):
         raise _usage_error_for_value(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
-    """Raise `UsageError` unless a value is a list, tuple or array with elements; `expected` describes it."""
+    """Raise `UsageError` unless a value is a nonempty list, tuple or array; `expected` describes valid values."""
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
     if not size:

@@ -175,7 +175,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 
 
 def list_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
-    """List the existing files that `read_features` would read instead of new shards or together with them.
+    """List the existing files that `read_features` would read in place of new shards, or in addition to them.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
@@ -213,7 +213,7 @@ class FeatureFileBuffer:
         labels: Any | None,
         descriptions: Sequence[str] | None = None,
     ) -> None:
-        """Append the features of a batch, ``(b, F)`` float32, and columns with one value per item; see `Features`."""
+        """Append the features of a batch, ``(b, F)`` float32, with the row, key, label and description of each item."""
         features.tofile(self._file)
         self._width = features.shape[1]
         self._rows.append(rows)
@@ -242,7 +242,7 @@ class FeatureFileBuffer:
 
 
 def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | None:
-    """Concatenate the texts of all batches to one array; None if a batch has none."""
+    """Concatenate the texts of all batches into one array; None if any batch is None."""
     if None in batches:
         return None
     return np.array([text for batch in batches for text in batch or ()], dtype=np.str_)
@@ -311,7 +311,7 @@ def _list_complete_shards(path: Path) -> list[Path]:
 
 
 def _list_shard_files(path: Path) -> list[Path]:
-    """Return the existing shards of a feature file, sorted, whatever their totals."""
+    """Return all existing shards of a feature file, sorted, also those of an earlier file with another total."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
     return [file for file in files if re.fullmatch(r"\.\d{5}-of-\d{5}", file.stem.removeprefix(path.stem))]
 
@@ -322,7 +322,7 @@ def _parse_shard_total(shard: Path) -> int:
 
 
 def _concatenate_shards(shards: Sequence[Features]) -> Features:
-    """Join shards in order; values that a shard lacks are left out."""
+    """Concatenate shards in order; a field that is None in any shard is None in the result."""
     arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_STORED_ITEM_NAMES)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
@@ -333,13 +333,13 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
-    """Return features without information on their items: numbered rows of the split "train"."""
+    """Build `Features` from an array alone: items are numbered from 0 and belong to the split "train"."""
     items = features.shape[0] if features.ndim > 0 else 0
     return Features(features, np.arange(items), np.full(items, "train"))
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text fields that are not None, by the names that files have for them."""
+    """Return the text fields of `features` that are not None, by the names under which files store them."""
     values = {stored: getattr(features, name) for name, stored in _STORED_TEXT_NAMES.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -354,7 +354,7 @@ def _write_npz_features(path: Path, features: Features) -> None:
 
 
 def _read_npz_features(path: Path) -> Features:
-    """Read features from a `.npz` file; without the arrays `rows` and `splits` all arrays of items are ignored."""
+    """Read features from a `.npz` file; item values are read only if it has the arrays `rows` and `splits`."""
     arrays = read_npz_arrays(path)
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:

@@ -61,7 +61,7 @@ REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
 def to_config_value(value: Any) -> Any:
-    """Convert an option value to plain data for `config.yaml`; objects become ``<name>``, by attribute or type."""
+    """Convert an option value to data that `config.yaml` can hold; an object becomes its name, such as ``<Adam>``."""
     if isinstance(value, Mapping):
         return {str(key): to_config_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -192,7 +192,7 @@ def merge_resumed_options(
 
 
 def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
-    """Build the metadata of a dataclass field that declares an option, with attributes of `Option`.
+    """Build the metadata by which a dataclass field declares an option; keywords set attributes of `Option`.
 
     Needed for a required option only, as a type checker takes a field from `option` for one with a default.
 
@@ -206,7 +206,7 @@ def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
 
 
 def option(default: T, help: str, **metadata: Any) -> T:
-    """Declare an option with a default: a dataclass field with attributes of `Option`, such as `check`.
+    """Declare an option as a dataclass field with a default; keywords such as `check` set attributes of `Option`.
 
     A group also applies to the options after it.
     """
@@ -351,7 +351,7 @@ def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str
 
 
 def _add_args_section(docstring: str, details: str, options: Mapping[str, Option]) -> str:
-    """Insert the details and an "Args:" section before the "Raises:" section of a docstring."""
+    """Insert `details`, then an "Args:" section with all options, before the "Raises:" section of a docstring."""
     wrapper = textwrap.TextWrapper(
         116, initial_indent="    ", subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
     )
@@ -362,7 +362,7 @@ def _add_args_section(docstring: str, details: str, options: Mapping[str, Option
 
 
 def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
-    """Return a check that a value is an integer in ``[least, most]``; by default of at most 32 bits, signed."""
+    """Return a check that a value is an integer in ``[least, most]``; default of `most`: the largest 32-bit integer."""
 
     def validate(name: str, value: Any) -> None:
         if is_integer(value) and value > most:
@@ -378,7 +378,7 @@ def check_open_unit_interval(name: str, value: Any) -> None:
 
 
 def one_of(*names: str) -> OptionCheck:
-    """Return a check that a value is one of the names."""
+    """Return a check that a value is one of `names`."""
 
     def validate(name: str, value: Any) -> None:
         check_name(name, value, names)
@@ -387,7 +387,7 @@ def one_of(*names: str) -> OptionCheck:
 
 
 def subset_of(*names: str) -> OptionCheck:
-    """Return a check that a value is a list of some of the names."""
+    """Return a check that a value is a list whose elements are among `names`."""
     check_one = one_of(*names)
 
     def validate(name: str, value: Any) -> None:
@@ -573,7 +573,7 @@ class Command(Generic[P]):
 
 
 class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
-    """Function whose type of result follows from its arguments."""
+    """Type of a function with two signatures, each with its own type of result."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -584,7 +584,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator: declare the result for two classes of options, for type checkers; the function stays unchanged."""
+    """Decorator for type checkers only: declares `result` for calls with `options`, `other_result` for the others."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

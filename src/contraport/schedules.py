@@ -55,7 +55,7 @@ class RampSchedule:
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
-        """Return the value of the schedule at a step, counted from 0; raise `UsageError` for a negative one."""
+        """Return the value of the schedule at a step, counted from 0; raise `UsageError` if the step is negative."""
         check_nonnegative("step", step)
         progress = RAMP_FUNCTIONS[self.shape](min(step / self.steps, 1.0))
         if self.geometric:

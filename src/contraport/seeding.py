@@ -38,7 +38,7 @@ def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
 
 
 def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
-    """Create a NumPy random generator for a purpose; see `derive_128_bit_seed`.
+    """Create a NumPy random generator from a purpose and integers; each combination has its own random stream.
 
     >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
@@ -47,12 +47,12 @@ def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
 
 
 def derive_torch_seed(purpose: str, *seed_and_keys: int) -> int:
-    """Derive a 64-bit seed for torch; see `derive_128_bit_seed`."""
+    """Derive a 64-bit seed for torch from a purpose and integers; each combination has its own seed."""
     return derive_128_bit_seed(purpose, *seed_and_keys) % 2**64
 
 
 def torch_generator(purpose: str, *seed_and_keys: int) -> torch.Generator:
-    """Create a torch random generator on the CPU for a purpose; see `derive_128_bit_seed`."""
+    """Create a torch random generator on the CPU from a purpose and integers; each combination has its own stream."""
     return torch.Generator().manual_seed(derive_torch_seed(purpose, *seed_and_keys))
 
 

@@ -260,7 +260,7 @@ def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
-    """Raise `UsageError` unless items have `num_dimensions` dimensions; the message names the `expected` items."""
+    """Raise `UsageError` unless a shape has `num_dimensions` dimensions; `expected` describes valid items."""
     message = f"encoder: {encoder!r} takes {expected}, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
     check(len(shape) == num_dimensions, message, "shape")
 
@@ -333,7 +333,7 @@ class WordAndNgramHasher(nn.Module):
 
 
 def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
-    """Convert texts to counts of hashed words and n-grams, ``(b, size)``, of length 1 (the hashing trick).
+    """Return word and n-gram counts of each text, ``(b, size)``, scaled to unit norm (the hashing trick).
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
@@ -345,14 +345,14 @@ def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
 
 
 def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Sum the values whose hashes are equal modulo `size`; return the sums ``(b, size)``, rows scaled to length 1."""
+    """Return the sums of `values` by hash modulo `size`, ``(b, size)``; each row is scaled to unit norm."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
     return F.normalize(sums)
 
 
 def split_into_padded_words(text_bytes: Tensor) -> Tensor:
-    """Split texts at white space: UTF-8 bytes ``(b, bytes)`` to the bytes of each word, ``(b, words, longest)``.
+    """Return the words of each text, ``(b, words, bytes)``, as UTF-8 bytes padded with zeros.
 
     >>> from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
     >>> [tensor_to_texts(words) for words in split_into_padded_words(texts_to_tensor(["a red bag", "bag"]))]
@@ -371,7 +371,7 @@ def split_into_padded_words(text_bytes: Tensor) -> Tensor:
 
 
 def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
-    """Apply a function, ``(k, F)`` to ``(k, G)``, to the vectors of sets ``(b, t, F)``; vectors of zeros stay zero."""
+    """Apply `function` to each nonzero vector in `sets`, ``(b, t, F)``; a zero vector gives a zero output."""
     present = sets.any(2).bool()
     values = function(sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
@@ -445,7 +445,7 @@ class WeightedNgramCounts(nn.Module):
         nn.init.zeros_(self.log_weights.weight)
 
     def forward(self, text_bytes: Tensor) -> Tensor:
-        """Return the representation, ``(b, num_features)``, of length 1."""
+        """Return the representation, ``(b, num_features)``; each row has unit norm."""
         hashes, mask = (torch.cat(parts, dim=1) for parts in zip(*self.hasher(text_bytes), strict=True))
         dtype = self.log_weights.weight.dtype
         # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.

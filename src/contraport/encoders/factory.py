@@ -43,7 +43,7 @@ def default_encoder_name(shape: Shape) -> str:
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
-    """Return the encoders in a configuration that name Python code to import, ``module:attribute``.
+    """Return the encoder names that are import paths of Python code, such as ``their_nets:Net``.
 
     >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']
@@ -228,7 +228,7 @@ def _check_encoder_not_stdlib(module: str, name: str) -> None:
 
 
 def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
-    """Build the error for an encoder that does not accept items of a shape."""
+    """Build the error for an encoder that fails on items of the given shape."""
     return UsageError(
         f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_format_error(error)}", kind="shape"
     )

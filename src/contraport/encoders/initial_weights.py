@@ -185,7 +185,7 @@ class InitialWeights:
 
     @property
     def has_low_resolution_stem(self) -> bool:
-        """True if an encoder is a ResNet with the stem for small images."""
+        """True if at least one encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
     def load_into(self, model: Model) -> None:
@@ -269,7 +269,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
 
 
 def _has_published_weights(encoder: object) -> bool:
-    """Return whether pretrained weights of an encoder are published: lite0, or a name of timm or transformers."""
+    """Return whether to look for pretrained weights of an encoder: for "lite0", and names of timm or transformers."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
@@ -438,7 +438,7 @@ def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | n
 
 
 def _check_same_encoders(requested: Sequence[str | nn.Module | None], saved: Sequence[str | None], source: str) -> None:
-    """Raise `UsageError` unless the requested encoders are those that were saved, or none was requested."""
+    """Raise `UsageError` if encoders are requested that differ from the saved ones."""
     same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
     names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)
     message = (

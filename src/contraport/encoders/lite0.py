@@ -52,7 +52,7 @@ def are_lite0_weights_installed() -> bool:
 
 
 def read_lite0_weights() -> dict[str, Tensor]:
-    """Read the ImageNet weights from the installed package, classifier included, by their names in timm.
+    """Read the ImageNet weights of encoder and classifier as a state dict with the names that timm uses.
 
     Raises:
         UsageError: the package is not installed, or its file is not the expected one.

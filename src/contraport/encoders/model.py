@@ -208,7 +208,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image"."""
+        """Return the index of a view from its name, its index, or its kind, such as "image", if no other has it."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
@@ -275,7 +275,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
-        """Apply each tower's module to its view, or a shared module to batches of all views of one item shape."""
+        """Apply each tower's module to its view, or a shared module to all views, in one batch per item shape."""
         if len(modules) > 1:
             message = f"views: must be {len(modules)}, one per tower, got {len(inputs)}."
             check(len(inputs) == len(modules), message, "shape")
@@ -381,7 +381,7 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], par
 def _list_encoder_sources(
     encoders: list[str | nn.Module], folders: Path | Sequence[Path | None] | None
 ) -> list[str | nn.Module]:
-    """Return what each encoder is built from: a folder with config and tokenizer if it exists, else name or module."""
+    """Return the source of each encoder: its folder of config and tokenizer if it has one, else its name or module."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -449,7 +449,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image".
+    """Return the index of a view from its name, its index, or its kind, such as "image", if no other has it.
 
     `others` are further valid values, for messages.
 
@@ -562,7 +562,7 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def read_config(file: Path, argument: str) -> dict[str, Any]:
-    """Read the JSON object in a model's configuration file; errors name the argument."""
+    """Read the JSON object in a model's configuration file; error messages begin with `argument`."""
     with translate_read_errors(f"{argument}: {file}", "JSON"):
         config = json.loads(file.read_text(encoding="utf-8"))
     check(isinstance(config, dict), f"{argument}: {file} must hold a JSON object.", "unreadable")

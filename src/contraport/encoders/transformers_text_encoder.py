@@ -109,7 +109,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return the part of the repr that distinguishes encoders, as cached features are identified by the repr."""
+        """Return pooling, maximum length and tokenizer digest for the repr, which identifies cached features."""
         tokenizer: Any = self.tokenizer
         behavior: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
         if tokenizer.is_fast:
@@ -356,7 +356,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
 
 
 def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
-    """Read a JSON file; return an empty `kind` (dict or list) if it is missing or holds another type."""
+    """Read a dict or list, as given by `kind`, from a JSON file; return an empty one for no file or another type."""
     if file is None:
         return kind()
     try:

@@ -241,7 +241,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the output features, such as contrastiveencoder7, or by view contrastiveencoder_sound_7.
+        """Return the names of the output features: contrastiveencoder7, or contrastiveencoder_sound_7 of view "sound".
 
         Args:
             input_features: ignored.
@@ -309,7 +309,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
 
     @property
     def _n_features_out(self) -> int:
-        """Number of output features, which scikit-learn's feature names need."""
+        """Number of output features; scikit-learn builds feature names from it."""
         return self._model.num_features
 
     def _build_dataset(
@@ -393,12 +393,12 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         )
 
     def _num_batches_per_epoch(self, num_items: int) -> int:
-        """Return the number of batches per epoch, at least 1; an audit may require batches below `batch_size`."""
+        """Return the number of batches per epoch, at least 1; an audit limits the batch size."""
         limit = max_audited_batch_size(num_items) if self.audit else self.batch_size
         return max(1, num_items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> None:
-        """Train for further epochs; the learning rate rises over the share `warmup_share` of the steps."""
+        """Train for `num_epochs` more epochs; the learning rate rises during the first `warmup_share` of the steps."""
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)
@@ -461,7 +461,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
-    """Return a list of texts, or the array that scikit-learn's check `validate` returns for numbers.
+    """Return texts as a list, or numbers as an array that `validate`, a check of scikit-learn, has accepted.
 
     The error for non-numeric data names the text columns.
     """
@@ -484,7 +484,7 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
 
 
 def _describe_text_columns(frame: Any) -> list[str]:
-    """Return texts with the name and a value of each non-numeric column of a data frame.
+    """Describe each non-numeric column of a data frame by its name and its first value that is not a number.
 
     >>> import pandas
     >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))

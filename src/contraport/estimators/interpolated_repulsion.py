@@ -103,7 +103,7 @@ class _LogNormalizer(torch.autograd.Function):
 def _compute_kernel_spectrum(
     size: int, spacing: float, offset: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Compute the Fourier transform of the kernel 1 / (1 + distance^2) - `offset` on a grid of twice the size."""
+    """Compute the Fourier transform of 1 / (1 + distance^2) - `offset` on a periodic grid of 2 `size` points a side."""
     steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
@@ -113,7 +113,7 @@ def _compute_kernel_spectrum(
 
 
 def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the interpolation weights of the six nodes, ``(..., 6)``, and their derivatives.
+    """Compute the Lagrange weights of the six grid nodes around each point, ``(..., 6)``, and the weights' derivatives.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
     """

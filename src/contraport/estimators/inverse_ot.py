@@ -195,7 +195,7 @@ class InverseOT(BaseEstimator):
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
-    """Subtract row and column means from a cost matrix; costs with equal results have the same transport plans.
+    """Center the rows and the columns of a cost matrix at zero, which does not change its balanced transport plans.
 
     >>> double_center([[1.0, 2.0], [3.0, 5.0]]).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]

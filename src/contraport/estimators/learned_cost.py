@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the KL divergence from independence that the cost explains; 1 if the coupling is independent."""
+        """Share of the dependence between rows and columns that the cost explains; 1 if they are independent."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 
 
 def _prepare_features(argument: str, features: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Prepare the features of one side for the fit, ``(n, p)``: standardized and reduced by PCA, or one-hot if None."""
+    """Return the features of one side, ``(n, p)``: standardized and reduced by PCA; without features, one-hot."""
     if features is None:
         return np.eye(len(indices))
     features = np.asarray(features[indices], dtype=np.float64)

@@ -122,7 +122,7 @@ def map(values: dict[str, Any]) -> Map:
 
 
 def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load the features of the items to map (of a run, file or array, or raw inputs), and their dataset if any."""
+    """Load the features of the items to map, and the dataset of the items; None if `source` has features only."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
@@ -136,7 +136,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
 
 
 def _as_features_or_none(source: Any) -> Features | None:
-    """Return the features of an array or a feature file; None for any other source, which holds items."""
+    """Return the features in an array or a feature file; None if `source` contains items instead."""
     if isinstance(source, torch.utils.data.Dataset) or is_stream(source):
         return None
     if isinstance(source, str | Path) and Path(source).suffix not in (".npz", ".npy", ".parquet"):
@@ -216,7 +216,7 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
-    """Render the map as an HTML page that consists of the embedding section of a report."""
+    """Render an HTML page with one section, the map, as in the report of a run."""
     chosen = choose_subsample_positions(len(result.points), 2_000)  # pictures of more would make the page too large
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}

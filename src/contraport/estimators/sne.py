@@ -44,14 +44,14 @@ from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generato
 
 
 class _ExtraAttraction(Divergence):
-    """Attraction term of early exaggeration: minus the mean log-kernel of embedded pairs under the data's plan."""
+    """Extra attraction of early exaggeration: minus the log-kernel of the embedding, weighted by the data's plan."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
 def _has_encoder_or_raises(estimator: _NeighborEmbedding) -> bool:
-    """Condition of scikit-learn's `available_if`: True with an encoder, otherwise raise `AttributeError`."""
+    """Return True if the estimator has an encoder, otherwise raise `AttributeError`, as `available_if` requires."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True
@@ -168,11 +168,11 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _n_features_out(self) -> int:
-        """Dimension of the embedding, which scikit-learn's feature names need."""
+        """Dimension of the embedding; scikit-learn builds feature names from it."""
         return int(self.embedding_.shape[1])
 
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
-        """Embed data by the trained encoder in evaluation mode, in blocks of bounded memory."""
+        """Embed data by the trained encoder in evaluation mode, in blocks that limit memory."""
         with evaluation_mode(self.encoder_):
             return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
@@ -211,7 +211,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return (float(self.learning_rate),) * 2
 
     def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer of an embedding that is fitted to a plan of the data, (n, n)."""
+        """Build the optimizer of an embedding, with learning rates for `plan`, the data's neighbor plan (n, n)."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return points.mul_(std / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
-        """Build the encoder for items of a shape: a named one with a linear layer, or a copy of the given module."""
+        """Build the encoder for items of a shape: a copy of the given module, or a named one plus a linear layer."""
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
         body = build_encoder(str(self.encoder), shape)
@@ -249,7 +249,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return embedding
 
     def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
-        """Build the objective of an embedding, with the attraction exaggerated by a factor (1: not)."""
+        """Build the objective that fits an embedding to `plan`, with the attraction multiplied by `exaggeration`."""
         if self.method == "interpolated":
             return InterpolatedTSNELoss(plan, exaggeration)
         penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
@@ -261,7 +261,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         embed: Callable[[], Tensor],
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Minimize the objective over the output of `embed`, first with early exaggeration, then until convergence."""
+        """Minimize the objective over the result of `embed`: 250 iterations with early exaggeration, then without."""
         early, late = build(self.early_exaggeration), build(1.0)
         last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
@@ -342,7 +342,7 @@ class SNE(_NeighborEmbedding):
         return Gibbs("sqeuclidean", 1.0), Rows()
 
     def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer, stable at any distance between the points.
+        """Build the optimizer; the automatic learning rate is small enough for points at any distance.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
         most four times the largest mass of a row and a column, which is large for a neighbor of many items.

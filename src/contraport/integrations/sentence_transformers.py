@@ -152,7 +152,7 @@ class SentenceTransformerLoss(nn.Module):
 
 
 def _build_scored_pair_target(scores: Tensor, num_rows: int, num_candidates: int) -> cp.PairList:
-    """Build a target with masses in proportion to scores, ``(rows, candidates)``, of each row's candidates."""
+    """Build the target that gives each candidate of a row a mass proportional to its score, ``(rows, candidates)``."""
     shape, expected = tuple(scores.shape), (num_rows, num_candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(num_rows).repeat(num_candidates), torch.arange(num_rows * num_candidates)

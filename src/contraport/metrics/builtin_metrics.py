@@ -278,7 +278,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
 
 
 @register_link_metric(
-    "Link popularity@{}", better="neither", unit="relative to true partners", value_format="{:.2f}", numbers=(10,)
+    "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
     """Mean popularity (number of training pairs) of the k nearest columns, divided by the mean over training pairs."""

@@ -128,7 +128,7 @@ def curves(
 
 
 def _resolve_metrics_rows(name: str, source: Any, key_of_values: str | None) -> _MetricsRows:
-    """Return the rows of a run folder, given rows as they are, or one row per step from values of `key_of_values`."""
+    """Return metrics as rows: read from a run folder, given as rows, or built from an array with one value per step."""
     if is_run_source(source):
         return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):

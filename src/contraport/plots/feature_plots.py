@@ -238,7 +238,7 @@ def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> li
 
 
 def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None) -> None:
-    """Draw an item as an image or a line into the unit cell at (x, y).
+    """Draw an item in the unit cell at (x, y): an image as a picture, a vector as a curve.
 
     The frame is blue if `is_same_class` is true, orange and dashed if it is false; None: no frame.
     """

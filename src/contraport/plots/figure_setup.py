@@ -124,7 +124,7 @@ def check_width(width: float | None) -> None:
 def draw_heatmap(
     ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any
 ) -> AxesImage:
-    """Draw a matrix as a heatmap with a color bar; if `signed`, white is zero."""
+    """Draw a matrix as a heatmap with a color bar; if `signed`, zero is drawn in white."""
     values = np.asarray(matrix)
     if signed:  # symmetric limits put white at zero
         extreme = float(np.abs(values).max())
@@ -199,7 +199,7 @@ def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: boo
 
 
 def to_numpy(name: str, values: object) -> Array:
-    """Convert a tensor, an array or a list to a NumPy array of its own type of numbers."""
+    """Convert a tensor, an array or a list to a NumPy array; the data type of the numbers is kept."""
     try:
         return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:

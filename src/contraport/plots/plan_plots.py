@@ -60,7 +60,7 @@ class LogScale(NamedTuple):
 
 
 def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
-    """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if `without_self`."""
+    """Return log10 of masses, clipped at the low end of `scale`; `without_self` sets the diagonal to NaN."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
@@ -184,7 +184,7 @@ def barycentric_maps_1d(
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between points on two lines: an arrow from each point to its partners' mean, weighted by mass.
+    """Draw plans between points on two lines: an arrow leads from each point to the mass-weighted mean of its partners.
 
     An arrow is opaque in proportion to the mass of its row. The bar at its end is one standard deviation of the columns
     to either side: a deterministic map has none. At most 24 evenly spaced rows have an arrow.
@@ -221,7 +221,7 @@ def barycentric_maps_1d(
 
 
 def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw arrows from points x (N,) below to the mean and standard deviation of their partners y (M,) above."""
+    """Draw an arrow from each x (N,), below, to the mean of its partners in y (M,), above; a bar is their spread."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap
@@ -282,7 +282,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw dots with areas in proportion to their masses, each with a ring of the area for a uniform mass."""
+    """Draw dots with areas proportional to their masses; the ring around each has the area of a uniform mass."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

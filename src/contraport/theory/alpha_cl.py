@@ -48,7 +48,7 @@ class ContrastiveCovariance:
 
     @property
     def trace(self) -> float:
-        """Trace of the covariance, which is the energy of alpha-CL if the data themselves serve as embeddings."""
+        """Trace of the covariance; equal to the energy of alpha-CL with the data as embeddings."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Half the squared distance of unit embeddings, plus a parameter for each pair, which is zero.
+    """Half the squared distance of unit embeddings, plus a parameter of value zero for each pair.
 
     The gradient in these parameters is that in the costs of the pairs.
 
@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return the pair weights of a loss, (2n, 2n): its gradient in the costs of negative pairs, times -2n."""
+    """Return the pair weights of a loss, (2n, 2n): -2n times its derivatives by the costs of the negative pairs."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL, minus the energy, from pair weights, (2n, 2n); it does not normalize embeddings."""
+    """Build the loss of alpha-CL: the negative energy of embeddings as given, for fixed pair weights (2n, 2n)."""
     rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
     def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Check pair weights, (2n, 2n), and return them in double precision; None is uniform weights."""
+    """Check pair weights, (2n, 2n), and return them in double precision; None gives uniform weights."""
     _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")

@@ -45,7 +45,7 @@ class AugmentationTargets:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Plot the displacement within the plane against the dimension, and both target plans of the first space."""
+        """Plot the share of displacements in the plane of the centers by dimension, and two target plans."""
         figure, (left, middle, right) = create_panels(3)
         shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
         for name, share, color in shares:

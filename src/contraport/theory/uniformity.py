@@ -49,7 +49,7 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
 
 
 class _CircleTrainingResult(NamedTuple):
-    """Embeddings of items and of two noisy views on the unit circle; metrics of the views before and after."""
+    """Embeddings of items and of two noisy views on the unit circle; metrics of the views before and after training."""
 
     clean_embeddings: Tensor
     view_embeddings: tuple[Tensor, Tensor]
@@ -112,7 +112,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points, or for d > 2 the uniformity over the iterations, and the cosines between points."""
+        """Draw the points (d = 2) or the uniformity by iteration (d > 2), beside a heatmap of all cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
@@ -254,7 +254,7 @@ def train_on_five_gaussians(
     positive_share="positive_mass_share",
 )
 class PenaltyResult(NamedTuple):
-    """Embeddings, plan and metrics of an encoder trained with one factor of the uniformity penalty.
+    """Embeddings, plan and metrics of an encoder trained with one given factor of the uniformity penalty.
 
     Attributes:
         clean_embeddings: embeddings of the clean points, (n, 2), unit length.

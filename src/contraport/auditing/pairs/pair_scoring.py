@@ -143,9 +143,11 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return scores
 
 
-@_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
+@_register_statistic(
+    "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
+)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Similarity of each view of a pair to the same view of the other view's neighbors, averaged over both views."""
+    """Similarity in one view of a pair to the items nearest in its other view, averaged over both views."""
     (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
