@@ -314,7 +314,7 @@ def couplings() -> None:
         panels[0].plot(statistics.mean(x), 100 * statistics.mean(y), marker, color=color, markersize=8)
         panels[0].annotate(name, (statistics.mean(x), 100 * statistics.mean(y)), (7, -3), textcoords="offset points")
     panels[0].set_xlim(0, 1.25)
-    panels[0].set_xlabel("popularity of the ten nearest columns, relative to true partners")
+    panels[0].set_xlabel("popularity of the ten nearest columns, relative to training pairs")
     panels[0].set_ylabel("recall@10, %")
     draw("couplings-popularity", figure)
 
