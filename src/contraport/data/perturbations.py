@@ -80,7 +80,7 @@ class MismatchedStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
-    """Draw each item's partner, int64 ``(n,)``: another item for the share `mismatch.share`, else the item itself.
+    """Draw each item's partner as a position ``(n,)``: another item for the share `mismatch.share`, else itself.
 
     Items that exchange partners differ in the content of each view.
 
@@ -344,7 +344,7 @@ def _shift_domains(
 
 
 def _restyle(images: Tensor, style: int) -> Tensor:
-    """Change the style of images: 0 is plain (unchanged), 1 edges, 2 posterized, 3 inverted."""
+    """Change the style of images; `style` 0 is plain (unchanged), 1 edges, 2 posterized, 3 inverted."""
     if style == 0:
         return images
     floats = transforms.to_dtype(images, torch.float32, scale=True)

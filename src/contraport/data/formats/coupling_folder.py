@@ -23,7 +23,7 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_table_files(folder: str, part: str) -> list[Path]:
-    """Return the existing files of one table of a coupling, such as rows.csv and rows.parquet for "rows"."""
+    """Return the existing files of one table of a coupling; the table "rows" may be rows.csv or rows.parquet."""
     return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 

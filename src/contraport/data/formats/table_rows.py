@@ -382,7 +382,7 @@ def _read_optional_number_per_item(
 def _build_view(
     rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool
 ) -> UndecodedItemsOrStore:
-    """Build one view of all rows from the table columns that hold it.
+    """Build one view from the columns of a table.
 
     Texts, and numbers of an Arrow table, are read into memory; other values are read when they are fetched.
     """

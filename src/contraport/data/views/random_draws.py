@@ -61,7 +61,7 @@ class RandomDraws:
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
     def span_mask(self, max_fraction: float, length: int) -> Tensor:
-        """Return the mask of one random span per item, (b, length). It covers at most a fraction `max_fraction`."""
+        """Return a mask (b, length) with one random span per item; a span covers at most a fraction `max_fraction`."""
         fraction = self.uniform(0, max_fraction, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length

@@ -178,7 +178,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 
 
 def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
-    """Return the position of the item that provides each item's second view, ``(n,)``; None without `mismatch`.
+    """Return the position of each item's partner in mismatched pairs, ``(n,)``; None without `mismatch`.
 
     The partners of a resumed run are loaded.
     """

@@ -138,7 +138,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; by default "shown" if some items have equal content, which makes them positives."""
+    """Return the option `target`; its default is "shown" (equal items are positives) if any items have equal content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -330,7 +330,7 @@ def _build_objective_loss(
     objective: nn.Module,
     plan_weights: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
-    """Build the loss that calls an objective, by the options for negatives, prototypes and teacher features."""
+    """Build the step loss of an objective, with a memory, prototypes or teacher features if the options set them."""
     sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")

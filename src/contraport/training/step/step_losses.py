@@ -72,7 +72,7 @@ class EmbeddedBatch(NamedTuple):
         return kwargs
 
     def list_query_key_views(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
-        """Return the ordered pairs of different views (query, key) that the loss compares, as view indices.
+        """Return the pairs (query view, key view) that the loss compares, as indices.
 
         With `core_view_only` one of the two is the first view.
         """
