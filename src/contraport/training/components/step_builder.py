@@ -138,7 +138,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; its default is "shown" (equal items are positives) if any items have equal content."""
+    """Return the option `target`; its default is "shown" (equal items are positives) if items have equal content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
