@@ -206,7 +206,7 @@ def read_csv_as_text(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Read a `.csv` file; numbers are parsed, but labels, domains and keys keep their spelling, such as 007."""
+    """Read a `.csv` file and parse its numbers, except codes such as 007 in columns of labels, domains or keys."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
         header = file.readline(100_000)  # a file without line ends could be large
