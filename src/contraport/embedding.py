@@ -355,7 +355,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
 
 
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
-    """Raise `UsageError` for NaN or infinity in features; the message names the item, where row 0 is `first_item`."""
+    """Raise `UsageError` if features contain NaN or infinity; item numbers in the message start at `first_item`."""
     bad: list[int] = []
     for first in range(0, len(features), ITEMS_CHECKED_AT_A_TIME):  # torch finds the finite ones by a copy of all
         block = features[first : first + ITEMS_CHECKED_AT_A_TIME]

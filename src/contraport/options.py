@@ -362,7 +362,7 @@ def _add_args_section(docstring: str, details: str, options: Mapping[str, Option
 
 
 def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
-    """Return a check that a value is an integer in ``[least, most]``; default of `most`: the largest 32-bit integer."""
+    """Return a check that a value is an integer in ``[least, most]``; `most` is 2^31 - 1 by default."""
 
     def validate(name: str, value: Any) -> None:
         if is_integer(value) and value > most:

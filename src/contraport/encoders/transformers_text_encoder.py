@@ -356,7 +356,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
 
 
 def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
-    """Read a dict or list, as given by `kind`, from a JSON file; return an empty one for no file or another type."""
+    """Read the dict or list (`kind`) in a JSON file; return an empty one if there is no file or it has another type."""
     if file is None:
         return kind()
     try:

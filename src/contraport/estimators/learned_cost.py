@@ -200,7 +200,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 
 
 def _prepare_features(argument: str, features: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Return the features of one side, ``(n, p)``: standardized and reduced by PCA; without features, one-hot."""
+    """Return one side's features, ``(n, p)``: standardized and reduced by PCA, or one-hot if `features` is None."""
     if features is None:
         return np.eye(len(indices))
     features = np.asarray(features[indices], dtype=np.float64)

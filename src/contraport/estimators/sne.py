@@ -211,7 +211,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return (float(self.learning_rate),) * 2
 
     def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer of an embedding, with learning rates for `plan`, the data's neighbor plan (n, n)."""
+        """Build the optimizer of an embedding; automatic learning rates depend on `plan`, (n, n), that of the data."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         embed: Callable[[], Tensor],
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Minimize the objective over the result of `embed`: 250 iterations with early exaggeration, then without."""
+        """Minimize the objective of the embedding that `embed` returns: first with early exaggeration, then without."""
         early, late = build(self.early_exaggeration), build(1.0)
         last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):

@@ -221,7 +221,7 @@ def barycentric_maps_1d(
 
 
 def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw an arrow from each x (N,), below, to the mean of its partners in y (M,), above; a bar is their spread."""
+    """Draw an arrow from each x (N,), below, to the mean of its partners in y (M,), above; a bar shows the spread."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap

@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return the pair weights of a loss, (2n, 2n): -2n times its derivatives by the costs of the negative pairs."""
+    """Return a loss's pair weights, (2n, 2n): -2n times its gradient with respect to the costs of negative pairs."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL: the negative energy of embeddings as given, for fixed pair weights (2n, 2n)."""
+    """Build the negative energy of alpha-CL for fixed pair weights, (2n, 2n), as a loss of unnormalized embeddings."""
     rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
     def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class AugmentationTargets:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Plot the share of displacements in the plane of the centers by dimension, and two target plans."""
+        """Plot the share of displacements in the centers' plane by dimension, and the plans of noise and mixup."""
         figure, (left, middle, right) = create_panels(3)
         shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
         for name, share, color in shares:

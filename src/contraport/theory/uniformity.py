@@ -112,7 +112,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points (d = 2) or the uniformity by iteration (d > 2), beside a heatmap of all cosines."""
+        """Draw the points (d = 2) or the uniformity by iteration (d > 2), beside a heatmap of the points' cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
