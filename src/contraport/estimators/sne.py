@@ -211,7 +211,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return (float(self.learning_rate),) * 2
 
     def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer of an embedding; automatic learning rates depend on `plan`, (n, n), that of the data."""
+        """Build the optimizer of an embedding; automatic learning rates depend on `plan` (n, n)."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
