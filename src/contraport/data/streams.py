@@ -22,11 +22,13 @@ class ParsedItem(NamedTuple):
         views: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item by number or name, or None.
         key: name of the item in its source, or None.
+        field_names: names of the fields that are the views of an item that is a dict; empty for other items.
     """
 
     views: tuple[Tensor, ...]
     label: int | str | None
     key: str | None
+    field_names: tuple[str, ...] = ()
 
 
 class StreamReadError(UsageError):

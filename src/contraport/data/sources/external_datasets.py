@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -115,7 +115,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         allows_flips=flips,
-        view_names=_list_view_names(item),
+        view_names=_derive_view_names(first.field_names),
     )
 
 
@@ -225,7 +225,7 @@ def from_stream(
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
         allows_flips=flips or has_images,
-        view_names=_list_view_names(raw[0]),
+        view_names=_derive_view_names(items[0].field_names),
     )
     return Stream(source, read, head)
 
@@ -244,12 +244,14 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     Raises:
         UsageError: the item has no view, or a part that cannot be a view.
     """
-    label, key = find_item_label(item), None
+    label, key, by_name = find_item_label(item), None, dict[str, Tensor]()
     if isinstance(item, Mapping):
-        fields = _get_view_fields(item)
+        for name, value in item.items():
+            if (view := _parse_field_if_view(str(name), value, f"{where}: {name}", image_size)) is not None:
+                by_name[str(name)] = view
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
-        check(len(fields) > 0, message, "no_view")
-        views = [_parse_item_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
+        check(len(by_name) > 0, message, "no_view")
+        views = list(by_name.values())
         key = str(item["__key__"]) if "__key__" in item else None
     else:
         parts = _flatten_nested(item)[: -1 if label is not None else None]
@@ -257,7 +259,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
     if image_size is not None:
         views = [resize_if_images(view, image_size) for view in views]
-    return ParsedItem(tuple(views), label, key)
+    return ParsedItem(tuple(views), label, key, tuple(by_name))
 
 
 def find_item_label(item: Any) -> int | str | None:
@@ -273,9 +275,8 @@ def find_item_label(item: Any) -> int | str | None:
     return value if isinstance(value, int | str) else None
 
 
-def _list_view_names(item: Any) -> tuple[str, ...]:
+def _derive_view_names(fields: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the views of an item that is a dict of several views; empty otherwise."""
-    fields = _get_view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
         return ()
     parts = [(name.rpartition("."), f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES) for name in fields]
@@ -287,38 +288,27 @@ def _flatten_nested(item: Any) -> list[Any]:
     return [part for nested in item for part in _flatten_nested(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the fields of a dict item that are views, without labels and keys."""
-    return {
-        str(name): value
-        for name, value in item.items()
-        if _is_image_field(name, value)
-        or _is_text_field(name, value)
-        or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
-        or (isinstance(value, list) and value and all(isinstance(number, int | float) for number in value))
-    }
-
-
-def _parse_item_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
-    """Parse one field of an item into a view, as a batch of one."""
-    if not _is_text_field(name, value):
-        content = value["bytes"] if isinstance(value, Mapping) else value
-        if isinstance(content, list):
-            content = np.asarray(content, np.float32)
-        elif isinstance(content, bytes):
-            try:
-                with Image.open(io.BytesIO(content)) as image:
-                    content = to_rgb(image)
-            except Exception as error:  # decoders raise anything on hostile bytes
-                message = f"{where}: an image cannot be decoded: {one_line_reason(error)}"
-                raise UsageError(message, kind="unreadable") from error
-        return _as_batch_of_one(content, where, image_size)
-    try:
-        text = value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: must be UTF-8 text: {error}", kind="not_unicode") from error
-    check(bool(text.strip()), f"{where}: must be a text, got an empty one.", "empty_text")
-    return texts_to_tensor([text], where)
+def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | None) -> Tensor | None:
+    """Parse one field of a dict into a view, as a batch of one; return None for labels, keys and the like."""
+    has_text_suffix = isinstance(value, str | bytes) and _lowercase_part_after_last_dot(name) == "txt"
+    if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):
+        try:
+            text = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{where}: must be UTF-8 text: {error}", kind="not_unicode") from error
+        check(bool(text.strip()), f"{where}: must be a text, got an empty one.", "empty_text")
+        return texts_to_tensor([text], where)
+    if _is_image_field(name, value) and not isinstance(value, Image.Image):
+        try:
+            with Image.open(io.BytesIO(value["bytes"] if isinstance(value, Mapping) else value)) as image:
+                value = to_rgb(image)
+        except Exception as error:  # decoders raise anything on hostile bytes
+            message = f"{where}: an image cannot be decoded: {one_line_reason(error)}"
+            raise UsageError(message, kind="unreadable") from error
+    elif isinstance(value, list) and value and all(isinstance(number, int | float) for number in value):
+        value = np.asarray(value, np.float32)
+    is_view = isinstance(value, Image.Image) or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
+    return _as_batch_of_one(value, where, image_size) if is_view else None
 
 
 def _is_image_field(name: object, value: Any) -> bool:
@@ -328,12 +318,6 @@ def _is_image_field(name: object, value: Any) -> bool:
         or (isinstance(value, bytes) and f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
-
-
-def _is_text_field(name: object, value: Any) -> bool:
-    """Return whether a field holds a text, judged by its suffix or its name."""
-    by_suffix = isinstance(value, str | bytes) and _lowercase_part_after_last_dot(name) == "txt"
-    return by_suffix or (isinstance(value, str) and is_text_column_name(str(name)))
 
 
 def _lowercase_part_after_last_dot(name: object) -> str:
