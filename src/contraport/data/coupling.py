@@ -98,7 +98,12 @@ def from_coupling(
     >>> data.shapes, data.view_names, data.entity_ids.tolist()
     (((4,), ()), ('row', 'column'), [[0, 0], [0, 1], [2, 1]])
     """
-    sides = [_as_single_view_dataset(argument, values) for argument, values in (("rows", rows), ("columns", columns))]
+    sides: list[Dataset] = []
+    for argument, values in (("rows", rows), ("columns", columns)):
+        side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
+        message = f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}."
+        check(len(side.shapes) == 1, message, "views")
+        sides.append(side)
     ids = np.asarray(pairs)
     good = ids.ndim == 2 and ids.shape[1] == 2 and len(ids) > 0 and ids.dtype.kind in "iu"
     check(good, f"pairs: must be integers (n, 2), the row and column of each pair, got {ids.dtype} {ids.shape}.")
@@ -142,10 +147,3 @@ def from_coupling(
         entity_ids=entity_ids,
         entity_keys=entity_keys,
     )
-
-
-def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
-    """Convert the rows or the columns to a dataset of one view."""
-    side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
-    check(len(side.shapes) == 1, f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}.", "views")
-    return side

@@ -162,26 +162,22 @@ class BatchOrder(Sampler[list[int]]):
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._draw_epoch_positions()
+        pool = np.arange(self.length) if self._pool is None else self._pool
+        if self.shuffle:
+            random = numpy_generator("data.order", self.seed, self.epoch)
+            order = random.permutation(pool)
+            while len(order) < self.length:
+                again, partial = random.permutation(pool), order[len(order) // self.batch_size * self.batch_size :]
+                repeated = np.isin(again, partial)  # items of the batch that is not yet full come last
+                order = np.concatenate([order, again[~repeated], again[repeated]])
+        else:
+            order = np.resize(pool, self.length)
         for batch in range(self.first_batch_index, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             local = positions[_local_slice(len(positions))] if self.split_over_processes else positions
             if self._companions is not None:
                 local = np.column_stack([local, self._companions[local]]).ravel()
             yield _PositionsWithEpoch(local.tolist(), self.epoch)
-
-    def _draw_epoch_positions(self) -> np.ndarray:
-        """Return the item positions of the epoch in the order of the batches, int64 ``(length,)``."""
-        pool = np.arange(self.length) if self._pool is None else self._pool
-        if not self.shuffle:
-            return np.resize(pool, self.length)
-        random = numpy_generator("data.order", self.seed, self.epoch)
-        order = random.permutation(pool)
-        while len(order) < self.length:
-            again, partial = random.permutation(pool), order[len(order) // self.batch_size * self.batch_size :]
-            repeated = np.isin(again, partial)  # items of the batch that is not yet full come last
-            order = np.concatenate([order, again[~repeated], again[repeated]])
-        return order[: self.length]
 
 
 @accept_deprecated_keywords(workers="num_workers", shared="split_over_processes", batches="batches_per_epoch")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,12 +18,12 @@ from contraport.engine import exchange
 from contraport.errors import UsageError
 from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import (
+    STOP_SIGNALS,
     Checkpoints,
     StopRequest,
     TrainingStopped,
     read_resume_position,
     restore_last_checkpoint,
-    restored_signal_handlers,
 )
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, RestartFromLastCheckpoint
@@ -146,11 +148,14 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 @contextmanager
 def _add_resume_advice(run: RunFolder) -> Iterator[None]:
-    """Context manager that adds to the message of an interrupt or a failed stream how to resume the training."""
+    """Context manager that adds to the message of an interrupt or a failed stream how to resume the training.
+
+    At its end the signal handlers are those of before.
+    """
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        with restored_signal_handlers():
-            yield
+        yield
     except TrainingStopped:
         raise_on_one_rank(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
@@ -158,3 +163,7 @@ def _add_resume_advice(run: RunFolder) -> Iterator[None]:
     except StreamReadError as error:
         remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
         raise_on_one_rank(UsageError(f"{error}{remedy}"))
+    finally:  # the callback of the checkpoints installed handlers, which Python allows in the main thread only
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

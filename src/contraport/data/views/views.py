@@ -116,7 +116,11 @@ class Views(nn.Module):
         check(not (dataset.has_mismatched_partners and is_named), message, "mismatched")
         if self.custom is not None:
             self.augment = self.custom.name
-            made = _define_custom_views(dataset, self.custom, views)
+            message = f"views: must be a number, as {self.custom.name} of augment makes the views; got {views!r}."
+            check(not isinstance(views, str), message, "conflict")
+            message = f"augment: {self.custom.name} requires all views of all items, and some lack one."
+            check(dataset.present is None, message, "missing_views")
+            made = _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
         else:
             frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_OPTION
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
@@ -244,15 +248,6 @@ def _convert_rgb_to_lightness_and_color(images: Tensor) -> tuple[Tensor, Tensor]
     """Convert RGB images to lightness ``(b, 1, H, W)`` and colors ``(b, 2, H, W)``."""
     lab = to_scaled_lab(images)
     return lab[:, :1], lab[:, 1:]
-
-
-def _define_custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_ViewDefinition]:
-    """Return the definitions of the random views that the user's transform makes."""
-    message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
-    check(not isinstance(views, str), message, "conflict")
-    message = f"augment: {custom.name} requires all views of all items, and some lack one."
-    check(dataset.present is None, message, "missing_views")
-    return _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
 
 
 def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:

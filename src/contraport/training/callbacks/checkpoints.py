@@ -15,8 +15,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -54,18 +52,6 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-
-
-@contextmanager
-def restored_signal_handlers() -> Iterator[None]:
-    """Context manager that restores the previous signal handlers at its end."""
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 class Checkpoints(Callback):

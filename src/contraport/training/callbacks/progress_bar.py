@@ -14,9 +14,6 @@ from contraport.runs import MetricsRow
 from contraport.training.callbacks.meter import Meter
 from contraport.training.loop import Callback, Loop
 
-SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between two progress lines in a file or pipe."""
-
 
 class ProgressBar(Callback):
     """Callback that shows a progress bar in a terminal: epoch, remaining time and last metrics."""
@@ -67,14 +64,14 @@ class ProgressLines(Callback):
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console
         self._meter = meter
-        self._written_at = -SECONDS_BETWEEN_LINES
+        self._written_at = -30.0
 
     def on_start(self, loop: Loop) -> None:
         self._begin = loop.step
 
     def after_batch(self, loop: Loop) -> None:
         row, seconds = self._meter.last_row, self._meter.session_seconds
-        if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
+        if not row or seconds - self._written_at < 30:
             return
         self._written_at = seconds
         step, total = loop.step, loop.total_steps
