@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+from itertools import chain, islice, repeat
+from typing import NamedTuple, cast
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -21,6 +21,7 @@ from contraport._utils.files import atomic_write, write_text
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
+from contraport.data.data_loader import BatchLoader
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import RunFolder
@@ -75,12 +76,8 @@ class DryRunResult(NamedTuple):
         )
 
 
-class _AllStepsTimed(Exception):  # noqa: N818 - control flow
-    """Raised to end a dry run once all its steps are timed."""
-
-
 class _StepTimer(Callback):
-    """Callback that times each step, including the wait for data, and ends the training after the last timed step."""
+    """Callback that times each step, including the wait for data."""
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
@@ -91,30 +88,35 @@ class _StepTimer(Callback):
         self._start = time.perf_counter()
 
     def after_batch(self, loop: Loop) -> None:
-        if loop.completed_micro_batches > 0:
-            return
-        _synchronize_device(loop.device)
-        self.seconds.append(time.perf_counter() - self._start)
-        if next(self._shown, None) is None:
-            raise _AllStepsTimed
-        self._start = time.perf_counter()
+        if loop.completed_micro_batches == 0:
+            _synchronize_device(loop.device)
+            self.seconds.append(time.perf_counter() - self._start)
+            next(self._shown, None)
+            self._start = time.perf_counter()
 
 
-class _RandomFeatureBatches:
-    """Batches of random features, which replace cached features in a dry run: the values do not affect the timing."""
+class _DryRunBatches:
+    """Batches of a dry run: those of the training, as many as its steps take, in one epoch.
 
-    def __init__(self, components: TrainingComponents, draws: int) -> None:
+    With a feature cache the views are random features, since the values do not affect the timing.
+    """
+
+    def __init__(self, settings: Settings, components: TrainingComponents, draws: int) -> None:
         model, views = components.module.model, components.module.views
+        widths = [model.tower(view).num_features for view in range(len(views.shapes))]
         self.batch_sampler = components.batches.batch_sampler
         self._batches = components.batches
-        self._shapes = [(draws, model.tower(view).num_features) for view in range(len(views.shapes))]
+        self._number = DRY_RUN_STEPS * settings.grad_accum_steps
+        self._feature_shapes = [(draws, width) for width in widths] if draws > 0 else None
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return self._number
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            yield batch._replace(views=tuple(torch.randn(len(batch.ids), *shape) for shape in self._shapes))
+        for batch in islice(chain.from_iterable(repeat(self._batches)), self._number):
+            if self._feature_shapes is not None:
+                batch = batch._replace(views=tuple(torch.randn(len(batch.ids), *one) for one in self._feature_shapes))
+            yield batch
 
 
 @torch.random.fork_rng()
@@ -132,20 +134,16 @@ def run_timed_steps(settings: Settings, components: TrainingComponents) -> DryRu
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     draws, feature_cache_seconds = count_cached_draws(settings), 0.0
-    batches: Any = components.batches
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
         feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
-        batches = _RandomFeatureBatches(components, draws)
-    timer = _StepTimer(bars)
+    timer, batches = _StepTimer(bars), cast(BatchLoader, _DryRunBatches(settings, components, draws))
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
-    loop.epochs = DRY_RUN_STEPS  # of at least one step each, so that the timer ends the loop
+    loop.epochs = 1
     try:
         with temporary_thread_count(choose_thread_count(settings, components)):
             loop.run()
-    except _AllStepsTimed:
-        pass
     finally:
         components.batches.close()
     step_seconds = statistics.median(timer.seconds[DRY_RUN_SKIPPED_STEPS:])
