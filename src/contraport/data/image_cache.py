@@ -16,7 +16,7 @@ from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import decode_images
-from contraport.data.stores import DecodingStore, MultiViewStore, Store, UndigestedArrayStore, combine_views
+from contraport.data.stores import ArrayStore, DecodingStore, MultiViewStore, Store, combine_views
 
 MAX_DIGESTED_FETCHED_ITEMS = 1_000
 """Maximum number of items whose fetched values enter the digest of `digest_for_cache`."""
@@ -64,10 +64,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         argument="decoded",
         log=log,
     )
-    decoded = {
-        id(store): UndigestedArrayStore((torch.from_numpy(array),))
-        for store, array in zip(encoded, pixels, strict=True)
-    }
+    decoded = {id(store): ArrayStore((torch.from_numpy(array),)) for store, array in zip(encoded, pixels, strict=True)}
     return dataset.with_store(combine_views([decoded.get(id(store), store) for store in stores]))
 
 

@@ -136,13 +136,6 @@ class MappedRowStore(Store):
 
 
 @dataclass(frozen=True)
-class UndigestedArrayStore(ArrayStore):
-    """Store of arrays that were computed from the items, such as decoded images; it has no digests of the items."""
-
-    digests = None
-
-
-@dataclass(frozen=True)
 class PackedTextStore(Store):
     """Store of one view of texts, in memory and without padding.
 

@@ -16,7 +16,7 @@ from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arra
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data.image_cache import digest_for_cache
-from contraport.data.stores import UndigestedArrayStore
+from contraport.data.stores import ArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
@@ -58,7 +58,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
     description = "the features of the frozen encoder"
     arrays = load_or_build_arrays(folder, cache_key, fill, description=description, argument="features", log=log)
-    dataset = components.dataset.with_store(UndigestedArrayStore(tuple(map(torch.from_numpy, arrays))))
+    dataset = components.dataset.with_store(ArrayStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_batch_loader(settings, dataset, components.module.views, num_workers=0)
     components.module.uses_cached_features = True
     return components._replace(dataset=dataset, batches=batches)

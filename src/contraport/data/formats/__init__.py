@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.column_roles import check_no_columns
 from contraport.errors import check
 
 __all__ = ["FORMATS", "Format", "data_format", "find_format"]
@@ -39,16 +38,6 @@ class Format:
     read: Callable[..., Dataset]
     options: tuple[LoadOption, ...]
     is_fallback: bool
-
-    def load(self, data: str, split: str, **options: Any) -> Dataset:
-        """Load one split of the data at a path.
-
-        Raises:
-            UsageError: columns are given for a format without columns, or as the reader.
-        """
-        if "columns" not in self.options:
-            check_no_columns(options.get("columns"), repr(data))
-        return self.read(data, split, **{name: options[name] for name in self.options})
 
 
 FORMATS: dict[str, Format] = {}

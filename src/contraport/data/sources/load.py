@@ -154,7 +154,9 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
     check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")
     try:
         if (found := find_format(data)) is not None:
-            return found.load(data, split, **options)
+            if "columns" not in found.options:
+                check_no_columns(options["columns"], repr(data))
+            return found.read(data, split, **{name: options[name] for name in found.options})
     except PermissionError as error:
         raise unreadable_error(f"data: {data}", "data", error) from error
     known = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
