@@ -7,6 +7,7 @@ from tests.errors import raises_usage_error
 
 from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.embedding_geometry import alignment, centered_singular_values, effective_rank, uniformity
+from contraport.metrics.pseudovalues import uniformity_pseudovalues
 
 
 def random(items: int, features: int, seed: int = 0) -> torch.Tensor:
@@ -27,6 +28,14 @@ def test_uniformity_agrees_with_all_pairwise_distances(monkeypatch: pytest.Monke
     z = random(101, 8)
     distances = torch.pdist(F.normalize(z.double(), dim=1))
     assert uniformity(z) == pytest.approx(float((-2 * distances.square()).exp().mean().log()), rel=1e-6)
+
+
+def test_zeros_are_one_point_and_not_uniform() -> None:
+    assert uniformity(torch.zeros(20, 3)) == pytest.approx(0, abs=1e-6)
+    dead = torch.nn.functional.normalize(random(20, 4), dim=1) * (torch.arange(20) % 3 > 0)[:, None]
+    squares = torch.pdist(dead.double()).square()
+    assert uniformity(5 * dead) == pytest.approx(float((-2 * squares).exp().mean().log()), rel=1e-6)
+    assert uniformity_pseudovalues(dead).mean() == pytest.approx(uniformity(dead), rel=1e-6)
 
 
 def test_uniformity_uses_a_fixed_subset_of_many_items(monkeypatch: pytest.MonkeyPatch) -> None:

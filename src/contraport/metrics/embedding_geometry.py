@@ -55,7 +55,7 @@ def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
 def uniformity(z: Tensor) -> float:
     """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j on the unit sphere: lower is more uniform.
 
-    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to
+    `z` is `(n, d)` and normalized inside; rows of zeros stay zero (Wang and Isola, ICML 2020). All pairs are used up to
     `MAX_PAIRWISE_METRIC_ITEMS` items; beyond that, those of a fixed random subset of this size. Memory grows with n,
     not with its square.
 
@@ -72,15 +72,17 @@ def uniformity(z: Tensor) -> float:
 def gaussian_potential_per_item(z: Tensor) -> Tensor:
     """Return the mean Gaussian potential exp(-2 |zi - zj|^2) of each item with all other items j, `(n,)`.
 
-    `z` is `(n, d)` on the unit sphere.
+    `z` is `(n, d)`; rows are unit vectors or zero.
 
     >>> gaussian_potential_per_item(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
     """
-    sums = []
+    sums, lengths = [], z.any(dim=1).to(z)
     for start in range(0, len(z), step := max(1, MAX_PAIRS_IN_MEMORY // len(z))):
-        # On the sphere -2 |a - b|^2 = 4 cos(a, b) - 4.
-        potentials = (z[start : start + step] @ z.T * 4 - 4).exp()
+        # -2 |a - b|^2 = 4 ab - 2 |a|^2 - 2 |b|^2, with squares of exactly 1 or 0: an encoder that maps all items to 0
+        # has collapsed, and must not look uniform.
+        rows = slice(start, start + step)
+        potentials = (z[rows] @ z.T * 4).sub_(2 * lengths[rows, None]).sub_(2 * lengths).exp_()
         potentials.diagonal(start).zero_()  # an item is not paired with itself
         # In double precision: a float32 sum over many pairs loses digits that the logarithm then shows.
         sums.append(potentials.sum(dim=1, dtype=torch.float64))
