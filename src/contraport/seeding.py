@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -67,6 +70,17 @@ def draw_seed(random_state: Any) -> int:
         return int(utils.check_random_state(random_state).randint(2**31))
     except ValueError as error:
         raise UsageError(f"random_state: {error}.") from error
+
+
+GENERATOR_LOCK = threading.RLock()
+"""Lock of torch's global generators: what a thread draws between seeding them and its last draw, no other may draw."""
+
+
+@contextmanager
+def forked_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
+    """Context manager: `torch.random.fork_rng` for one thread at a time."""
+    with GENERATOR_LOCK, torch.random.fork_rng(devices):
+        yield
 
 
 def seed_torch_generators(seed: int, device_type: str | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -213,6 +214,18 @@ def test_uses_only_the_random_state_and_leaves_global_generators_unchanged():
     torch.manual_seed(2)
     np.testing.assert_array_equal(quick(random_state=3).fit_transform(VECTORS), one)
     assert not np.array_equal(quick(random_state=4).fit_transform(VECTORS), one)
+
+
+def test_fits_in_threads_equal_fits_one_after_the_other():
+    def fitted(seed):
+        return ContrastiveEncoder(epochs=6, batch_size=32, random_state=seed).fit_transform(X)
+
+    X = np.random.default_rng(0).normal(size=(90, 6))
+    alone = [fitted(seed) for seed in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(fitted, [0, 1, 2] * 2))
+    for seed, features in zip([0, 1, 2] * 2, together, strict=True):
+        assert np.array_equal(features, alone[seed])
 
 
 def test_partial_fit_continues_a_fit_and_a_pickle():

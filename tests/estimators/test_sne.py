@@ -137,6 +137,26 @@ def test_is_invariant_to_the_scale_of_the_data(scale):
     )
 
 
+@pytest.mark.parametrize("method", ["sparse", "exact", "interpolated"])
+def test_embedding_depends_neither_on_scale_nor_byte_order_nor_offset(method):
+    X = np.random.default_rng(0).normal(size=(60, 3)) + 9 * (np.arange(60) % 3 == 0)[:, None]
+    embed = TSNE(perplexity=5, max_iter=40, random_state=0, method=method).fit_transform
+    expected = embed(X)
+    # Powers of 2 change no digits.
+    for other in (X * 2.0**900, X * 2.0**-900, X.astype(">f8"), X.astype(np.longdouble)):
+        np.testing.assert_array_equal(embed(other), expected)
+    far = TSNE(perplexity=5, random_state=0, method=method).fit(X + 1e9)
+    near = TSNE(perplexity=5, random_state=0, method=method).fit(X)
+    assert far.kl_divergence_ == pytest.approx(near.kl_divergence_, rel=0.2)
+
+
+def test_rejects_masked_values_and_numbers_too_large_for_the_encoder():
+    with raises_usage_error("X.masked"):
+        TSNE(perplexity=3).fit(np.ma.masked_greater(GOOD, 0))
+    with raises_usage_error("X.not_finite"):
+        TSNE(perplexity=3, encoder=torch.nn.Linear(GOOD.shape[1], 2)).fit(GOOD * 1e60)
+
+
 @pytest.mark.parametrize("method", ["sparse", "exact"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_divergence_matches_the_formula(estimator, method):

@@ -382,8 +382,13 @@ def as_finite_float64(argument: str, value: Any, dimensions: str = "(n, d)") -> 
     tensor([[1., 2.]], dtype=torch.float64)
     """
     try:
-        # torch cannot share the memory of read-only arrays and of negative strides, so those are copied.
-        array = value if isinstance(value, Tensor) else np.require(value, requirements=["C", "W"])
+        array = as_array(argument, value) if isinstance(value, np.ma.MaskedArray) else value
+        if not isinstance(array, Tensor):
+            # torch has neither other byte orders nor long doubles, and cannot share the memory of read-only arrays and
+            # of negative strides: those are copied.
+            array = np.asarray(array)
+            kind = np.float64 if array.dtype.kind in "iuf" else array.dtype
+            array = np.require(array, kind, ["C", "W"])
         tensor = torch.as_tensor(array).detach()
         wrong = int((~torch.isfinite(tensor)).sum())  # fails on the device meta, which has no values
     except (TypeError, ValueError, RuntimeError) as error:

@@ -40,7 +40,7 @@ from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simpl
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 from contraport.objectives.plan import BlockResult
-from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
+from contraport.seeding import derive_torch_seed, draw_seed, forked_generators, seed_torch_generators
 
 
 class _ExtraAttraction(Divergence):
@@ -113,18 +113,20 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         data = self._validate_parameters_and_input(X)
         exact = self.method == "exact"
-        plan = compute_affinity_matrix(
-            data.flatten(1), self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact
-        )
+        # The embedding does not depend on the scale, but squares of extreme numbers overflow or vanish. A power of 2
+        # changes no digits.
+        flat = data.flatten(1)
+        flat = flat / 2.0 ** math.floor(math.log2(float(flat.abs().max())))
+        plan = compute_affinity_matrix(flat, self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact)
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
-        data = data.float()
-        with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
+        with forked_generators([data.device] if data.device.type == "cuda" else []):
             seed = draw_seed(self.random_state)
             seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
             if self.encoder is None:
-                embedding = self._build_initial_embedding(data.flatten(1)).requires_grad_()
+                embedding = self._build_initial_embedding(flat).float().requires_grad_()
                 self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
             else:
+                data = _as_single_precision(data)
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(
                     self.encoder_.parameters(), self._resolve_early_and_late_learning_rates(len(data))[1]
@@ -159,7 +161,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self, "embedding_")
-        return self._encode_in_blocks(self._validate_as_tensor(X, reset=False).float()).cpu().numpy()
+        return self._encode_in_blocks(_as_single_precision(self._validate_as_tensor(X, reset=False))).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -180,7 +182,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Convert X to a finite tensor on the device after scikit-learn's checks; with `reset`, record its width."""
         # scikit-learn does not check for NaN, as the error of `as_finite_float64` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
-        X = as_array("X", X) if isinstance(X, Tensor) else X
+        X = as_array("X", X) if isinstance(X, Tensor | np.ma.MaskedArray) else X
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_finite_float64("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
@@ -223,15 +225,17 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
             return initial.to(data)
         if self.init == "random":
-            return std * torch.randn(shape).to(data)
+            return std * torch.randn(shape, dtype=torch.float32).to(data)
         if self.init != "pca":
             raise unknown_name_error("init", self.init, ["pca", "random"])
         limit = min(data.shape)
         check(shape[1] <= limit, f"n_components: init='pca' allows {limit}, got {shape[1]}; use init='random'.", "pca")
-        _, _, axes = torch.linalg.svd(data - data.mean(0), full_matrices=False)
+        centered = data - data.mean(0)
+        centered = (centered / centered.abs().max()).float()  # far from the origin only double precision can center
+        _, _, axes = torch.linalg.svd(centered, full_matrices=False)
         axes = axes[: self.n_components]
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
-        points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
+        points: Tensor = centered @ (axes * largest.sign()).T
         return points.mul_(std / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
@@ -290,6 +294,14 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
 # Not as a decorator in the class: TransformerMixin wraps the class's methods for set_output, which removes it.
 _NeighborEmbedding.transform = available_if(_has_encoder_or_raises)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
+
+
+def _as_single_precision(data: Tensor) -> Tensor:
+    """Convert data to the precision of the encoder; raise `UsageError` if a number is too large for it."""
+    converted = data.float()
+    good = bool(converted.isfinite().all())
+    check(good, f"X: must be within single precision for an encoder, got {data.abs().max():g}; scale it.", "not_finite")
+    return converted
 
 
 class SNE(_NeighborEmbedding):

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOffset, BatchOrder
 from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.seeding import GENERATOR_LOCK
 from contraport.training.parallelism import clip_gradients
 
 PROFILED_SECTION_NAMES = ("wait for data", "views and loss", "backward", "optimizer")
@@ -153,7 +154,11 @@ class Loop:
         exchanges_gradients = completes_step or not hasattr(self.loss_callable, "no_sync")
         with nullcontext() if exchanges_gradients else self.loss_callable.no_sync():
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
-            with record_function(_FORWARD_SECTION), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
+            with (
+                GENERATOR_LOCK,  # the module seeds torch's global generators
+                record_function(_FORWARD_SECTION),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp),
+            ):
                 loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.offset)
             with record_function(_BACKWARD_SECTION):
                 # Scaled before the sum, so that the step is the mean over its batches.
@@ -186,10 +191,12 @@ class Loop:
 
     def _iterate_timed_batches(self) -> Iterator[Batch]:
         """Yield the batches of an epoch, and add the time spent waiting for them to `data_wait_seconds`."""
-        batches = iter(self.batches)
+        batches = None
         while True:
             start = time.perf_counter()
-            with record_function(_DATA_SECTION):
+            # Loaders and transforms draw from torch's global generators, as another thread's training may.
+            with GENERATOR_LOCK, record_function(_DATA_SECTION):
+                batches = iter(self.batches) if batches is None else batches
                 batch = next(batches, None)
             self.data_wait_seconds += time.perf_counter() - start
             if batch is None:

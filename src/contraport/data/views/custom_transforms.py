@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.seeding import derive_torch_seed, seed_torch_generators
+from contraport.seeding import derive_torch_seed, forked_generators, seed_torch_generators
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _fork_and_seed_generators(transform: Any, seeds: Sequence[int]) -> Iterator[
     """Context manager: seed the generators that a callable may use on the CPU, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with forked_generators([]):
         random.seed(seed)
         np.random.seed(seed)
         seed_torch_generators(seed, "cpu")
