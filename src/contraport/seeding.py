@@ -83,6 +83,22 @@ def forked_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def restored_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
+    """Context manager: `torch.random.fork_rng` without the lock in between, for what takes long.
+
+    What draws within the block takes the lock.
+    """
+    fork = torch.random.fork_rng(devices)
+    with GENERATOR_LOCK:
+        fork.__enter__()
+    try:
+        yield
+    finally:
+        with GENERATOR_LOCK:  # to restore the state in the middle of another thread's step would change its numbers
+            fork.__exit__(None, None, None)
+
+
 def seed_torch_generators(seed: int, device_type: str | None = None) -> None:
     """Seed the global torch random generators of the CPU and of the devices of a type, such as "cuda".
 

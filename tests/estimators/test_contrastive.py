@@ -217,7 +217,7 @@ def test_uses_only_the_random_state_and_leaves_global_generators_unchanged():
 
 
 def test_fits_in_threads_equal_fits_one_after_the_other():
-    def fitted(seed):
+    def fitted(seed):  # draws weights, views and the order
         return ContrastiveEncoder(epochs=6, batch_size=32, random_state=seed).fit_transform(X)
 
     X = np.random.default_rng(0).normal(size=(90, 6))

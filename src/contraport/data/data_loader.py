@@ -20,7 +20,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check, check_integer
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
-from contraport.seeding import numpy_generator
+from contraport.seeding import GENERATOR_LOCK, numpy_generator
 
 
 @accept_deprecated_keywords(total="global_batch_size")
@@ -256,7 +256,9 @@ class BatchLoader(DataLoader[Batch]):
     """PyTorch DataLoader whose workers can be stopped and whose usage errors are raised unchanged."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        for batch in super().__iter__():
+        with GENERATOR_LOCK:  # torch draws a seed for the workers from its global generator
+            batches = super().__iter__()
+        for batch in batches:
             if isinstance(batch, UsageError):
                 raise batch
             yield batch

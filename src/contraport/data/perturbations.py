@@ -27,7 +27,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore
 from contraport.errors import UsageError, check
-from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
+from contraport.seeding import derive_torch_seed, forked_generators, numpy_generator, seed_torch_generators
 
 if TYPE_CHECKING:
     from torchvision.transforms.v2 import functional as transforms
@@ -220,7 +220,7 @@ def _corrupt_views(
     if not any(one.kind in ("noise", "occlusion") for one in corruptions):  # the others are deterministic
         return tuple(_apply_corruptions(view, corruptions, None) for view in views)
     items = []
-    with torch.random.fork_rng(devices=[]):
+    with forked_generators([]):
         for place, row in enumerate(rows[positions].tolist()):
             # Seeded by row, so that the noise does not depend on the batch.
             seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")

@@ -119,13 +119,15 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         flat = flat / 2.0 ** math.floor(math.log2(float(flat.abs().max())))
         plan = compute_affinity_matrix(flat, self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact)
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
-        with forked_generators([data.device] if data.device.type == "cuda" else []):
-            seed = draw_seed(self.random_state)
-            seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
-            if self.encoder is None:
+        seed = draw_seed(self.random_state)
+        if self.encoder is None:
+            with forked_generators([]):
+                seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), "cpu")
                 embedding = self._build_initial_embedding(flat).float().requires_grad_()
-                self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
-            else:
+            self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
+        else:
+            with forked_generators([data.device] if data.device.type == "cuda" else []):  # an encoder may have dropout
+                seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
                 data = _as_single_precision(data)
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(

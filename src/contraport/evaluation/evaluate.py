@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
@@ -63,6 +62,7 @@ from contraport.metrics.probes import check_enough_neighbors
 from contraport.options import overload_by_options
 from contraport.runs import Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_run_folder
+from contraport.seeding import restored_generators
 
 ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
@@ -70,7 +70,7 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 
 @overload_by_options(SingleRunEvaluateOptions, Evaluation, SeveralRunsEvaluateOptions, EvaluationsByRun)
 @EVALUATE_COMMAND_SPEC.with_option_parameters
-@torch.random.fork_rng(devices=[])
+@restored_generators([])
 def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.
 

@@ -83,7 +83,7 @@ class CustomTransform:
             UsageError: the callable fails, or returns another number of items.
         """
         seed = int(torch.randint(2**31, ()))
-        with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
+        with forked_generators([items.device] if items.device.type == "cuda" else []):
             start = 0 if share is None else share.start
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, start), items.device.type)
             with self._translate_callable_errors("a batch", items):
