@@ -85,10 +85,7 @@ def forked_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
 
 @contextmanager
 def restored_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager: `torch.random.fork_rng` without the lock in between, for what takes long.
-
-    What draws within the block takes the lock.
-    """
+    """Context manager: `torch.random.fork_rng` for what takes long; what draws within the block takes the lock."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:
         fork.__enter__()
