@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -328,8 +329,10 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in arrays.items()
     }
+    # In the table formats a shard has only the names of its own classes, and "" for the others.
     class_names = [shard.class_names for shard in shards if shard.class_names is not None]
-    return replace(shards[0], class_names=max(class_names, key=len, default=None), **joined)
+    names = [next(filter(None, several), "") for several in zip_longest(*class_names)]
+    return replace(shards[0], class_names=np.array(names, dtype=np.str_) if class_names else None, **joined)
 
 
 def _features_from_array(features: np.ndarray) -> Features:

@@ -10,6 +10,8 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport._utils.text_bytes import texts_to_tensor
+from contraport.encoders import Model
+from contraport.encoders.initial_weights import read_initial_weights
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, _read_pooling
 
 
@@ -29,7 +31,7 @@ class Words(nn.Module):
 class Lengths:
     """Stub tokenizer: the token of a word is its length, padding is 9."""
 
-    pad_token, model_max_length, is_fast, special_tokens_map = "#", 100, False, {"pad_token": "#"}
+    pad_token, pad_token_id, model_max_length, is_fast, special_tokens_map = "#", 9, 100, False, {"pad_token": "#"}
 
     def __call__(self, texts, max_length, **_):
         rows = [[len(word) for word in text.split()][:max_length] for text in texts]
@@ -64,6 +66,30 @@ def test_repr_depends_on_pooling_length_and_tokenizer():
     other = Lengths()
     other.get_vocab = lambda: {"#": 8}
     assert repr(TransformersTextEncoder(Words(), other)) != repr(TransformersTextEncoder(Words(), Lengths()))
+
+
+class Scaled(TransformersTextEncoder):
+    """An encoder of the user's own, with a weight that no folder of transformers has."""
+
+    def __init__(self):
+        super().__init__(Words(), Lengths())
+        self.gain = nn.Parameter(torch.ones(2))
+
+    def forward(self, text_bytes):
+        return super().forward(text_bytes) * self.gain
+
+
+def test_own_text_encoder_is_loaded_into_the_given_module(tmp_path, monkeypatch):
+    monkeypatch.setattr(Scaled, "save_config", lambda self, folder: folder.mkdir())
+    model = Model(Scaled(), [()], projection=0).eval()
+    with torch.no_grad():
+        model.tower(0).encoder.gain.copy_(torch.tensor([3.0, 5.0]))
+    model.save_pretrained(tmp_path / "model")
+    loaded = Model.from_pretrained(tmp_path / "model", encoder=Scaled())
+    assert type(loaded.tower(0).encoder) is Scaled
+    assert loaded(texts_to_tensor(["a bb ccc"])).tolist() == [[6, 5]]
+    (weights,) = read_initial_weights(tmp_path / "model", Scaled()).encoders
+    assert (weights.config_folder, weights.state_dict["gain"].tolist()) == (None, [3, 5])
 
 
 @pytest.mark.parametrize(

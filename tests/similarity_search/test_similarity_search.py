@@ -26,7 +26,7 @@ import contraport
 from contraport.cli.console import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.features import Features, open_feature_buffer, read_features, write_features
+from contraport.features import Features, open_feature_buffer, read_features, write_feature_shards, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
 from contraport.similarity_search.duplicates import _find_proposed_threshold
@@ -96,6 +96,15 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
     assert [row["row"] for row in found.format_rows()] == [str(near.position + 3) for near in found]
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
     assert unnamed.item_name(2) == "test row 5"
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+def test_shards_with_different_classes_keep_all_class_names(tmp_path: Path, suffix: str) -> None:
+    labels, names = np.array([0, 1, 2, 2, 0, 0]), np.array(["a", "b", "c"])
+    whole = Features(some(6), np.arange(6), np.array(["train"] * 6), labels=labels, class_names=names)
+    write_feature_shards(tmp_path / f"some{suffix}", whole, 2)
+    read = read_features(tmp_path / f"some{suffix}")
+    assert list(map(read.class_name_at, range(6))) == ["a", "b", "c", "c", "a", "a"]
 
 
 def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:

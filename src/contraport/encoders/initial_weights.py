@@ -379,8 +379,9 @@ def _read_model_folder(
     weights = []
     for number, name, tower in zip(numbers, saved, towers, strict=True):
         statistics = tower.mean.flatten().tolist(), tower.std.flatten().tolist()
+        built_from = model.encoder_sources[number]
         is_text = isinstance(tower.encoder, TransformersTextEncoder)
-        files = Path(str(model.encoder_sources[number])) if is_text else None
+        files = Path(built_from) if is_text and isinstance(built_from, str) else None
         state = dict(tower.encoder.state_dict())
         encoder_name = None if own else str(name)
         weights.append(EncoderWeights(encoder_name, state, statistics, image_size, model.low_resolution, files))

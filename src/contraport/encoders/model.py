@@ -381,13 +381,16 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], par
 def _list_encoder_sources(
     encoders: list[str | nn.Module], folders: Path | Sequence[Path | None] | None
 ) -> list[str | nn.Module]:
-    """Return the source of each encoder: its folder of config and tokenizer if it has one, else its name or module."""
+    """Return the source of each encoder: the module; else its folder of config and tokenizer, or its name."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
         folders = [folders / f"encoder{number}" for number in range(len(encoders))]
     pairs = zip(folders, encoders, strict=True)
-    return [name if folder is None or not folder.is_dir() else str(folder) for folder, name in pairs]
+    return [
+        name if isinstance(name, nn.Module) or folder is None or not folder.is_dir() else str(folder)
+        for folder, name in pairs
+    ]
 
 
 def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Encoders:
