@@ -109,7 +109,7 @@ class CrossFitScores:
             raise UsageError(message, kind="corrupt") from error
 
     def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
-        """Return whether all `pairs` have scores; `repeat` holds the index of a round and of a repeat in that round."""
+        """Return whether all `pairs` have scores in one repeat of one round."""
         return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
 
     def store_fold_scores(self, repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor) -> None:

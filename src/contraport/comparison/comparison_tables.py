@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the tables, in order; the first is the main one, whose values the summaries name."""
+        """Metrics of the tables, in order; the first is the main metric, which summaries show."""
         return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property

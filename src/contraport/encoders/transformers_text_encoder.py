@@ -221,7 +221,7 @@ def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
 
 
 def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
-    """Load config, tokenizer or weights from a folder or the hub."""
+    """Load the config, tokenizer or weights of a model from a local folder or the Hugging Face hub."""
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors

@@ -151,7 +151,7 @@ def _run_forward(operation: Operation) -> list[Tensor]:
 
 
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
-    """Return the gradient of an operation with respect to each tensor that needs one."""
+    """Backpropagate the output gradients; return the gradient in each input tensor, or None where none is needed."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_and_differentiable_counts
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
@@ -196,7 +196,7 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """Base class of loops that have no gradient, and in which Python decides after each step whether to go on.
+    """Base class of loops without gradient that read a value on the host after each step to decide whether to stop.
 
     Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are results of
     `Geometry.to_flattenable`.

@@ -25,15 +25,15 @@ class PairExclusion(ABC):
 
     @abstractmethod
     def take_rows(self, rows: Indices) -> Self:
-        """Return the mask of some rows and all columns."""
+        """Return the mask of excluded pairs, restricted to some rows."""
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> Self:
-        """Return the mask of some rows and some columns."""
+        """Return the mask of excluded pairs, restricted to some rows and columns."""
         return self.take_rows(rows).T.take_rows(columns).T
 
     @abstractmethod
     def append_columns(self, num_columns: int) -> Self:
-        """Return the mask with additional columns, in which no pair is excluded."""
+        """Return the mask of excluded pairs with additional columns, in which no pair is excluded."""
 
     @property
     def is_symmetric(self) -> bool:

@@ -313,7 +313,7 @@ _set_similarities_op.register_autograd(_set_similarities_backward, setup_context
 
 
 class _SetBlock(NamedTuple):
-    """Block of sets of similar size, in which padding comes last and is cut to the size of the largest set.
+    """Block of sets of similar size, each padded at its end to the size of the block's largest set.
 
     Attributes:
         set_indices: Index of each set of the block in the batch, (b,).

@@ -40,16 +40,16 @@ class LinearOperator(Protocol):
     """Protocol of linear operators: (N, M) matrices, dense or implicit, with products, row sums and slices."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return the product of the matrix with y: (M, ...) to (N, ...)."""
+        """Multiply a tensor y, (M, ...), by the matrix W: return sum_j W_ij y_j, (N, ...)."""
 
     def row_mass(self) -> Tensor:
         """Return the sum of each row, (N,)."""
 
     def take_rows(self, rows: slice) -> LinearOperator:
-        """Return the matrix of some rows and all columns."""
+        """Return the matrix restricted to some rows."""
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> LinearOperator:
-        """Return the matrix of some rows and some columns."""
+        """Return the matrix restricted to some rows and columns."""
 
     def dense(self) -> Tensor:
         """Return the matrix as an (N, M) tensor."""
@@ -119,7 +119,7 @@ class LogKernel(ABC):
         """Return log K of k single pairs, (k,), from their row and column indices."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
-        """Return log K of one pair per row, (N,), from the column index of each row.
+        """Return one entry of each row of log K, (N,), at the column indices `columns`.
 
         Args:
             columns: one index per row.

@@ -264,7 +264,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_notes(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, list[str]]:
-    """Return the arrays for the report page, and a note in a list if the transport plan cannot be drawn."""
+    """Return the arrays for the report page, and notes: one if the transport plan cannot be drawn, otherwise none."""
     samples = collect_page_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )

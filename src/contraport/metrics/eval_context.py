@@ -312,7 +312,7 @@ class EvalContext:
         return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections of single-view items, `(n, d)`, by the model's encoder for that view."""
+        """Return the projections, `(n, d)`, of items that have only the view with index `view` of the model."""
         encoder = self.model.to_single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 

@@ -161,7 +161,7 @@ class PairSet:
         return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Sum y over the paired columns of each row, (M, ...) to (N, ...): a product with the 0/1 matrix of the set."""
+        """Multiply a tensor y, (M, ...), by the 0/1 matrix of the set: sums of y over each row's pairs, (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.

@@ -220,7 +220,7 @@ class Plan:
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.column_potential)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Apply the plan to values of the columns: return sum_j P_ij v_j, (M, ...) to (N, ...).
+        """Multiply values of the columns, (M, ...), by the plan: return sum_j P_ij v_j, (N, ...).
 
         It is differentiable, and takes the memory of a block of rows.
 

@@ -62,7 +62,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 
 
 def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
-    """Write a table of items atomically: position, row, name, description, and a number in a column named `column`."""
+    """Write a table of items atomically: position, row, name, description, and a number, under the heading `column`."""
     described = features.descriptions is not None
     names = ["position", "row", "name", *(["description"] if described else []), column]
     rows = (

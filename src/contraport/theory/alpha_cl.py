@@ -164,9 +164,9 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Half the squared distance of unit embeddings, plus a parameter of value zero for each pair.
+    """Pairwise costs: half the squared distances of unit embeddings, plus zero-valued parameters, one for each pair.
 
-    The gradient in these parameters is that in the costs of the pairs.
+    The gradient of a loss in these parameters is its gradient in the costs.
 
     Each embedding is followed by the one-hot vector of its row, which selects its shifts.
     """

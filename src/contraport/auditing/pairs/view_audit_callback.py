@@ -66,7 +66,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:
-        """Indices of the two views of each pair of views."""
+        """All pairs (i, j) of view indices, i < j."""
         return list(combinations(range(len(self._dataset.shapes)), 2))
 
     def state(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def get_download_folder(root: Path | None) -> Path:
 
 
 def load_digits(split: str, root: Path | None) -> Dataset:
-    """Load scikit-learn's 1,797 handwritten digits, 8 x 8 pixels; a quarter is held out."""
+    """Load scikit-learn's 1,797 handwritten digits, 8 x 8 pixels; a quarter of them is the test split."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -156,7 +156,7 @@ def _build_image_dataset(
 
 
 def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
-    """Load UCI's multiple features, 2,000 handwritten digits as six vectors each; a fifth is held out.
+    """Load UCI's multiple features, 2,000 handwritten digits in six views, vectors; a fifth is the test split.
 
     The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
     coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments) and ``mor`` (6 morphological features).
@@ -282,7 +282,7 @@ class FunctionNameAndDocstring(NamedTuple):
 
 
 def load_docstrings(split: str, root: Path | None) -> Dataset:
-    """Load functions of the standard library as two texts each, ``name`` and ``docstring``; a fifth is held out.
+    """Load names and docstrings of standard library functions, as two views; a fifth of the functions is the test split.
 
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
     depend on the version of Python.

@@ -416,7 +416,7 @@ def _launch_kernel(
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which the device of a tensor is the current one, on which Triton launches kernels."""
+    """Return a context that makes the tensor's device the current device, on which Triton launches kernels."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 

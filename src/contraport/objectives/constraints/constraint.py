@@ -95,7 +95,7 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
 
 
 def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the log marginals of a request; uniform ones if it has none."""
+    """Return the log marginals that a plan request specifies; uniform ones if it specifies none."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]
@@ -105,7 +105,7 @@ def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarg
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """No constraint: the plan is the kernel itself, its rows scaled by the row marginal, P = diag(a) K.
+    """No constraint: the plan is P = diag(a) K, each row of the kernel times its row marginal.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())

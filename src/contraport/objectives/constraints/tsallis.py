@@ -70,7 +70,7 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True, eq=False)
 class TsallisProblem(HostLoop):
-    """Newton's method for a Tsallis plan: finds potentials by which each row, or all pairs together, have mass 1.
+    """Newton's method for a Tsallis plan: finds the potentials for which each row (or the whole plan) has mass 1.
 
     A pair with the logit theta has the mass [(order - 1) (theta - t)]_+^p with the threshold t and p = 1/(order -
     1), the Tsallis q-exponential. It is computed as level^p [1 + (theta - v) / (p level)]_+^p. The potential v = t

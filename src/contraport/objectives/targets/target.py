@@ -39,7 +39,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Return the product of the plan and y: (M, ...) to (N, ...)."""
+        """Multiply a tensor y, (M, ...), by the plan: return sum_j p_ij y_j, (N, ...)."""
 
     @abstractmethod
     def row_mass(self) -> Tensor:
@@ -168,7 +168,7 @@ class SparseTargetPlan(TargetPlan):
     cached_negative_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
-        """Return the sum of the values of each row's entries: (k, ...) to (N, ...)."""
+        """Sum values of the stored entries, (k, ...), within each row: return the sums, (N, ...)."""
         if self.one_entry_per_row:
             return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)

@@ -248,7 +248,7 @@ def draw_corruption_curves(
 
 
 def _parse_severity(metric: Metric) -> int:
-    """Return the severity of a corruption, which ends the key of its metric, such as 3 of "noise@3"."""
+    """Return the severity of a corruption, the suffix of the metric key: 3 for "noise@3"."""
     return int(metric.key.partition("@")[2])
 
 

@@ -90,7 +90,7 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Store the loss until it is checked; if steps are checked before the weights change, also store the batch."""
+        """Store the loss until it is checked, and the batch too if steps are checked before the weights change."""
         super().after_backward(loop, batch, loss)
         if self._checks_before_update:
             self._batches.append(batch)
