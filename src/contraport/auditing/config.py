@@ -20,9 +20,9 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.shared_options import num_workers_option, progress_option, seed_option, training_device_option
+from contraport.runs.shared_options import num_workers_field, progress_field, seed_field, training_device_field
 from contraport.training.config.data_options import serialize_data_option
-from contraport.training.config.network_options import Encoder, encoder_option
+from contraport.training.config.network_options import Encoder, encoder_field
 
 STATISTIC_NAMES = (
     "combined",
@@ -114,7 +114,7 @@ class AuditOptions(BaseOptions):
         "training and out of the neighbors; the scores of a crossfit are averaged over rounds.",
         check=int_in_range(1),
     )
-    encoder: Encoder = encoder_option("training")
+    encoder: Encoder = encoder_field("training")
     objective: str = option("info-nce", "Training objective (see `contraport list objectives`).")
     temperature: float | None = option(
         None,
@@ -126,9 +126,9 @@ class AuditOptions(BaseOptions):
     batch_size: int = option(256, "Batch size, at most a quarter of the pairs.", check=int_in_range(2))
     lr: float | None = option(None, "Peak learning rate, as in `contraport train`.", check=check_positive)
     weight_decay: float = option(1e-4, "Weight decay.", check=check_nonnegative)
-    seed: int = seed_option()
-    num_workers: int | None = num_workers_option()
-    device: str = training_device_option()
+    seed: int = seed_field()
+    num_workers: int | None = num_workers_field()
+    device: str = training_device_field()
     out: str | Path | None = option(
         None,
         "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training run to; default: nothing is written.",
@@ -161,7 +161,7 @@ class AuditOptions(BaseOptions):
         "trained again: its results and the requested data are written.",
         lifetime="call",
     )
-    progress: bool = progress_option("Show progress on standard error.")
+    progress: bool = progress_field("Show progress on standard error.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

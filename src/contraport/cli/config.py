@@ -16,7 +16,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.shared_options import progress_option, seed_option
+from contraport.runs.shared_options import progress_field, seed_field
 
 LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 """Values of `what` in `contraport list what`."""
@@ -56,8 +56,8 @@ class DemoOptions(BaseOptions):
     epochs: int | None = option(
         None, "Number of training epochs; default: about a minute's worth on two cores.", check=int_in_range(1)
     )
-    seed: int = seed_option()
-    progress: bool = progress_option("Show progress bars and summaries.")
+    seed: int = seed_field()
+    progress: bool = progress_field("Show progress bars and summaries.")
 
 
 DEMO_COMMAND_SPEC = Command(
@@ -99,7 +99,7 @@ class DoctorOptions(BaseOptions):
     """Options of `contraport.doctor`."""
 
     test: bool = option(True, "Run the self-tests, about a minute.")
-    progress: bool = progress_option("Show a line per self-test on standard error.")
+    progress: bool = progress_field("Show a line per self-test on standard error.")
 
 
 DOCTOR_COMMAND_SPEC = Command(

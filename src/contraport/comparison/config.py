@@ -20,7 +20,7 @@ from contraport.options import (
     int_in_range,
     option,
 )
-from contraport.runs.shared_options import progress_option, training_device_option
+from contraport.runs.shared_options import progress_field, training_device_field
 from contraport.training.config import DataPreparationSettings
 
 
@@ -114,7 +114,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
         check=int_in_range(1),
         lifetime="machine",
     )
-    device: str = training_device_option()
+    device: str = training_device_field()
     out: str | Path | None = option(
         None,
         "Output folder for training runs and tables; default: runs/compare, or runs/compare-SUITE.",
@@ -123,7 +123,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     dry_run: bool = option(
         False, "Print the number of training runs and their estimated duration, and train nothing.", lifetime="call"
     )
-    progress: bool = progress_option("Show a progress bar, or a line per training run, on standard error.")
+    progress: bool = progress_field("Show a progress bar, or a line per training run, on standard error.")
 
 
 DATA_OPTIONS = get_declared_options(DataPreparationSettings)

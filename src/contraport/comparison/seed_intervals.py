@@ -88,19 +88,19 @@ def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = 
 
 
 def mean_interval_over_seeds(
-    values: Array, items: Array | None = None, *, prior: VarianceEstimate | None = None
+    values: Array, items_if_single_seed: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
     """Confidence interval of the mean of values ``(s,)``, one per seed; None if the variance cannot be estimated.
 
-    For one seed without a prior, it is the bootstrap interval over its items ``(1, n)``, or None without items. It is
-    None too if all values are equal, as they do not show how others would vary.
+    For one seed without a prior, it is the bootstrap interval over `items_if_single_seed`, ``(s, n)``, or None without
+    them. It is None too if all values are equal, as they do not show how others would vary.
 
     >>> mean_interval_over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
     mean, estimate = float(values.mean()), estimate_moderated_variance(values, prior)
     if estimate is None:
-        return None if items is None else bootstrap_interval(MetricResult(items[0]))
+        return None if items_if_single_seed is None else bootstrap_interval(MetricResult(items_if_single_seed[0]))
     if estimate.variance == 0:
         return None
     half = _interval_half_width(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5

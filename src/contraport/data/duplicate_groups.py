@@ -96,32 +96,33 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(ids: Tensor, max_group_size: float) -> ContentGroups:
+def group_by_shared_content(content_ids: Tensor, ignore_views_with_groups_above: float) -> ContentGroups:
     """Group items that share the content of a view, directly or through other items.
 
-    A view whose repeats would join more than `max_group_size` items, such as captions that name only a class, does not
-    group items. Views with small groups come first, and the first always groups.
+    A view whose repeats would join more than `ignore_views_with_groups_above` items, such as captions that name only a
+    class, does not group items. Views with small groups come first, and the first always groups. `content_ids` are the
+    `assign_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_shared_content(ids, max_group_size=3)
+    >>> group_by_shared_content(ids, ignore_views_with_groups_above=3)
     ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
-    >>> group_by_shared_content(ids, max_group_size=2)
+    >>> group_by_shared_content(ids, ignore_views_with_groups_above=2)
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
-    sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
+    sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in content_ids.unbind(1)]
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
-    groups, views = np.arange(len(ids)), list[int]()
+    groups, views = np.arange(len(content_ids)), list[int]()
     for view in order:
         # Groups that share a value of the view are joined: the components of the graph of groups and values.
-        codes = np.unique(ids[:, view].numpy(), return_inverse=True)[1]
+        codes = np.unique(content_ids[:, view].numpy(), return_inverse=True)[1]
         size = int(groups.max()) + 1 + int(codes.max()) + 1
         edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
         components = connected_components(edges, directed=False)[1]
         joined = np.unique(components[groups], return_inverse=True)[1]
-        if not views or np.bincount(joined).max() <= max_group_size:
+        if not views or np.bincount(joined).max() <= ignore_views_with_groups_above:
             groups = joined
             views.append(view)
     return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))

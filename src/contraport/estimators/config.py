@@ -18,7 +18,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.shared_options import VIEW_HELP, Run, TrustOptions, device_option, progress_option, seed_option
+from contraport.runs.shared_options import VIEW_HELP, Run, TrustOptions, device_field, progress_field, seed_field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class MapOptions(TrustOptions):
         check=one_of("train", "test"),
     )
     view: str | int | None = option(None, VIEW_HELP)
-    seed: int = seed_option()
-    device: str = device_option()
-    progress: bool = progress_option()
+    seed: int = seed_field()
+    device: str = device_field()
+    progress: bool = progress_field()
 
 
 MAP_COMMAND_SPEC = Command(

@@ -27,18 +27,18 @@ DIMS_HELP = (
 """Help text of the option `dims`."""
 
 
-def device_option() -> Any:
+def device_field() -> Any:
     """Return the dataclass field of the option `device`, for a command that uses an encoder."""
     return option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
 
 
-def training_device_option(**metadata: Any) -> Any:
+def training_device_field(**metadata: Any) -> Any:
     """Return the dataclass field of the option `device`, for a command that trains."""
     help = "Device to train on: auto (the fastest available), cpu, cuda or mps."
     return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
 
 
-def num_workers_option() -> Any:
+def num_workers_field() -> Any:
     """Return the dataclass field of the option `num_workers`."""
     return option(
         None,
@@ -49,12 +49,12 @@ def num_workers_option() -> Any:
     )
 
 
-def seed_option() -> Any:
+def seed_field() -> Any:
     """Return the dataclass field of the option `seed`."""
     return option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))  # what torch's generators take
 
 
-def progress_option(help: str = "Show progress bars on a terminal.") -> Any:
+def progress_field(help: str = "Show progress bars on a terminal.") -> Any:
     """Return the dataclass field of the option `progress`."""
     return option(True, help, lifetime="call")
 
@@ -84,6 +84,6 @@ class DataEmbeddingOptions(TrustOptions):
         "Number of items loaded at a time, rounded up to a multiple of 64. Results do not depend on it.",
         check=int_in_range(1),
     )
-    num_workers: int | None = num_workers_option()
-    device: str = device_option()
-    progress: bool = progress_option()
+    num_workers: int | None = num_workers_field()
+    device: str = device_field()
+    progress: bool = progress_field()

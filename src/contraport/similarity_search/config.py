@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.shared_options import Run, TrustOptions, device_option, progress_option, seed_option
+from contraport.runs.shared_options import Run, TrustOptions, device_field, progress_field, seed_field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class SavedFeaturesOptions(BaseOptions):
             "Feature file written by `contraport embed` (.npz, .npy or .parquet); in Python also an array (n, F)."
         ),
     )
-    device: str = device_option()
+    device: str = device_field()
     page: str | Path | None = option(
         None, "Write the result to this .html file, with pictures of the items where there are any; default: no page."
     )
@@ -178,7 +178,7 @@ class MiningOptions(TrustOptions):
         "Folder of a `contraport audit` of the same pairs: flagged pairs get no negatives, and their better partners "
         "are not used as their negatives.",
     )
-    seed: int = seed_option()
+    seed: int = seed_field()
     out: str | Path = field(
         metadata=option_metadata(
             "Output file: .csv, .jsonl or .parquet for other trainers, or .npy for `contraport train --negatives "
@@ -191,9 +191,9 @@ class MiningOptions(TrustOptions):
         "Rows of a table: triplet, one for each negative; or n-tuple, one for each pair with k negatives.",
         check=one_of("triplet", "n-tuple"),
     )
-    device: str = device_option()
+    device: str = device_field()
     overwrite: bool = option(False, "Replace `out` if it exists.")
-    progress: bool = progress_option()
+    progress: bool = progress_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -96,11 +96,11 @@ class PairAuditState(NamedTuple):
     training_positions: Tensor
 
 
-State = TypeVar("State", bound="PairAuditState | ViewAuditState")
+AuditStateT = TypeVar("AuditStateT", bound="PairAuditState | ViewAuditState")
 """Type of the state of an online audit: of pairs or of views."""
 
 
-class SelectingAuditCallback(Callback, ABC, Generic[State]):
+class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
     """Base class of online audits: training callbacks that score the data between epochs and drop suspected mismatches.
 
     Attributes:
@@ -117,7 +117,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         epochs: int,
         loader_config: LoaderConfig | None = None,
     ) -> None:
-        self.last_state: State | None = None
+        self.last_state: AuditStateT | None = None
         self.run_folder: RunFolder | None = None
         self._dataset = dataset
         self._pipeline = pipeline
@@ -152,7 +152,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         """Run a scoring if one is due after `epoch` epochs; return whether it was due."""
         if epoch not in self._scoring_epochs:
             return False
-        state: State | None = None
+        state: AuditStateT | None = None
         with stop_all_on_error():  # ends before the broadcast, for which the others would wait if the first one failed
             # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
             if is_main_process():
@@ -170,7 +170,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[State]):
         """Describe the last scoring: the share of mismatches, and the amount of data to train on next."""
 
     @abstractmethod
-    def _compute_next_state(self, epoch: int) -> State:
+    def _compute_next_state(self, epoch: int) -> AuditStateT:
         """Score after `epoch` epochs, and return the state with the new selection."""
 
     @property

@@ -92,10 +92,10 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def _mean_of_rows(values: Rows, blocks: Sequence[Tensor]) -> Tensor:
-    """Return the mean row of `values`, ``(F,)``, over the row indices in all `blocks`."""
-    total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in blocks), torch.tensor(0.0))
-    return (total / sum(map(len, blocks))).float()
+def _mean_of_rows(values: Rows, row_index_blocks: Sequence[Tensor]) -> Tensor:
+    """Return the mean row of `values`, ``(F,)``, over the rows whose indices are in the blocks."""
+    total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in row_index_blocks), torch.tensor(0.0))
+    return (total / sum(map(len, row_index_blocks))).float()
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:

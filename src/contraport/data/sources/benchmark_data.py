@@ -282,7 +282,7 @@ class FunctionNameAndDocstring(NamedTuple):
 
 
 def load_docstrings(split: str, root: Path | None) -> Dataset:
-    """Load names and docstrings of standard library functions, as two views; a fifth of the functions is the test split.
+    """Load names and docstrings of standard library functions, as two views; a fifth of them is the test split.
 
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
     depend on the version of Python.

@@ -25,7 +25,7 @@ from contraport.options import (
     option_metadata,
     to_config_value,
 )
-from contraport.runs.shared_options import num_workers_option
+from contraport.runs.shared_options import num_workers_field
 
 
 def serialize_data_option(data: Any) -> Any:
@@ -150,7 +150,7 @@ class DataPreparationSettings(BaseOptions):
         "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all.",
     )
     root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
-    num_workers: int | None = num_workers_option()
+    num_workers: int | None = num_workers_field()
     decoded: str | Path | None = option(
         None,
         "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "

@@ -61,7 +61,7 @@ def _build_type_check(kind: Any) -> OptionCheck:
     return validate
 
 
-def encoder_option(group: str) -> Any:
+def encoder_field(group: str) -> Any:
     """Return the dataclass field of the option `encoder`, which the help lists in the section `group`."""
     return option(
         None,
@@ -79,7 +79,7 @@ def encoder_option(group: str) -> Any:
 class NetworkSettings(BaseOptions):
     """Options of the encoders, the projection head, and the output of the trained model."""
 
-    encoder: Encoder = encoder_option("networks")
+    encoder: Encoder = encoder_field("networks")
     pretrained: bool | dict[str, Any] = option(
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "

@@ -9,7 +9,7 @@ from pathlib import Path
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
-from contraport.runs.shared_options import progress_option, seed_option, training_device_option
+from contraport.runs.shared_options import progress_field, seed_field, training_device_field
 from contraport.schedules import RAMP_FUNCTIONS
 
 
@@ -95,7 +95,7 @@ class OptimizationSettings(BaseOptions):
 class RunSettings(BaseOptions):
     """Options of the run: device, seed, metrics, checkpoints and run folder."""
 
-    device: str = training_device_option(group="computing")
+    device: str = training_device_field(group="computing")
     threads: int | None = option(
         None,
         "Number of CPU threads; default: OMP_NUM_THREADS, else the number that is fastest in a few timed steps (one "
@@ -127,7 +127,7 @@ class RunSettings(BaseOptions):
         "Recompute the activations of timm and transformers encoders in the backward pass instead of storing them: "
         "less memory, longer steps, the same result. For other encoders use cache_chunk.",
     )
-    seed: int = seed_option()
+    seed: int = seed_field()
     log_every: int = option(
         10,
         "Number of steps between two rows of `metrics.jsonl`.",
@@ -200,7 +200,7 @@ class RunSettings(BaseOptions):
         lifetime="call",
         deprecated_name="trust",
     )
-    progress: bool = progress_option("Show progress and a summary on standard error.")
+    progress: bool = progress_field("Show progress and a summary on standard error.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
