@@ -15,8 +15,11 @@ from torch import Tensor
 
 from contraport._utils.files import checksum_path
 from contraport.data import Dataset, from_arrays
-from contraport.runs import Run, as_run_folder
+from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.training import train
+from contraport.training.callbacks import checkpoints
+from contraport.training.callbacks.checkpoints import write_checkpoint
+from contraport.training.loop import Loop
 from tests.errors import raises_usage_error
 
 from .conftest import Pull
@@ -59,6 +62,26 @@ def test_resume_equals_the_run_that_never_stopped(
     resumed = train(out=stopped.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
     assert losses(resumed) == losses(whole)
+
+
+@pytest.mark.parametrize("at", [3, 4, 5, 6])
+def test_a_run_killed_between_two_checkpoints_keeps_those_of_epochs(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    writes: list[Path] = []
+
+    def write(run: RunFolder, loop: Loop, path: Path) -> None:
+        writes.append(path)
+        if len(writes) == at:
+            raise KeyboardInterrupt
+        write_checkpoint(run, loop, path)
+
+    monkeypatch.setattr(checkpoints, "write_checkpoint", write)
+    with pytest.raises(KeyboardInterrupt):
+        train(**settings | {"epochs": 3}, objective=Pull(), keep_every=1)
+    resumed = train(out=settings["out"], resume=True, data=settings["data"], objective=Pull(), progress=False)
+    kept = {path.name for path in as_run_folder(resumed).checkpoints.glob("*.ckpt")}
+    assert kept == {"epoch-0001.ckpt", "epoch-0002.ckpt", "epoch-0003.ckpt", "last.ckpt"}
 
 
 def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> None:

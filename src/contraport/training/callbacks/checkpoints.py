@@ -88,9 +88,10 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
-        self._save_checkpoint(loop)
+        # Before the last checkpoint: a run that is killed in between repeats the epoch, and thus keeps it.
         if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
             self._save_checkpoint(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
+        self._save_checkpoint(loop)
         if any(any_across_processes(self._stop.requested)):
             raise TrainingStopped
 
