@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 
 def embed(model: Model, splits: tuple[Dataset, Dataset]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the features of each view of the training and of the test items."""
-    parts = [embed_dataset(model, split).split(model.full_representation_sizes, dim=1) for split in splits]
+    parts = [embed_dataset(model, split).split(model.untruncated_representation_sizes, dim=1) for split in splits]
     return list(parts[0]), list(parts[1])
 
 

@@ -30,7 +30,7 @@ from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
 from contraport.auditing.audit_rounds import iterate_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners, score_candidates
+from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners, score_likely_candidates
 from contraport.data import from_arrays
 
 SHARE, PACKAGES, DIMENSIONS = 0.2, 3_000, 128
@@ -75,7 +75,7 @@ def read_packages() -> tuple[np.ndarray, np.ndarray]:
 
 def propose_alone(paired: PairedFeatures, free: torch.Tensor) -> torch.Tensor:
     """Return the candidate with the highest score of each free item, ``(n,)``; -1 if its own partner scores higher."""
-    found = score_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
+    found = score_likely_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
     order = np.lexsort((-found.scores, found.rows))
     best = order[np.unique(found.rows[order], return_index=True)[1]]
     best = best[~found.own_partner_mask[best]]

@@ -271,7 +271,7 @@ def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (found.num_missing, found.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_option == "all"
+    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

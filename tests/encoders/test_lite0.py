@@ -57,7 +57,7 @@ def test_features_are_those_of_the_weights_in_the_package() -> None:
     model = Model("lite0", shapes=[(3, 64, 64)], mean=[[0.5] * 3], std=[[0.5] * 3]).double().eval()
     initial = load_pretrained_weights("lite0")
     initial.load_into(model)
-    assert initial.trained_tower_mask(model) == [True]
+    assert initial.has_weights_by_tower(model) == [True]
     images = torch.rand(2, 3, 64, 64, dtype=torch.double)
     expected = lite0_features(images * 2 - 1, weights)
     assert expected.std() > 0.1

@@ -202,4 +202,4 @@ def test_transposed_plan_has_the_potentials_of_the_other_side():
     x, y, a, b = problem()
     plan = transport(x, y, Gibbs("sqeuclidean", 5.0), BALANCED, a=a, b=b).plan
     torch.testing.assert_close(plan.T.dual_potentials, plan.dual_potentials[::-1])
-    torch.testing.assert_close(plan.T.regularizer_conjugate(), plan.regularizer_conjugate())
+    torch.testing.assert_close(plan.T.quadratic_conjugate(), plan.quadratic_conjugate())

@@ -7,7 +7,7 @@ from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, vi
 
 import contraport
 from contraport import WeightsFromPlan
-from contraport.objectives.loss_schedules import parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import parse_sample_weight_schedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -69,10 +69,10 @@ def test_zero_strength_gives_equal_weights():
 
 
 def test_the_strength_follows_its_schedule():
-    constant = parse_plan_weights_schedule("plan", 10)
+    constant = parse_sample_weight_schedule("plan", 10)
     assert [(constant(step).strength, constant(step).iterations) for step in (0, 10)] == [(0.9, 20)] * 2
-    assert parse_plan_weights_schedule("plan:0.5", 10)(0).strength == 0.5
-    course = parse_plan_weights_schedule("plan:strength=0.2:0.6:linear,iterations=3", 10)
+    assert parse_sample_weight_schedule("plan:0.5", 10)(0).strength == 0.5
+    course = parse_sample_weight_schedule("plan:strength=0.2:0.6:linear,iterations=3", 10)
     assert (course(5).strength, course(5).iterations) == (0.4, 3)
 
 
@@ -89,8 +89,8 @@ def test_the_strength_follows_its_schedule():
         ),
         (lambda: WeightsFromPlan(1.5), "strength.invalid", "1.5"),
         (lambda: WeightsFromPlan(iterations=0), "iterations.invalid", ""),
-        (lambda: parse_plan_weights_schedule("plan:power=2", 1), "sample_weight.unknown", "'power'"),
-        (lambda: parse_plan_weights_schedule("plan:strength=0:2", 1), "strength.invalid", "2.0"),
+        (lambda: parse_sample_weight_schedule("plan:power=2", 1), "sample_weight.unknown", "'power'"),
+        (lambda: parse_sample_weight_schedule("plan:strength=0:2", 1), "strength.invalid", "2.0"),
     ],
 )
 def test_rejects_invalid_arguments(call, code, value):

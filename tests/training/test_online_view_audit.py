@@ -97,7 +97,7 @@ class RecordingCallback(ViewAuditCallback):
 def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     """With clear scores the suspects are the wrong views of items and of decoys; batches mark these as missing."""
     dataset = add_decoys(from_arrays(dirty()), seed=0)
-    decoys, replaced = dataset.decoy_pairs, dataset.replaced_views
+    decoys, replaced = dataset.decoy_pairs, dataset.replaced_view_indices
     assert len(replaced) == 48
     assert replaced.bincount().tolist() == [16] * VIEWS
     batch = dataset.__getitems__([3, *range(ITEMS, ITEMS + 48)])
@@ -131,7 +131,7 @@ def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     assert audit.score_if_due(round(12 ** (3 / 4)))
     assert audit.last_state.training_positions.tolist() == list(range(ITEMS)), "decoys are given back"
     audit.restore({})
-    assert bool(dataset.trusted_views.all())  # type: ignore[union-attr]
+    assert bool(dataset.trusted_view_mask.all())  # type: ignore[union-attr]
 
 
 def test_enough_items_stay_if_all_views_look_wrong() -> None:

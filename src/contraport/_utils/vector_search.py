@@ -94,9 +94,9 @@ def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
 
 
 def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor]:
-    """Return each query's largest inner products with keys, ``(n, d)``, and the indices of these keys.
+    """Return the largest inner products of each query with keys, and the indices of these keys.
 
-    The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
+    The keys are ``(n, d)``. The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
 
     >>> top_products_and_indices(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     (tensor([[2., 1.]]), tensor([[1, 2]]))
@@ -242,7 +242,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return, for each query and row, the number of rows that the search compares before it reaches the row's cell.
+        """Count, for each query and row, the rows in the cells that the search visits before the cell of that row.
 
         The numbers are int64 ``(q, k)``.
         """

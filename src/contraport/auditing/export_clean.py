@@ -121,7 +121,7 @@ def _write_table(
         view=second, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
     )  # fmt: skip
     if edits.sample_weights is not None:
-        edited = tables.add_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
+        edited = tables.set_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
     tables.write_table(edited, path)
 
 
@@ -149,7 +149,7 @@ def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str,
         has_weights = "weight" in parsed["pairs"].column_names
         weights = parsed["pairs"].column("weight").to_numpy() if has_weights else np.ones(len(positions))
         factors = np.where(is_audited, edits.sample_weights[positions], 1)
-        pairs = tables.add_number_column(pairs, "weight", factors * weights)
+        pairs = tables.set_number_column(pairs, "weight", factors * weights)
     sources["pairs"] = pairs.filter(pa.array(~is_audited | edits.is_kept[positions]))
     with stage_files(path) as temporary:
         for part, file in files.items():

@@ -71,7 +71,7 @@ ENCODERS = {
             "weighted-ngrams",
             "counts of words and n-grams with learned weights, for pairs of texts that share words; starts at the raw "
             "counts",
-            "contraport.encoders.builtin_networks:WeightedNgramCounts",
+            "contraport.encoders.builtin_networks:NgramCountsWithLearnedWeights",
         ),
         EncoderEntry(
             "short-ngrams",

@@ -59,7 +59,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
     """Parse the words of a command line into options by name: those passed, or with `with_defaults` all options."""
     parser.command_line_words = [*argv]
-    options: dict[str, Any] = parser.parse_args(parser.join_nested_flags(argv), defaults=with_defaults).as_dict()
+    options: dict[str, Any] = parser.parse_args(parser.merge_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
     return options
 
@@ -151,8 +151,8 @@ class _Parser(ArgumentParser):
         warn_renamed(match[1], self.new_name_by_deprecated_name[match[1]])
         return f"--{self.new_name_by_deprecated_name[match[1]]}{word[match.end() :]}"
 
-    def join_nested_flags(self, words: Sequence[str]) -> list[str]:
-        """Join flags such as ``--train.columns.views VALUE`` into one ``--train.columns`` with all of its keys.
+    def merge_nested_flags(self, words: Sequence[str]) -> list[str]:
+        """Merge flags such as ``--train.columns.views VALUE`` into one ``--train.columns={...}`` with all of its keys.
 
         jsonargparse nests keys to a depth of one only.
         """
@@ -362,7 +362,7 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
     if option_type is bool or bool in get_args(option_type):
         settings.update(nargs="?", const=True)
     if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
-        settings.update(type=_parse_number_or_null)
+        settings.update(type=_convert_if_number_or_null)
     if option.is_cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
@@ -373,7 +373,7 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
         parser.add_argument(f"--{option.name}", default=option.default, **settings)
 
 
-def _parse_number_or_null(value: Any) -> Any:
+def _convert_if_number_or_null(value: Any) -> Any:
     """Convert "null" to None, and the text of a number to the number; return other values unchanged."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value

@@ -235,7 +235,7 @@ def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *,
 
 
 def significance_arrow(entry: TableEntry | None) -> str:
-    """Return an arrow, up or down, if an entry differs significantly from the baseline; otherwise an empty text."""
+    """Return an arrow, up or down, if an entry differs significantly from the baseline; otherwise an empty string."""
     difference = None if entry is None else entry.difference
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 

@@ -60,7 +60,7 @@ class CellJob:
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
-    def checkpoints_option(self) -> Literal["last", "all"]:
+    def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
         """Option `checkpoints` of the evaluation: "all" if the training keeps intermediate models, otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
@@ -90,7 +90,7 @@ class CellJob:
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
         training = format_flags({**self.options, **folders, "out": str(self.run_folder)})
-        options = {"metrics": list(self.metric_names), "checkpoints": self.checkpoints_option, "alone": True}
+        options = {"metrics": list(self.metric_names), "checkpoints": self.checkpoints_to_evaluate, "alone": True}
         evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
         return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.run_folder))} {evaluation}"
 
@@ -153,7 +153,7 @@ def _train_evaluate_and_save(job: CellJob) -> JobResult:
         evaluation = evaluate(
             run,
             metrics=list(job.metric_names),
-            checkpoints=job.checkpoints_option,
+            checkpoints=job.checkpoints_to_evaluate,
             alone=not job.evaluates_references,
             device=job.machine_options["device"],
             num_workers=job.machine_options["num_workers"],

@@ -227,7 +227,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.__getitems__([range(len(self))[position]])
 
     def replace_fields(self, **changes: Any) -> Dataset:
-        """Return a copy with other values of some fields."""
+        """Return a copy with some fields replaced."""
         return Dataset(**self.get_field_values() | changes)
 
     def get_field_values(self) -> dict[str, Any]:

@@ -420,7 +420,7 @@ class SmallText(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class WeightedNgramCounts(nn.Module):
+class NgramCountsWithLearnedWeights(nn.Module):
     """Text encoder: counts of hashed words and n-grams, each of which has a learned weight.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
@@ -429,7 +429,7 @@ class WeightedNgramCounts(nn.Module):
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> texts = texts_to_tensor(["a red bag", "ein roter Beutel"])
-    >>> bool(torch.allclose(WeightedNgramCounts(()).eval()(texts), vectorize_texts(texts, 2_048)))
+    >>> bool(torch.allclose(NgramCountsWithLearnedWeights(()).eval()(texts), vectorize_texts(texts, 2_048)))
     True
     """
 
@@ -459,8 +459,8 @@ class WeightedNgramCounts(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class ShortNgrams(WeightedNgramCounts):
-    """`WeightedNgramCounts` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
+class ShortNgrams(NgramCountsWithLearnedWeights):
+    """Learned weights of n-grams of 2 to 4 bytes; robust to typing errors, for names, addresses and records."""
 
     num_features = 4_096
     name = "short-ngrams"

@@ -199,7 +199,7 @@ class InitialWeights:
                 encoder = model.tower(number).encoder
                 _load_adapted_state_dict(encoder, weights.state_dict, weights.name, self.source)
 
-    def trained_tower_mask(self, model: Model) -> list[bool]:
+    def has_weights_by_tower(self, model: Model) -> list[bool]:
         """Return one Boolean per tower of a model: whether there are weights for it."""
         by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
         return [weights.state_dict is not None for weights in by_tower]

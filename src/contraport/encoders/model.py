@@ -159,7 +159,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(projection > 0 or self.representation_part == CONCATENATED_REPRESENTATION, message, "no_projection")
         self.low_resolution = low_resolution
         self.dims: int | None = None
-        self.num_features = sum(self.full_representation_sizes)
+        self.num_features = sum(self.untruncated_representation_sizes)
         self.config: dict[str, Any] = {
             "encoder": serialize_encoder(encoders),
             "shapes": [list(shape) for shape in self.shapes],
@@ -177,7 +177,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config
 
     @property
-    def full_representation_sizes(self) -> list[int]:
+    def untruncated_representation_sizes(self) -> list[int]:
         """Length of each view's representation before truncation to `dims`, for the views in `representation_views`."""
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
@@ -198,7 +198,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     def _truncate_in_place(self, dims: int) -> None:
         """Set `dims`; raise `UsageError` unless all representations have at least as many coordinates."""
-        most, part = min(self.full_representation_sizes), self.representation_part
+        most, part = min(self.untruncated_representation_sizes), self.representation_part
         good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
         message = "dims: cannot be combined with a representation of features and projection."
@@ -229,7 +229,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one.representation_part = (
             PROJECTION_REPRESENTATION if self.config["projection"] > 0 else CONCATENATED_REPRESENTATION
         )
-        one.num_features = sum(one.full_representation_sizes)
+        one.num_features = sum(one.untruncated_representation_sizes)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
         one.config |= {"shared": False, "representation": one.representation_part}

@@ -228,7 +228,7 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
 _structures: list[TreeStructure] = []
 """Table of structures: a custom operator takes tensors and numbers only, so compiled graphs hold an index into it."""
 
-_structure_indices: dict[TreeStructure, int] = {}
+_index_by_structure: dict[TreeStructure, int] = {}
 """Index of each structure in `_structures`."""
 
 _structures_lock = threading.Lock()  # graphs may be compiled by several threads
@@ -237,10 +237,10 @@ _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 def _get_structure_index(structure: TreeStructure) -> int:
     """Return the integer that stands for a structure in compiled graphs: its index in a table of structures."""
     with _structures_lock:
-        if structure not in _structure_indices:
-            _structure_indices[structure] = len(_structures)
+        if structure not in _index_by_structure:
+            _index_by_structure[structure] = len(_structures)
             _structures.append(structure)
-        return _structure_indices[structure]
+        return _index_by_structure[structure]
 
 
 # Set by hand: `torch.compiler.assume_constant_result` would load the compiler, and Triton, when this file is imported.

@@ -420,7 +420,7 @@ def _transpose_term(term: WeightTerm) -> WeightTerm:
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Return weight terms whose vectors are sliced to the rows and columns that a visit of the ring holds."""
+    """Slice the vectors of weight terms to the rows and columns that one step of the ring compares."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

@@ -19,7 +19,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import WeightedNgramCounts
+from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import (
     EVALUATE_COMMAND_SPEC,
@@ -243,7 +243,7 @@ def _build_evaluation(
                 test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
                 are_texts=all(map(is_text_shape, loaded.model.shapes))
-                and not isinstance(loaded.model.encoders[0], WeightedNgramCounts),
+                and not isinstance(loaded.model.encoders[0], NgramCountsWithLearnedWeights),
             ),
             "notes": notes,
             "not_measured": skipped,

@@ -342,7 +342,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
 def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
     return retrieval.zero_shot_correctness(
-        context.non_text_projections, context.test_labels, context.class_text_embeddings
+        context.first_non_text_view_projections, context.test_labels, context.class_text_embeddings
     )
 
 
@@ -386,7 +386,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_per_item(context: EvalContext) -> ItemValues:
+def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
     return pseudovalues.uniformity_pseudovalues(context.test_features)
 
@@ -400,13 +400,13 @@ def uniformity_per_item(context: EvalContext) -> ItemValues:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_per_item(context: EvalContext) -> ItemValues:
+def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return pseudovalues.tolerance_pseudovalues(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
-def effective_rank_per_item(context: EvalContext) -> ItemValues:
+def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
     return pseudovalues.effective_rank_pseudovalues(context.test_features)
 
@@ -418,7 +418,7 @@ def effective_rank_per_item(context: EvalContext) -> ItemValues:
     value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
-def hubness_per_item(context: EvalContext) -> ItemValues:
+def hubness_pseudovalues(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
     return pseudovalues.hubness_pseudovalues(context.test_features)
 

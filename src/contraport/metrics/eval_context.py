@@ -106,7 +106,7 @@ class EvalContext:
         """Return the features of a dataset, `(n, F)`; they are cut from `untruncated` if given, otherwise computed."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
-        parts = untruncated.split(self.model.full_representation_sizes, dim=1)
+        parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property
@@ -298,7 +298,7 @@ class EvalContext:
         return side
 
     @cached_property
-    def non_text_projections(self) -> Tensor:
+    def first_non_text_view_projections(self) -> Tensor:
         """Projections of the first non-text view of each test item, `(m, d)`."""
         view = next(view for view, shape in enumerate(self.model.shapes) if not is_text_shape(shape))
         return self._project_view(view, self.test.select_views([view]))

@@ -220,7 +220,7 @@ class _MatchedViews(NamedTuple):
         """Return the same matches with first and second views exchanged."""
         return _MatchedViews(self.y, self.x, self.columns, self.rows, self.column_thresholds, self.row_thresholds)
 
-    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+    def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield row slice, column slice and cosines of each block of the cosine matrix; matches are minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
@@ -242,7 +242,7 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
     Both directions compare the same views, so each tile of cosines is computed once.
     """
     row_ranks, column_ranks = torch.ones_like(views.row_thresholds), torch.ones_like(views.column_thresholds)
-    for across, down, cosines in views.iter_tiles():
+    for across, down, cosines in views.iter_mismatch_cosine_tiles():
         x, y = views.x[across], views.y[down]
         row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_thresholds[across])
         column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_thresholds[down])
@@ -260,7 +260,7 @@ def _ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
         x=views.x[chosen], rows=rows[kept], columns=views.columns[kept], row_thresholds=views.row_thresholds[chosen]
     )
     ranks = torch.ones_like(selected.row_thresholds)
-    for across, down, cosines in selected.iter_tiles():
+    for across, down, cosines in selected.iter_mismatch_cosine_tiles():
         thresholds = selected.row_thresholds[across]
         ranks[across] += _count_keys_reaching(cosines, selected.x[across], selected.y[down], thresholds)
     return ranks[at].long().cpu()

@@ -192,7 +192,7 @@ def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
-    """Build an auction of centered points and run it until the assignment is within the tolerance of the best.
+    """Run an auction on centered points until the assignment is within the tolerance of the optimum; return it.
 
     The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """

@@ -1,4 +1,4 @@
-"""Schedules of the temperature, the constraint and the plan weights of a loss over training.
+"""Schedules of the temperature, the constraint and the sample weights of a loss over training.
 
 A schedule is a pure function of the step: `apply(loss, step)` sets one property and keeps no state, so that a resumed
 run continues exactly. Steps are optimizer steps or epochs, whichever the loop counts.
@@ -185,15 +185,15 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
     return FixedConstraint(build_from_spec("constraint", text, classes))
 
 
-def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
-    """Parse a schedule of plan weights, a function of the step.
+def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
+    """Parse a schedule of sample weights that are computed from a plan: a function of the step.
 
     It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 
     Raises:
         UsageError: an unknown setting, or a value that is out of range.
 
-    >>> schedules = [parse_plan_weights_schedule(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
+    >>> schedules = [parse_sample_weight_schedule(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
     >>> schedules[0](0).strength, schedules[1](50).strength
     (0.9, 0.25)
     """

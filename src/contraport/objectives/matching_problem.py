@@ -121,7 +121,7 @@ class MatchingProblem:
         )
 
     @property
-    def max_set_size(self) -> int:
+    def max_vectors_per_item(self) -> int:
         """Largest number of vectors in a set; 0 if items are single vectors."""
         if self.inputs.views[0].ndim == 2:
             return 0
@@ -246,10 +246,10 @@ def build_local_problem(
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
-            raise _unmatched_views_error(target, inputs)
+            raise _unmatchable_views_error(target, inputs)
         target.check_inputs(inputs)
     if not traits.compares_items:
-        _check_no_item_options(layout, target, inputs, options)
+        _check_inputs_of_coordinate_layout(layout, target, inputs, options)
     negatives = parse_extra_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
@@ -263,7 +263,7 @@ def _check_ring_support(problem: MatchingProblem) -> None:
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.plan_weights is not None,
         f"layout: {problem.layout!r} cannot be": bool(problem.non_item_columns) or not problem.traits.compares_items,
-        "kernel: kernels of sets of vectors cannot be": problem.max_set_size > 0,
+        "kernel: kernels of sets of vectors cannot be": problem.max_vectors_per_item > 0,
     }
     for subject, is_used in refused.items():
         check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
@@ -335,7 +335,9 @@ def _gather_sizes_and_check_options(
     complete = {name: forms.get(name, "none") for name in COMPARED_OPTION_NAMES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
-    gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
+    gathered = processes.gather_integers(
+        [1, len(views[0]), negatives, problem.max_vectors_per_item, *codes], views[0].device
+    )
     accepted, item_counts, negative_counts, set_sizes, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
@@ -385,7 +387,7 @@ def _build_placeholder_views(
     return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
 
 
-def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
+def _unmatchable_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Build the error for a single view or views of different items, as the target pairs views of the same item."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
@@ -396,7 +398,9 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     return UsageError(message, kind="shape")
 
 
-def _check_no_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
+def _check_inputs_of_coordinate_layout(
+    layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
+) -> None:
     """Raise `UsageError` for a target or options that concern items if the layout compares coordinates instead."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views

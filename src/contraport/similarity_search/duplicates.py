@@ -304,7 +304,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_find_spanning_forest(linked.cpu().numpy(), first, second))
+                links.append(_link_components_to_first_item(linked.cpu().numpy(), first, second))
         if len(links) > 1:
             labels = _label_components(links, items)
     return labels
@@ -326,16 +326,18 @@ def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _Near
     return _label_components(links, num_items)
 
 
-def _find_spanning_forest(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+def _link_components_to_first_item(
+    linked: np.ndarray, row_offset: int, column_offset: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return links from the first item of each connected component to all of its items: their start and end positions.
 
-    `linked` is the mask of the linked pairs, whose rows are the items from `first` and columns those from `second`. A
-    tile of equal items has millions of links, which memory could not hold for all tiles.
+    `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
+    `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.
     """
     height, width = linked.shape
     rows, columns = np.nonzero(linked)
     labels = _label_components([(rows, height + columns)], height + width)
-    positions = np.concatenate([first + np.arange(height), second + np.arange(width)])
+    positions = np.concatenate([row_offset + np.arange(height), column_offset + np.arange(width)])
     return positions[labels], positions
 
 

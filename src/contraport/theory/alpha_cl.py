@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the negative energy of alpha-CL for fixed pair weights, (2n, 2n), as a loss of unnormalized embeddings."""
+    """Build the loss of alpha-CL: the negative energy of unnormalized embeddings under fixed pair weights, (2n, 2n)."""
     rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
     def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:

@@ -286,7 +286,7 @@ class PenaltySweep:
     by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
-        """Draw the embeddings for each factor, and below them the plans on one logarithmic color scale."""
+        """Draw the embeddings for each penalty factor, and below them the plans on a shared logarithmic color scale."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]

@@ -55,21 +55,21 @@ class OnlineMetrics(Callback):
 
 
 def build_eval_context_factory(
-    settings: Settings, components: TrainingComponents, original_dataset: Dataset
+    settings: Settings, components: TrainingComponents, dataset_before_mismatch: Dataset
 ) -> EvalContextFactory:
     """Build the function that creates the evaluation context of the online metrics.
 
     The items are a fixed random subset of at most 2,000 training items: one half to fit probes, the other to score
     them. No test item is used.
 
-    `original_dataset` has the training items before pairs are mismatched on purpose.
+    `dataset_before_mismatch` has the training items as they are before pairs are mismatched on purpose.
     """
     # Imported here: scikit-learn is slow to import, and training runs without online metrics do not use it.
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.probes import check_enough_neighbors
 
     model, objective = components.module.model, components.module.objective
-    whole = original_dataset.drop_incomplete()  # items that lack a view have no representation
+    whole = dataset_before_mismatch.drop_incomplete()  # items that lack a view have no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:2_000].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
     train_items, test_items = (

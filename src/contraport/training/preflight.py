@@ -21,7 +21,7 @@ from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import WeightedNgramCounts
+from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.encoders.lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval import retrieval_ranks
@@ -234,7 +234,9 @@ def find_word_count_recall_note(settings: Settings, dataset: Dataset, model: Mod
     """
     has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
     are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None
-    begins_above = settings.effective_pretrained or settings.init or isinstance(model.encoders[0], WeightedNgramCounts)
+    begins_above = (
+        settings.effective_pretrained or settings.init or isinstance(model.encoders[0], NgramCountsWithLearnedWeights)
+    )
     if not are_pairs or begins_above:
         return None
     whole = dataset.drop_incomplete()

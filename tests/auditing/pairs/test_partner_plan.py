@@ -13,10 +13,10 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED_PAIRS,
     CandidateScoreMatrix,
-    _assign_items_by_mass,
+    _assign_items_to_proposals,
     lowest_scoring_indices,
     propose_partners,
-    score_candidates,
+    score_likely_candidates,
     solve_mass_and_slack,
 )
 
@@ -77,7 +77,7 @@ def test_a_generic_item_is_proposed_once() -> None:
     # Without the plan, several items often have the same best partner.
     paired = PairedFeatures((first, second))
     free = torch.arange(WRONG)
-    found = score_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    found = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
     best = [found.columns[found.rows == row][found.scores[found.rows == row].argmax()] for row in range(WRONG)]
     proposals = propose_partners(paired, free, "likeness")
     proposed = proposals.partners[proposals.partners >= 0]
@@ -120,7 +120,7 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
     first, second, _ = _swapped(3)
     paired = PairedFeatures((first, second))
     free = torch.arange(0, ITEMS, 6)
-    found = score_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    found = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
     x, y = (values.double() for values in paired.features)
     near = (x @ x.T).fill_diagonal_(-2).topk(15).indices[free]
     likeness = y[near].mean(dim=1) @ y[free].T
@@ -169,5 +169,5 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     found = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    assigned = _assign_items_by_mass(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    assigned = _assign_items_to_proposals(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert assigned.tolist() == [1, -1, 0]

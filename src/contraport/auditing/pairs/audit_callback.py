@@ -46,7 +46,7 @@ from contraport.auditing.pairs.partner_plan import (
     lowest_scoring_indices,
     propose_partners,
 )
-from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
@@ -110,7 +110,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     def __init__(
         self,
-        dataset: DecoyDataset,
+        dataset: DatasetWithDecoys,
         pipeline: TrainingModule,
         order: BatchOrder,
         *,

@@ -102,7 +102,10 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 
 def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each second view (for a coupling, its column), int64 ``(n,)``; None if all differ."""
+    """Return the content id of each second view, int64 ``(n,)``; None if all differ.
+
+    The second view of a pair of a coupling is a column, and its id that of the column.
+    """
     ids = dataset.content_ids_if_repeated if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
@@ -140,17 +143,17 @@ def propose_partners(
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
         slope, offset = fit_plan_slope_and_offset([
-            score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
+            score_likely_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
             for known in samples
         ])  # fmt: skip
-        candidates = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
+        candidates = score_likely_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
         mass, slack = solve_mass_and_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
         entries = _row_argmax_entries(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assign_items_by_mass(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -159,7 +162,7 @@ def propose_partners(
     return PartnerProposals(partners, best, confidences)
 
 
-def score_candidates(
+def score_likely_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
 ) -> CandidateScoreMatrix:
     """Return the scores of `items` with likely candidates, which are distinct second views of the items `others`.
@@ -276,7 +279,7 @@ def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assign_items_by_mass(
+def _assign_items_to_proposals(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
     """Assign an item to each proposal, largest mass first, ``(p,)``; -1 if no item with the proposed view is left.

@@ -34,17 +34,20 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 """Bounds of the number of decoys of each pair of views, and of all decoys as a share of the items."""
 
 
-class DecoyDataset(Dataset):
-    """Dataset of `n` items with decoys (items with one wrong view) at the positions from `n` on; its length is `n`.
+class DatasetWithDecoys(Dataset):
+    """Dataset of `n` items, followed by decoys (items with one wrong view) at the positions from `n` on.
+
+    Its length is `n`: decoys are fetched by position but not counted.
 
     Decoy k is item ``decoy_pairs.first[k]``, with one view of item ``decoy_pairs.second[k]``. Its id, label and all
     else are those of the former.
 
     Attributes:
         decoy_pairs: items that the decoys are made of, and items that one of their views is from, ``(d,)`` each.
-        replaced_views: the view of each decoy that is from the other item, int64 ``(d,)``; of two views the second.
-        trusted_views: mask of the views that are trained on, of all items and decoys, Booleans ``(n + d, views)``; None
-            with two views. It is in shared memory, so that the processes of a loader see changes.
+        replaced_view_indices: index of the view of each decoy that is from the other item, int64 ``(d,)``; of two
+            views it is the second.
+        trusted_view_mask: mask of the views that are trained on, of all items and decoys, Booleans ``(n + d,
+            views)``; None with two views. It is in shared memory, so that the processes of a loader see changes.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -58,13 +61,13 @@ class DecoyDataset(Dataset):
     """
 
     decoy_pairs: PairIndices
-    replaced_views: Tensor
-    trusted_views: Tensor | None = None
+    replaced_view_indices: Tensor
+    trusted_view_mask: Tensor | None = None
 
     @property
     def has_view_mask(self) -> bool:
         """True if batches have a mask of views, because the data lack views or an audit excludes views."""
-        return self.trusted_views is not None or super().has_view_mask
+        return self.trusted_view_mask is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the batch of the items and decoys at the given positions."""
@@ -72,9 +75,9 @@ class DecoyDataset(Dataset):
         is_decoy, number = places >= len(self), (places - len(self)).clamp(min=0)
         first, second = (torch.where(is_decoy, items[number], places) for items in self.decoy_pairs)
         batch = super().__getitems__(first.tolist())
-        if self.trusted_views is not None:
-            batch = batch._replace(present=self.trusted_views[places])
-        replaced, views = self.replaced_views[number], list(batch.views)
+        if self.trusted_view_mask is not None:
+            batch = batch._replace(present=self.trusted_view_mask[places])
+        replaced, views = self.replaced_view_indices[number], list(batch.views)
         for view in replaced[is_decoy].unique().tolist():
             # The view of the whole batch is fetched again: a batch of texts is as wide as its own longest text.
             views[view] = self.store.fetch_views(torch.where(replaced == view, second, first))[view]
@@ -83,7 +86,7 @@ class DecoyDataset(Dataset):
 
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
-) -> DecoyDataset:
+) -> DatasetWithDecoys:
     """Add decoys for each pair of views: 10 % of the items, but at least 200 and at most 2,000.
 
     They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys. `data` and
@@ -96,12 +99,12 @@ def add_decoys(
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
     differ = partners != drawn
-    decoyed = DecoyDataset(**dataset.get_field_values())
+    decoyed = DatasetWithDecoys(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
-    decoyed.replaced_views = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
-    decoyed.replaced_views = decoyed.replaced_views[differ]
+    decoyed.replaced_view_indices = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
+    decoyed.replaced_view_indices = decoyed.replaced_view_indices[differ]
     if views > 2:
-        decoyed.trusted_views = torch.ones(items + int(differ.sum()), views, dtype=torch.bool).share_memory_()
+        decoyed.trusted_view_mask = torch.ones(items + int(differ.sum()), views, dtype=torch.bool).share_memory_()
     return decoyed
 
 

@@ -106,7 +106,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
     def _apply_selection(self) -> None:
         """Restrict the training to the items and views that the latest scoring trusts; before the first, to all."""
         super()._apply_selection()
-        trusted = self._dataset.trusted_views
+        trusted = self._dataset.trusted_view_mask
         assert trusted is not None
         # In place: the processes of a loader hold the same memory.
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
@@ -119,7 +119,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             number += last.num_scorings
             scores = torch.lerp(last.mean_scores, scores, 1 / number)
         # Sources of decoys are not trained on at first, so their scores do not count.
-        known, samples = self._dataset.replaced_views, []
+        known, samples = self._dataset.replaced_view_indices, []
         for column, pair in enumerate(self._view_pairs):
             is_known = torch.isin(known, torch.tensor(pair))
             samples.append(
@@ -164,10 +164,10 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             self._decoy_view_sources(partners),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
-        assert dataset.trusted_views is not None
+        assert dataset.trusted_view_mask is not None
         columns = []
         for first, second in self._view_pairs:
-            pool = trained[dataset.trusted_views[trained][:, [first, second]].all(dim=1)]
+            pool = trained[dataset.trusted_view_mask[trained][:, [first, second]].all(dim=1)]
             if len(pool) < NUM_NEIGHBORS + 2:  # of few items, most lack one of the two views
                 pool = trained
             pairs = PairIndices(members[:, first], members[:, second])
@@ -175,13 +175,13 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             columns.append(torch.stack([score_pairs(one, pairs, "combined") for one in paired]).sum(dim=0))
         scores, fresh_scores = torch.stack(columns, dim=1).split([items + len(partners), len(partners)])
         has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
-        is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
+        is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
     def _decoy_view_sources(self, partners: Tensor) -> Tensor:
         """Return the item that each view of a decoy comes from, ``(d, k)``: the partner for the replaced view only."""
         views = torch.arange(len(self._dataset.shapes))
-        is_replaced = views == self._dataset.replaced_views[:, None]
+        is_replaced = views == self._dataset.replaced_view_indices[:, None]
         return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])
 
     def _compute_memorization_auc(self, trained_scores: Tensor, fresh_scores: Tensor) -> float:

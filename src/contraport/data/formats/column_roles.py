@@ -92,7 +92,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used = [name for name in column_by_role.values() if name is not None]
     if explicit.get("views") is None:
         unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        roles = _complete_roles(schema, unassigned, column_by_role, where)
+        roles = _build_roles_with_inferred_views(schema, unassigned, column_by_role, where)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
@@ -212,7 +212,7 @@ def _find_role_column(
     return found[0] if found else None
 
 
-def _complete_roles(
+def _build_roles_with_inferred_views(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], where: str
 ) -> ColumnRoles:
     """Complete the roles: infer the views from the columns without another role."""

@@ -17,20 +17,20 @@ from contraport.errors import UsageError, check
 
 def can_hold_encoded_images(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
-    kind = unwrap_type(field.type)
+    kind = get_plain_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list type, of fixed or variable length."""
-    kind = unwrap_type(kind)
+    kind = get_plain_type(kind)
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_string(kind: pa.DataType) -> bool:
     """Return whether a type is a string: a text, or the name of a file."""
-    kind = unwrap_type(kind)
+    kind = get_plain_type(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -43,7 +43,7 @@ def is_text_by_first_value(table: pa.Table, string_column: str) -> bool:
     >>> is_text_by_first_value(table, "x"), is_text_by_first_value(table, "y")
     (True, False)
     """
-    first = next((text for value in unwrap_column(table, string_column) if (text := value.as_py())), "").strip()
+    first = next((text for value in get_plain_column(table, string_column) if (text := value.as_py())), "").strip()
     return PurePath(first).suffix.lower() not in IMAGE_SUFFIXES and not is_number_text(first.replace(",", ".", 1))
 
 
@@ -62,7 +62,7 @@ def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
     Raises:
         UsageError: a row has no value, or the column is of another type.
     """
-    column = unwrap_column(table, name)
+    column = get_plain_column(table, name)
     _check_no_nulls(column, name, "a value", where)
     if is_string(column.type):
         values = np.array(column.to_pylist(), dtype=np.str_)
@@ -85,10 +85,10 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
-        return _read_list_column(unwrap_column(table, names[0]), _describe_column(where, names[0]))
+        return _read_list_column(get_plain_column(table, names[0]), _describe_column(where, names[0]))
     features = []
     for name in names:
-        column, described = unwrap_column(table, name), _describe_column(where, name)
+        column, described = get_plain_column(table, name), _describe_column(where, name)
         _check_no_nulls(column, name, "a number", where)
         if is_string(column.type):
             values = column.to_pylist()
@@ -136,7 +136,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     Raises:
         UsageError: a row has no name, or a text without the suffix of an image.
     """
-    column = unwrap_column(table, name)
+    column = get_plain_column(table, name)
     _check_no_nulls(column, name, "the name of an image file", where)
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in IMAGE_SUFFIXES]
@@ -186,7 +186,7 @@ def group_sequences_with_first_frames(
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
         columns[names[0]] = pa.FixedSizeListArray.from_arrays(lists, series.shape[1])
     for name in constant:
-        column = unwrap_column(table, name)
+        column = get_plain_column(table, name)
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
@@ -196,8 +196,8 @@ def group_sequences_with_first_frames(
     return pa.table(columns), frames[:, 0]
 
 
-def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Convert a column of a dictionary or extension type to a column of its plain values."""
+def get_plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return a column of a table as plain values: those of a dictionary or extension type are decoded."""
     column = table.column(name)
     while True:
         if pa.types.is_dictionary(column.type):
@@ -219,7 +219,7 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
         raise UsageError(f"{_describe_column(where, name)}: {message}", kind="missing_value")
 
 
-def unwrap_type(kind: pa.DataType) -> pa.DataType:
+def get_plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values in an Arrow dictionary or extension type; return other types unchanged."""
     if pa.types.is_dictionary(kind):
         return kind.value_type

@@ -23,6 +23,8 @@ from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
+    get_plain_column,
+    get_plain_type,
     group_sequences_with_first_frames,
     is_list,
     is_string,
@@ -30,8 +32,6 @@ from contraport.data.formats.columns import (
     read_category_values,
     read_image_file_names,
     read_number_columns,
-    unwrap_column,
-    unwrap_type,
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
@@ -100,7 +100,7 @@ class TableRows:
         table = self.table if self.is_table else self.table[:]
         empty = np.ones(len(table), dtype=np.bool_)
         for name in table.column_names:
-            column = unwrap_column(table, name)
+            column = get_plain_column(table, name)
             missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
             if is_string(table.schema.field(name).type):
                 missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
@@ -134,11 +134,11 @@ class TableRows:
         ({'captions': ['a bag', 'a red bag', ''], 'y': [0, 0, 1]}, [0, 0, 1])
         """
         kinds = {names[0]: self.schema.field(names[0]).type for names in views if len(names) == 1}
-        names = [name for name, kind in kinds.items() if is_list(kind) and is_string(unwrap_type(kind).value_type)]
+        names = [name for name, kind in kinds.items() if is_list(kind) and is_string(get_plain_type(kind).value_type)]
         check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
         if not names:
             return self, np.arange(len(self))
-        column = unwrap_column(self.select_columns(names).read(), names[0])
+        column = get_plain_column(self.select_columns(names).read(), names[0])
         lists = [texts or [""] for texts in column.to_pylist()]
         source_rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
         exploded = pa.array([text for texts in lists for text in texts], pa.string())
@@ -389,7 +389,7 @@ def _build_view(
     if is_single_string_column(rows):
         table = rows.read()
         if texts and is_text_by_first_value(table, names[0]):
-            contents = [text or "" for text in unwrap_column(table, names[0]).to_pylist()]
+            contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
             check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")
         return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))

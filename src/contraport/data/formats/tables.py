@@ -194,7 +194,7 @@ def replace_view_columns(
     return unparsed.filter(pa.array(kept))
 
 
-def add_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
+def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
     """Add a column of numbers to a table; it replaces a column of the same name."""
     rest = table.drop_columns([name]) if name in table.schema.names else table
     return rest.append_column(name, pa.array(numbers))

@@ -31,7 +31,7 @@ class DenseTsallisPlan(DensePlan):
         """Geometry of the logits -C / temperature of the compared pairs."""
         return self.kernel_geometry
 
-    def regularizer_conjugate(self) -> Tensor:
+    def quadratic_conjugate(self) -> Tensor:
         """Return the conjugate of the quadratic regularizer, a scalar tensor: max <logits, P> - |P|^2 / 2 over plans P.
 
         theta are the logits. The gradient in them is the plan, which is therefore held fixed.

@@ -58,7 +58,7 @@ class TsallisPlan(Plan):
         """True if each row has its own potential; otherwise all rows share one."""
         return self.problem.has_potential_per_row
 
-    def regularizer_conjugate(self) -> Tensor:
+    def quadratic_conjugate(self) -> Tensor:
         """Return the convex conjugate of the quadratic regularizer, (N,), or a scalar if all rows share one potential.
 
         The potential is not detached: its first derivative is 0, but its second is not.

@@ -57,7 +57,7 @@ class KernelDivergence(Divergence):
 
 
 def check_has_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if no row has negatives, as there is one item and no additional negatives."""
+    """Raise `UsageError` if no row has negatives: there is only one item, and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "

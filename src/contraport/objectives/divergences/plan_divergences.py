@@ -190,14 +190,14 @@ class FenchelYoung(Divergence):
         shared = mass if plan.has_potential_per_row else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
         return (
-            mass * plan.regularizer_conjugate()
+            mass * plan.quadratic_conjugate()
             - target.row_products_with_log_kernel(plan.logit_geometry.log_kernel)
             + own
         )
 
 
 class PlanDistance(Divergence):
-    """Base class of distances between plans: the sum over all pairs of a distance of t_ij and P_ij.
+    """Base class of elementwise distances between the target plan t and the plan P, summed over all pairs.
 
     Where t_ij is 0, the distance must be a multiple of P_ij.
 

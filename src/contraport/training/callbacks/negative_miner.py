@@ -71,11 +71,11 @@ class NegativeMiner(Callback):
 
     def on_start(self, loop: Loop) -> None:
         # Set even if none are mined: a feature cache has a loader of its own, and a checkpoint has its own negatives.
-        self._mine_if_due(loop)
+        self._mine_if_due_and_update_loader(loop)
 
     def after_epoch(self, loop: Loop) -> None:
         if loop.completed_epochs < loop.epochs:
-            self._mine_if_due(loop)
+            self._mine_if_due_and_update_loader(loop)
 
     def state(self) -> dict[str, Any]:
         """Return the positions of the negatives, and the epoch in which they were mined, -1 before the first mining."""
@@ -84,7 +84,7 @@ class NegativeMiner(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
-    def _mine_if_due(self, loop: Loop) -> None:
+    def _mine_if_due_and_update_loader(self, loop: Loop) -> None:
         """Mine negatives if they are due in this epoch, and pass the most recent ones to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining

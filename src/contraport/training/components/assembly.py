@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from contraport.auditing.pairs.audit_callback import AuditCallback, SelectingAuditCallback
-from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
@@ -18,7 +18,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
 from contraport.errors import check, check_existing_file, import_optional
 from contraport.objectives import Loss, Objective
-from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_sample_weight_schedule
 from contraport.runs import RunFolder
 from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
@@ -26,7 +26,7 @@ from contraport.training.components.data_builder import (
     build_dataset,
     count_steps_per_epoch,
     feature_cache_unsupported_reason,
-    load_or_draw_partners,
+    load_or_draw_mismatched_partners,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -93,7 +93,7 @@ def build_components(
     if settings.freezes_all_encoders and (reason := feature_cache_unsupported_reason(settings)) is not None:
         for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
             check(value is None, f"{argument}: {reason}; got {value}.", "no_cache")
-    partners = load_or_draw_partners(settings, dataset, run)
+    partners = load_or_draw_mismatched_partners(settings, dataset, run)
     if partners is not None:
         dataset = with_partner_views(dataset, partners)
     if settings.audit:
@@ -112,7 +112,7 @@ def build_components(
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)
     audit_callback = None
-    if isinstance(dataset, DecoyDataset):
+    if isinstance(dataset, DatasetWithDecoys):
         order = cast(BatchOrder, batches.batch_sampler)
         kind: type[SelectingAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
@@ -138,7 +138,7 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
         check_existing_file("negatives: file", settings.mined_negatives_spec.file)
     if settings.sample_weight_source == "plan":
-        parse_plan_weights_schedule(str(settings.sample_weight), 1)
+        parse_sample_weight_schedule(str(settings.sample_weight), 1)
     if settings.sample_weight_source == "file":
         check_existing_file("sample_weight", str(settings.sample_weight))
     select_training_device(settings.device)

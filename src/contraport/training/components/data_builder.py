@@ -177,7 +177,9 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     check(wrong is None, f"{wrong}: not supported for streams, such as {stream.name}.", "stream")
 
 
-def load_or_draw_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
+def load_or_draw_mismatched_partners(
+    settings: Settings, dataset: Dataset, run: RunFolder | None = None
+) -> Tensor | None:
     """Return the position of each item's partner in mismatched pairs, ``(n,)``; None without `mismatch`.
 
     The partners of a resumed run are loaded.

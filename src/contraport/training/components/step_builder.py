@@ -34,7 +34,7 @@ from contraport.objectives import (
     matryoshka,
 )
 from contraport.objectives.component_specs import replace_components
-from contraport.objectives.loss_schedules import LossSchedule, parse_constraint_schedule, parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import LossSchedule, parse_constraint_schedule, parse_sample_weight_schedule
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
 from contraport.training.components.data_builder import build_views, count_cached_draws
 from contraport.training.components.model_builder import (
@@ -68,7 +68,7 @@ TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
 
-_OBJECTIVE_PART_OPTIONS = "layout", "kernel", "divergence"
+_FIXED_OBJECTIVE_PART_OPTIONS = "layout", "kernel", "divergence"
 """Options that replace parts of a named objective; the constraint and the target may change while it trains."""
 
 
@@ -82,7 +82,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", *_OBJECTIVE_PART_OPTIONS):
+        for name in ("temperature", "objective_settings", *_FIXED_OBJECTIVE_PART_OPTIONS):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -93,11 +93,11 @@ def build_objective(settings: Settings) -> nn.Module | None:
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     is_custom = str(objective) == OBJECTIVE_FROM_PARTS
-    changed = [name for name in (*_OBJECTIVE_PART_OPTIONS, "constraint", "target") if getattr(settings, name)]
+    changed = [name for name in (*_FIXED_OBJECTIVE_PART_OPTIONS, "constraint", "target") if getattr(settings, name)]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in _OBJECTIVE_PART_OPTIONS}
+    parts = {name: getattr(settings, name) for name in _FIXED_OBJECTIVE_PART_OPTIONS}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint_or_schedule=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
@@ -246,7 +246,7 @@ def build_training_module(
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
     plan_weights = None
     if settings.sample_weight_source == "plan":
-        plan_weights = parse_plan_weights_schedule(str(settings.sample_weight), steps)
+        plan_weights = parse_sample_weight_schedule(str(settings.sample_weight), steps)
     check_sample_weights(objective, dataset, plan_weights)
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
     if is_one_view and find_view_suggestion(settings.data, settings.columns) is not None:

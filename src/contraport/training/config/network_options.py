@@ -191,7 +191,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def frozen_by(self) -> str:
-        """Name for messages: the option that freezes the encoder, or the encoder if it has no trainable weights."""
+        """Name for error messages of what freezes the encoder: an option, or an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property

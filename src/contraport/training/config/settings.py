@@ -91,7 +91,7 @@ class Settings(
 
     @property
     def method(self) -> str:
-        """Name of the recipe if one is set, else of the objective, else of predictive learning, such as predict-l1."""
+        """Name of the recipe if one is set, else of the objective, else of the predictive loss, such as predict-l1."""
         return self.recipe or str(to_config_value(self.objective or f"predict-{self.predict}")).strip("<>")
 
     def to_config(self) -> dict[str, Any]:

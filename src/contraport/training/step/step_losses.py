@@ -1,4 +1,4 @@
-"""Losses of a training step: objective on all views or queries and keys, prototypes, distillation, reconstruction."""
+"""Losses of a training step: the objective, prototypes, distillation and reconstruction."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class ObjectiveStepLoss(StepLoss):
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
 
     def _check_accepts_keyword(self, argument: str, keyword: str, value: object) -> None:
-        """Raise `UsageError` if a value is set but the call of the objective lacks the keyword."""
+        """Raise `UsageError` if a value is set but the objective does not accept it as a keyword argument."""
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")
