@@ -97,7 +97,7 @@ def compute_score_histograms(audit: Audit) -> dict[str, Any]:
 
 
 def _get_class_name(dataset: Dataset, item: int) -> str:
-    """Return the class of an item, by name or else by number; an empty text if the data have no labels."""
+    """Return the class of an item, by name or else by number; an empty string if the data have no labels."""
     if dataset.labels is None:
         return ""
     label = int(dataset.labels[item])

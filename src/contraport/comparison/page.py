@@ -68,7 +68,7 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return text such as ", on digits" if all columns have the same data, otherwise an empty text."""
+    """Return a string such as ", on digits" if all columns have the same data, otherwise an empty string."""
     return f", {comparison.table_headings[0]}" if comparison.table_headings[1:] != comparison.columns else ""
 
 

@@ -292,7 +292,7 @@ def _return_batch_unchanged(batch: Any) -> Any:
 
 
 def _ignore_interrupts(worker: int) -> None:
-    """Ignore Ctrl-C in a worker, as the parent process handles it and still needs the batches of the worker."""
+    """Ignore Ctrl-C in a worker: the parent process handles it and still needs the batches of the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -34,7 +34,7 @@ from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
 _SINGLE_PROCESS = Processes()
-"""Passes of a visit run on this process alone; the ring combines their results."""
+"""Single process: the passes of a visit exchange nothing; the ring combines their results."""
 
 
 class Shards(NamedTuple):
@@ -478,6 +478,6 @@ class _RowInnerProducts(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Return the part of a weight matrix that a visit of the ring covers."""
+    """Return the part of a weight matrix for the rows and columns that one step of the ring compares."""
     rows = ring.row_shards.owner_range_to_rows(visit.rows)
     return weight.take_rows_and_columns(rows, ring.column_shards.owner_range_to_rows(visit.columns))

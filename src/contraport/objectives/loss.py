@@ -133,7 +133,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=``, as the weights of the items are the marginals of the plan."""
+        """True if a call needs ``weights=``: the weights of the items are then the marginals of the plan."""
 
     @property
     @abstractmethod

@@ -388,7 +388,7 @@ def _build_placeholder_views(
 
 
 def _unmatchable_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a single view or views of different items, as the target pairs views of the same item."""
+    """Build the error for a single view or views of different items: the target pairs views of the same item."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."

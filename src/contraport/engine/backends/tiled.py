@@ -370,7 +370,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16 on a CPU: `precision` requests it and the CPU is faster with it."""
+    """Return whether tiles are multiplied in bfloat16 on a CPU: `precision` requests it and the CPU gets faster."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 

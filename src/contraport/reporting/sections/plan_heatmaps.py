@@ -212,7 +212,7 @@ def _add_mass_on_target_plot(
 
 
 def _dropped_mass_prefix(mass: float) -> str:
-    """Return the beginning of a label such as "mass 0.850, 15% dropped; ", or an empty text for a mass of 1."""
+    """Return the beginning of a label such as "mass 0.850, 15% dropped; ", or an empty string for a mass of 1."""
     if abs(mass - 1) < MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
