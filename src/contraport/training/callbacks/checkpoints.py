@@ -139,7 +139,7 @@ def _torch_save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
 
 
 def gather_checkpoint_state(loop: Loop) -> dict[str, Any]:
-    """Return the dictionary that a checkpoint stores; all processes must call it, because it gathers sharded tensors."""
+    """Return the dictionary that a checkpoint stores; all processes must call it, as it gathers sharded tensors."""
     # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {
