@@ -315,12 +315,10 @@ class StreamLoader:
     ) -> None:
         self.stream = stream
         self.batch_size = batch_size
-        length = None if batches_per_epoch is None else batches_per_epoch * batch_size
-        self.batch_sampler = (
-            None
-            if length is None
-            else BatchOrder(length, batch_size=batch_size, split_over_processes=split_over_processes)
-        )
+        self.batch_sampler: BatchOrder | None = None
+        if batches_per_epoch is not None:
+            length = batches_per_epoch * batch_size
+            self.batch_sampler = BatchOrder(length, batch_size=batch_size, split_over_processes=split_over_processes)
         self._split_over_processes = split_over_processes
         self._iterator: Iterator[Batch] | None = None
         self._read = 0
