@@ -64,17 +64,17 @@ def judged(run: Run, **asked: Any) -> LoadedRun:
 
 def shared(one: Dataset, other: Dataset) -> int:
     """Return how many items of one have content in a view that an item of the other has there."""
-    assert one.digests is not None
-    assert other.digests is not None
-    pairs = zip(one.digests.unbind(1), other.digests.unbind(1), strict=True)
+    assert one.content_digests is not None
+    assert other.content_digests is not None
+    pairs = zip(one.content_digests.unbind(1), other.content_digests.unbind(1), strict=True)
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
 def check_as_trained(loaded: LoadedRun) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
-    assert loaded.test.digests is not None
-    assert held_out.digests is not None
-    assert sorted(loaded.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
+    assert loaded.test.content_digests is not None
+    assert held_out.content_digests is not None
+    assert sorted(loaded.test.content_digests[:, 0].tolist()) == sorted(held_out.content_digests[:, 0].tolist())
     assert shared(loaded.test, loaded.train) == 0
     assert loaded.data_notes == ()
 

@@ -18,7 +18,7 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
-from contraport.data.formats.table_rows import TableRows, infer_roles_from_values
+from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
 
 FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """Name of the written file, without its suffix, for each export: the option that requests it."""

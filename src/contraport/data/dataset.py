@@ -63,7 +63,9 @@ class Batch(NamedTuple):
 
 
 @accept_deprecated_keywords(rows="source_rows")
-@keep_deprecated_attributes(align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows")
+@keep_deprecated_attributes(
+    digests="content_digests", align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows"
+)
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
@@ -85,7 +87,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         source_rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
-        stored_digests: content digests of the items if they were computed before, or None; see `digests`.
+        stored_digests: content digests of the items if they were computed before, or None; see `content_digests`.
         entity_ids: row and column of each pair of a coupling, in their own sets, int64 ``(n, views)``; None for other
             data; see `contraport.data.from_coupling`.
         entity_keys: keys of the rows and of the columns of a coupling, in the order of their own sets; None for other
@@ -161,14 +163,14 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.store.shapes
 
     @property
-    def digests(self) -> Tensor | None:
+    def content_digests(self) -> Tensor | None:
         """Content digest of each item in each view, int64 ``(n, views)``; the first access reads all items.
 
         None if items may differ at each fetch, as those of a torch dataset. The digest of a missing view is
         meaningless.
         """
         if self.stored_digests is None:
-            self.stored_digests = self.store.digests
+            self.stored_digests = self.store.content_digests
         return self.stored_digests
 
     @cached_property
@@ -180,10 +182,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         if self.entity_ids is not None:
             ids = self.entity_ids
-        elif self.digests is None:
+        elif self.content_digests is None:
             return None
         else:
-            ids = assign_content_ids(self.digests, self.present)
+            ids = assign_content_ids(self.content_digests, self.present)
         is_repeated = any(len(column.unique()) < len(column) for column in ids.unbind(1))
         return ids if is_repeated else None
 

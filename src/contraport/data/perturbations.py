@@ -69,8 +69,8 @@ class MismatchedStore(StoreWrapper):
     partners: Tensor
 
     @property
-    def digests(self) -> Tensor | None:
-        digests = self.store.digests
+    def content_digests(self) -> Tensor | None:
+        digests = self.store.content_digests
         return None if digests is None else torch.cat([digests[:, :1], digests[self.partners, 1:]], dim=1)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:

@@ -19,13 +19,13 @@ class ParsedItem(NamedTuple):
     """Parsed item of a torch dataset or stream.
 
     Attributes:
-        views: views of the item as batches of one, ``(1, *shape)`` each.
+        views_as_batches: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item by number or name, or None.
         key: name of the item in its source, or None.
         field_names: names of the fields that are the views of an item that is a dict; empty for other items.
     """
 
-    views: tuple[Tensor, ...]
+    views_as_batches: tuple[Tensor, ...]
     label: int | str | None
     key: str | None
     field_names: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Stream(Dataset):
 
         def read(item: Any, position: int) -> ParsedItem:
             whole = self._parse_item(item, position)
-            return whole._replace(views=tuple(whole.views[view] for view in views))
+            return whole._replace(views_as_batches=tuple(whole.views_as_batches[view] for view in views))
 
         return Stream(self.source, read, self._head.select_views(views, argument))
 
@@ -111,7 +111,7 @@ class Stream(Dataset):
             labelled = self.labels is not None
             missing = next((number for number, item in chosen if labelled and item.label is None), None)
             check(missing is None, f"data: {self.name}: item {missing} has no label, others have.", "missing_label")
-            views = zip(*(item.views for _, item in chosen), strict=True)
+            views = zip(*(item.views_as_batches for _, item in chosen), strict=True)
             yield Batch(
                 views=tuple(concatenate_batches(parts) for parts in views),
                 labels=torch.tensor(labels) if labelled else None,
@@ -128,7 +128,7 @@ class Stream(Dataset):
     def _parse_item(self, item: Any, position: int) -> ParsedItem:
         """Parse an item; raise `UsageError` unless its views have the shapes of the first item."""
         parsed = self.read(item, position)
-        check_view_shapes(f"data: {self.name}: item {position}", parsed.views, self.shapes)
+        check_view_shapes(f"data: {self.name}: item {position}", parsed.views_as_batches, self.shapes)
         return parsed
 
 

@@ -39,13 +39,13 @@ from contraport.engine.kernels import (
 from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.links import (
     CostWeightedLink,
+    DoubledLink,
     Link,
     LogHinge,
     LogOfFunction,
     LogPower,
     LogSoftplus,
     PolynomialTailLink,
-    SquareOfKernelLink,
 )
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
 from contraport.engine.operations import (
@@ -60,11 +60,11 @@ from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
-    "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
-    "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
-    "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
-    "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
+    "DoubledLink", "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel",
+    "LabelExclusion", "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower",
+    "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel",
+    "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "autocast_disabled", "backend", "cached",
+    "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
     "communication_dtype", "constant_vector", "create_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
     "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",
@@ -75,7 +75,8 @@ __getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps",
     transport_cost="fixed_plan_row_costs", row_transport_costs="fixed_plan_row_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
-    PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="SquareOfKernelLink",
+    PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="DoubledLink",
+    SquareOfKernelLink="DoubledLink",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",

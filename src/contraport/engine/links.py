@@ -59,8 +59,8 @@ class PoweredCostLink(Link):
 
 
 @dataclass(frozen=True)
-class SquareOfKernelLink(Link):
-    """Link of the squared kernel, h(T) = 2 h_inner(T), where h_inner is another link."""
+class DoubledLink(Link):
+    """Another link times two, h(T) = 2 h_inner(T): the logarithm of the squared kernel."""
 
     inner: Link
 

@@ -34,7 +34,7 @@ from contraport.errors import (
     suggest_keywords,
     unknown_name_error,
 )
-from contraport.estimators.interpolated_repulsion import InterpolatedTSNELoss
+from contraport.estimators.interpolated_tsne_loss import InterpolatedTSNELoss
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence

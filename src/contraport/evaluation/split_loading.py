@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.formatting import format_options
 from contraport.data import Dataset
-from contraport.data.split_digests import SplitDigests
+from contraport.data.item_digests import SplitDigests
 from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
@@ -152,7 +152,11 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
         return False
     if not torch.equal(first.source_rows, second.source_rows) or (first.labels is None) != (second.labels is None):
         return False
-    if first.digests is not None and second.digests is not None and not torch.equal(first.digests, second.digests):
+    if (
+        first.content_digests is not None
+        and second.content_digests is not None
+        and not torch.equal(first.content_digests, second.content_digests)
+    ):
         return False
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 

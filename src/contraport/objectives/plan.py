@@ -14,10 +14,10 @@ from contraport.engine import (
     OTHER_AXIS,
     Axis,
     CostWeightedLink,
+    DoubledLink,
     Geometry,
     LogKernel,
     MatrixLogKernel,
-    SquareOfKernelLink,
     autocast_disabled,
     checkpoint_row_blocks,
     column_log_sums,
@@ -177,7 +177,7 @@ class Plan:
         if link is None:
             squared = self.geometry.with_link(None, scale=2.0)
         else:
-            squared = self.geometry.with_link(SquareOfKernelLink(link))
+            squared = self.geometry.with_link(DoubledLink(link))
         return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))
 
     @property

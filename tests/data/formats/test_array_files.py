@@ -9,7 +9,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils import files
 from contraport.data import arrays, load, stores
-from contraport.data.split_digests import fingerprint_dataset
+from contraport.data.item_digests import fingerprint_dataset
 
 
 def save(folder, **arrays):
@@ -238,7 +238,7 @@ def test_a_mapped_npz_has_the_items_of_one_that_is_read(tmp_path, monkeypatch):
         mapped = load(path, split)
         assert not hasattr(mapped.store.stores[0], "views")
         assert fingerprint_dataset(mapped) == fingerprint_dataset(read)
-        assert torch.equal(mapped.store.digests, read.store.digests)
+        assert torch.equal(mapped.store.content_digests, read.store.content_digests)
         positions = torch.arange(len(read)).flip(0)
         for one, other in zip(mapped.store.fetch_views(positions), read.store.fetch_views(positions), strict=True):
             assert one.dtype == other.dtype

@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
-from contraport.data.formats import table_rows, tables
+from contraport.data.formats import arrow_datasets, tables
 from contraport.data.formats.tables import read_table, replace_view_columns
 from contraport.data.views import Views
 
@@ -218,10 +218,10 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
         split=names,
     )
     sizes = []
-    read = table_rows.read_number_columns
-    monkeypatch.setattr(table_rows, "_BYTES_PER_BLOCK", block_bytes)
+    read = arrow_datasets.read_number_columns
+    monkeypatch.setattr(arrow_datasets, "_BYTES_PER_BLOCK", block_bytes)
     monkeypatch.setattr(
-        table_rows, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
+        arrow_datasets, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
     )
     train, test = load(path), load(path, "test")
     for dataset, split in ((train, "train"), (test, "test")):
@@ -244,7 +244,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     ],
 )
 def test_errors_in_a_block_count_the_rows_of_the_table(tmp_path, monkeypatch, right, wrong, code, where):
-    monkeypatch.setattr(table_rows, "_BYTES_PER_BLOCK", 1)
+    monkeypatch.setattr(arrow_datasets, "_BYTES_PER_BLOCK", 1)
     with raises_usage_error(code, where):
         load(write_parquet(tmp_path, x=[*[right] * 30, wrong, wrong, *[right] * 8]))
 

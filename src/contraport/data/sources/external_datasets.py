@@ -40,7 +40,7 @@ class TorchStore(Store):
     dataset: TorchDataset[Any]
     item_shapes: tuple[Shape, ...]
     image_size: int | None
-    digests = None
+    content_digests = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -53,7 +53,7 @@ class TorchStore(Store):
         items = []
         for position in positions.tolist():
             where = f"data: item {position}"
-            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views)
+            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views_as_batches)
             check_view_shapes(where, items[-1], self.shapes)
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
@@ -107,7 +107,7 @@ def from_torch(
         _log.warning(message + "and data frames, under a name such as caption", name)
     domain_codes, domain_names = factorize_to_tensor("domains", domains)
     return Dataset(
-        TorchStore(dataset, tuple(map(item_shape, first.views)), image_size),
+        TorchStore(dataset, tuple(map(item_shape, first.views_as_batches)), image_size),
         name=name,
         split=split,
         labels=codes,
@@ -211,15 +211,17 @@ def from_stream(
         return parsed._replace(label=label if labels else None)
 
     items = [read(item, position) for position, item in enumerate(raw)]
-    shapes = tuple(map(item_shape, items[0].views))
+    shapes = tuple(map(item_shape, items[0].views_as_batches))
     for position, item in enumerate(items):
-        check_view_shapes(f"data: {name}: item {position}", item.views, shapes)
+        check_view_shapes(f"data: {name}: item {position}", item.views_as_batches, shapes)
     found = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(found) == len(items) and min(found) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
     has_images = any(_is_image_field(name, value) for name, value in parts)
     head = Dataset(
-        ArrayStore(tuple(concatenate_batches(parts) for parts in zip(*(item.views for item in items), strict=True))),
+        ArrayStore(
+            tuple(concatenate_batches(parts) for parts in zip(*(item.views_as_batches for item in items), strict=True))
+        ),
         name=name,
         split="train",
         labels=torch.tensor(found) if labelled else None,

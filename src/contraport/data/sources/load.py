@@ -23,8 +23,8 @@ from contraport.data.arrays import as_array, check_equal_shapes
 from contraport.data.dataset import Dataset
 from contraport.data.formats import FORMATS, find_format
 from contraport.data.formats.array_files import dataset_from_arrays
+from contraport.data.formats.arrow_datasets import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
-from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder

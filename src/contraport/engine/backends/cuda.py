@@ -31,7 +31,7 @@ from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.links import Link, PolynomialTailLink, PoweredCostLink, SquareOfKernelLink
+from contraport.engine.links import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
@@ -539,7 +539,7 @@ def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] |
             return "log-decay", power, 1.0
         case PoweredCostLink(power):
             return "power-decay", 1.0, power
-        case SquareOfKernelLink(inner):
+        case DoubledLink(inner):
             arguments = _find_link_kernel_arguments(inner)
             return None if arguments is None else (arguments[0], 2 * arguments[1], arguments[2])
     return None

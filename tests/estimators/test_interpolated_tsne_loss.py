@@ -10,7 +10,7 @@ from sklearn.manifold._t_sne import _kl_divergence
 from tests.errors import raises_usage_error
 
 from contraport.estimators import SNE, TSNE
-from contraport.estimators.interpolated_repulsion import InterpolatedTSNELoss
+from contraport.estimators.interpolated_tsne_loss import InterpolatedTSNELoss
 from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 
 

@@ -33,7 +33,7 @@ def fingerprint_dataset(dataset: Dataset) -> str:
     (True, False)
     """
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.digests):
+    for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.content_digests):
         digest.update(b"none" if values is None else values.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
@@ -68,10 +68,10 @@ class SplitDigests:
             return None
         train_fingerprint = fingerprint_dataset(train)
         none = np.empty(0, dtype=np.int64)
-        if train.digests is None:
+        if train.content_digests is None:
             return cls(none, none, train_fingerprint)
-        parts = [train] if test is None or test.digests is None else [train, test]
-        digests = torch.cat([part.digests for part in parts if part.digests is not None])
+        parts = [train] if test is None or test.content_digests is None else [train, test]
+        digests = torch.cat([part.content_digests for part in parts if part.content_digests is not None])
         present = torch.cat([_present_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_shared_content(
@@ -146,13 +146,13 @@ def _present_mask(dataset: Dataset) -> Tensor:
 
 def _matching_item_mask(dataset: Dataset, digests: Digests) -> Tensor:
     """Return the mask of the items with at least one view whose digest is among `digests`."""
-    if dataset.digests is None:
+    if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
-    shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _present_mask(dataset)
+    shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_mask(dataset)
     return shared.any(dim=1)
 
 
 def _have_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
     """Return whether datasets together contain items with all these digests."""
-    existing = [part.digests[_present_mask(part)].numpy() for part in parts if part.digests is not None]
+    existing = [part.content_digests[_present_mask(part)].numpy() for part in parts if part.content_digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0
