@@ -62,6 +62,9 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
                 decoded.append(to_square_tensor(image, size))
         except Exception as error:  # decoders raise anything on hostile bytes
             place = images.describe_item_location(position)
+            if find_decoding_error_message(images, position) is None:  # which checks a PNG by its checksums alone
+                message = f"data: {place} has pixels that cannot be decoded: {error}. Remove or repair it."
+                raise UsageError(message, kind="corrupt_pixels") from error
             message = f"data: {place} was readable before and cannot be read now: {error}"
             raise UsageError(message, kind="unreadable") from error
     return torch.stack(decoded)
