@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.cli import main
-from contraport.data import from_arrays
+from contraport.data import from_arrays, from_coupling
 from contraport.training import train
 
 
@@ -98,6 +98,19 @@ def test_items_of_one_view_are_named_by_row(views: np.ndarray, tmp_path: Path) -
     nearest = nearest_wrong(views[:, [0, 0]], 1)[:, 0]
     expected = "".join(f"{row},{row},{other}\n" for row, other in enumerate(nearest))
     assert (tmp_path / "rows.csv").read_text() == "anchor,positive,negative\n" + expected
+
+
+def test_items_of_a_coupling_are_named_by_the_keys_of_their_own_set(tmp_path: Path) -> None:
+    rows, columns = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)
+    columns[1] += 0.5
+    sides = [from_arrays(side) for side in (rows, columns)]
+    for side, letter in zip(sides, "rc", strict=True):
+        side.keys = [f"{letter}{number}" for number in range(3)]
+    coupling = from_coupling(*sides, [[0, 0], [1, 1], [2, 2], [0, 1]], test_fraction=0)
+    np.save(tmp_path / "teacher.npy", np.stack([rows[[0, 1, 2, 0]], columns[[0, 1, 2, 1]]], axis=1))
+    contraport.mine(tmp_path / "teacher.npy", data=coupling, k=1, out=tmp_path / "triplets.csv")
+    lines = (tmp_path / "triplets.csv").read_text().splitlines()
+    assert lines == ["row,column,negative", "r0,c0,c2", "r1,c1,c0", "r2,c2,c1", "r0,c1,c2"]
 
 
 def test_an_audit_keeps_flagged_pairs_and_their_partners_out(texts: Path) -> None:

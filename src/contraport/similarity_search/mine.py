@@ -152,6 +152,9 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
     """Build a table column of the items of a view: their texts; keys or row numbers for other items."""
     if not is_text_shape(dataset.shapes[view]):
+        if dataset.entity_ids is not None and dataset.entity_keys is not None:  # a key of a coupling names the pair
+            keys = dataset.entity_keys[view]
+            return pa.array([str(keys[number]) for number in dataset.entity_ids[:, view].tolist()])
         return pa.array(dataset.source_rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
     for block in torch.arange(len(dataset)).split(4_096):
