@@ -60,7 +60,7 @@ class ObjectiveEntry:
 
 
 BuilderParams = ParamSpec("BuilderParams")
-ChoiceValue = TypeVar("ChoiceValue")
+ChoiceT = TypeVar("ChoiceT")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 """All registered objectives, by hyphenated name."""
@@ -186,7 +186,7 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceValue]) -> ChoiceValue:
+def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceT]) -> ChoiceT:
     """Return the value of `choices` for a name; raise `UsageError`, with the option's name, if there is none."""
     check_name(option, name, choices)
     return choices[str(name)]

@@ -34,7 +34,7 @@ JobAndResultByCell = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
 """Job and result of each cell, by row, column and seed."""
 
 
-Record = TypeVar("Record", "TableEntry", "EpochMean")
+RecordT = TypeVar("RecordT", "TableEntry", "EpochMean")
 
 
 class CellValues(NamedTuple):
@@ -118,7 +118,7 @@ def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
     }
 
 
-def from_json_record(kind: type[Record], record: Mapping[str, Any]) -> Record:
+def from_json_record(kind: type[RecordT], record: Mapping[str, Any]) -> RecordT:
     """Convert a JSON record of `results.json` to the class `kind`: a `TableEntry` or an `EpochMean`."""
     keys = {name: _RECORD_KEY_BY_FIELD.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}

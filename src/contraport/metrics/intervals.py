@@ -34,7 +34,7 @@ ItemValues = Array
 BootstrapStatistic = Callable[[ItemValues, Array], Array]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
-ResultKey = TypeVar("ResultKey", bound=Hashable)
+ResultKeyT = TypeVar("ResultKeyT", bound=Hashable)
 """Type of the keys by which results and their draws are stored."""
 
 
@@ -168,8 +168,8 @@ class Difference(NamedTuple):
 
 
 def draw_bootstrap_values(
-    results: Mapping[ResultKey, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> dict[ResultKey, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    results: Mapping[ResultKeyT, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[ResultKeyT, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples. Metrics on a
@@ -179,12 +179,12 @@ def draw_bootstrap_values(
         UsageError: the results have no items or different numbers of them, or there are no resamples.
     """
     check_integer("resamples", resamples)
-    by_sample: dict[int | None, dict[ResultKey, MetricResult]] = {}
+    by_sample: dict[int | None, dict[ResultKeyT, MetricResult]] = {}
     for key, result in results.items():
         sampled = None if result.positions is None else len(result.positions)
         by_sample.setdefault(sampled, {})[key] = result
     if len(by_sample) > 1:
-        drawn: dict[ResultKey, Any] = {}
+        drawn: dict[ResultKeyT, Any] = {}
         for part in by_sample.values():
             drawn |= draw_bootstrap_values(part, resamples=resamples, seed=seed)
         return {key: drawn[key] for key in results}
@@ -195,7 +195,7 @@ def draw_bootstrap_values(
     check(0 not in sizes, "results: must have at least one item, got none.", "empty")
     items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
     step = max(1, _MAX_COUNTS_IN_MEMORY // items)
-    chunks: dict[ResultKey, list[Array]] = {key: [] for key in results}
+    chunks: dict[ResultKeyT, list[Array]] = {key: [] for key in results}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         # One bincount for all rows: row r uses the codes r * items to (r + 1) * items.

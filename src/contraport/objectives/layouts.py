@@ -33,7 +33,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
-CachedValue = TypeVar("CachedValue")
+CachedT = TypeVar("CachedT")
 """Type of the value that `PairPattern.compute_once` caches."""
 
 
@@ -78,11 +78,11 @@ class PairPattern:
         """Index of the item of each row, (N,), and of each column, (M,)."""
         return self.row_items, self.column_items
 
-    def compute_once(self, key: Hashable, function: Callable[[], CachedValue]) -> CachedValue:
+    def compute_once(self, key: Hashable, function: Callable[[], CachedT]) -> CachedT:
         """Return the value of a function, computed once per pattern and cached under a key."""
         if torch.compiler.is_compiling():
             return function()
-        entry: CacheEntry[CachedValue] | None = self._cache.get(key)
+        entry: CacheEntry[CachedT] | None = self._cache.get(key)
         if entry is None or not entry.is_unmodified:
             with torch.inference_mode(False), torch.no_grad():  # to serve later calls with and without a gradient
                 entry = CacheEntry(function())
