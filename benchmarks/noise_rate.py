@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 from benchmarks.audit import draw_partners
 from benchmarks.engine import machine
 from benchmarks.partners import list_cases
-from contraport.auditing.audit_rounds import iterate_frozen_rounds
+from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs.noise_rate import MIN_SEPARATION_AUC, estimate_separation_auc
 from contraport.data import from_arrays
 from contraport.errors import UsageError
@@ -60,7 +60,7 @@ def main() -> None:
             wrong = float((contents != contents[partners]).mean())
             pairs = from_arrays((first.astype(np.float32), second[partners].astype(np.float32)))
             try:
-                *_, result = iterate_frozen_rounds(pairs, statistic="combined", rounds=2, seed=0)
+                *_, result = score_frozen_rounds(pairs, statistic="combined", rounds=2, seed=0)
             except UsageError as error:  # all pairs look wrong, and the audit stops
                 table.add_row(name, f"{wrong:.3f}", error.code, "-", "-")
                 continue

@@ -28,7 +28,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmarks.audit import draw_partners, load_pairs
 from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
-from contraport.auditing.audit_rounds import iterate_frozen_rounds
+from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners, score_likely_candidates
 from contraport.data import from_arrays
@@ -91,7 +91,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     if is_half_missing:
         kept[np.random.default_rng(seed).choice(wrong, len(wrong) // 2, replace=False)] = False
     item, content = np.flatnonzero(kept), partners[kept]
-    *_, result = iterate_frozen_rounds(
+    *_, result = score_frozen_rounds(
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
     paired = result.latest_features

@@ -22,7 +22,7 @@ from contraport._utils import files, locks, vector_search
 from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, audit_rounds
-from contraport.auditing.audit_rounds import iterate_frozen_rounds
+from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs import canonical_maps, paired_features
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
@@ -87,7 +87,7 @@ def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: d
 
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
-    first, second = iterate_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
+    first, second = score_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
     items, partners = torch.arange(ITEMS), rotate_partners(draw_exchanging_item_sets(dataset, seed=3))
     whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(whole, None, "likeness"))
@@ -264,9 +264,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     judgements = audit_rounds.CrossFitScores(None, (2, 2, items))
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
-        audit_rounds.iterate_crossfit_rounds(
-            dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2
-        )
+        audit_rounds.train_crossfit_rounds(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
     )
     seeds = [seed for seed, _ in trained]
     assert seeds[::2] == seeds[1::2], "the folds of a repeat begin alike"

@@ -25,7 +25,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_provenance_record, _build_tuned_cells
+from contraport.comparison.compare import _build_command_and_machine_record, _build_tuned_cells
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
@@ -1046,7 +1046,7 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
 def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, asked: str, gpu: bool, told: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert _build_provenance_record(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
+    assert _build_command_and_machine_record(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
 
 
 @pytest.mark.parametrize("name", ["table.csv", "results.json"])

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contraport.engine import (
-    CostWeightedLink,
     Geometry,
     Gibbs,
     HalfStepSpec,
     LabelExclusion,
-    LogHinge,
+    LinkPlusLogCost,
     LogOfFunction,
+    LogOnePlusHinge,
     LogPower,
     RationalQuadratic,
     Relaxation,
@@ -289,7 +289,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
     for link, psi in [
         (LogPower(2), lambda t: t.clamp_min(0) ** 2),
-        (LogHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
+        (LogOnePlusHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
         (LogOfFunction(torch.sigmoid), torch.sigmoid),
     ]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
@@ -374,4 +374,4 @@ def test_slope_of_a_link_is_zero_where_it_is_minus_infinity():
     t = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     link = LogOfFunction(lambda t: t.square().sqrt())  # of an infinite slope at 0
     torch.testing.assert_close(link.derivative(t), torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64))
-    torch.testing.assert_close(CostWeightedLink(None, 0.0).derivative(t), torch.tensor([0.0, 0.0, 0.0]).double())
+    torch.testing.assert_close(LinkPlusLogCost(None, 0.0).derivative(t), torch.tensor([0.0, 0.0, 0.0]).double())

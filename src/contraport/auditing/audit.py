@@ -19,7 +19,7 @@ from contraport._utils.files import delete_leftovers, list_leftovers, read_json_
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
-from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
+from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, score_frozen_rounds, train_crossfit_rounds
 from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
@@ -213,13 +213,13 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
     if options.method == "frozen":
-        rounds = iterate_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
+        rounds = score_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = select_training_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
         path = None if options.out is None else folder / "judgements.npz"
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
-        rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
+        rounds = train_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     paired = result.latest_features
     assert paired is not None

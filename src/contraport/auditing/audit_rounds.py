@@ -62,8 +62,8 @@ class RoundResult(NamedTuple):
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))
 
 
-def iterate_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
-    """Yield the result of each round of an audit of frozen vectors.
+def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
+    """Score the rounds of an audit of frozen vectors; yield the result of each.
 
     Only pairs that the round before did not suspect count as neighbors.
     """
@@ -108,28 +108,30 @@ class CrossFitScores:
             message = f"resume: {path} is corrupt: {one_line_reason(error)}; delete it to score all pairs again."
             raise UsageError(message, kind="corrupt") from error
 
-    def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
+    def are_all_pairs_scored(self, round_repeat: tuple[int, int], pairs: Tensor) -> bool:
         """Return whether all `pairs` have scores in one repeat of one round."""
-        return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
+        return bool(np.isfinite(self.scores_by_round[round_repeat][:, pairs.numpy()]).all())
 
-    def store_fold_scores(self, repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor) -> None:
+    def store_fold_scores(
+        self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor
+    ) -> None:
         """Store the scores of a fold's pairs and of one known mismatch per pair, ``(m,)`` each, and save the file."""
-        self.scores_by_round[repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
+        self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
                 write_npz(self._path, {"scores": self.scores_by_round})
 
 
-def iterate_crossfit_rounds(
-    dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
+def train_crossfit_rounds(
+    dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Yield the result of each round of a cross-fit, with scores averaged over the rounds so far.
+    """Train and score the rounds of a cross-fit; yield the result of each, with scores averaged over the rounds so far.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
     mismatches are scored alike. Each repeat and round draws new initial weights.
     """
-    rounds, repeats = saved.scores_by_round.shape[:2]
+    rounds, repeats = saved_scores.scores_by_round.shape[:2]
     groups = draw_exchanging_item_sets(dataset, seed=settings.seed)
     message = f"folds: must be at most {len(groups)}, half of the different pairs, got {folds}."
     check(folds <= len(groups), message, "too_many")
@@ -144,13 +146,13 @@ def iterate_crossfit_rounds(
             for fold in range(folds):
                 part = torch.cat([items for group in order[fold::folds] for items in groups[group]])
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
-                if saved.are_all_pairs_scored(place, part) and not is_last:
+                if saved_scores.are_all_pairs_scored(place, part) and not is_last:
                     continue
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
                 mismatches = score_pairs(paired, PairIndices(part, partners[part]), statistic)
-                saved.store_fold_scores(place, part, scores, mismatches)
-        scores, mismatch_scores = saved.scores_by_round[: number + 1].mean(axis=(0, 1))
+                saved_scores.store_fold_scores(place, part, scores, mismatches)
+        scores, mismatch_scores = saved_scores.scores_by_round[: number + 1].mean(axis=(0, 1))
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
 

@@ -407,7 +407,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
         {"row": row, "column": column, "seed": seed, **{key: one[key] for key in one if key != "measures"}}
         for (row, column, seed), (_, one) in results.items()
     ]
-    record = {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": records}
+    record = {**_build_command_and_machine_record(grid), **comparison.to_json_dict(), "cells": records}
     out, commands = comparison.folder, [build_cell_job(grid, cell).shell_script for cell in cells]
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
@@ -518,7 +518,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
     return notes
 
 
-def _build_provenance_record(grid: Grid) -> dict[str, Any]:
+def _build_command_and_machine_record(grid: Grid) -> dict[str, Any]:
     """Build the record of options, command, machine and versions of a comparison for `results.json`."""
     # Options of a machine or a call determine where and when it is computed, not its result.
     recorded = [name for name, one in COMPARE_COMMAND_SPEC.options_by_name.items() if one.lifetime == "run"]

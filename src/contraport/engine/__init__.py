@@ -38,11 +38,11 @@ from contraport.engine.kernels import (
 )
 from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.links import (
-    CostWeightedLink,
     DoubledLink,
     Link,
-    LogHinge,
+    LinkPlusLogCost,
     LogOfFunction,
+    LogOnePlusHinge,
     LogPower,
     LogSoftplus,
     PolynomialTailLink,
@@ -59,12 +59,12 @@ from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
-    "DoubledLink", "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel",
-    "LabelExclusion", "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower",
-    "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel",
-    "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "autocast_disabled", "backend", "cached",
-    "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
+    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "CacheEntry", "DoubledLink",
+    "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
+    "LateInteraction", "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogOnePlusHinge",
+    "LogPower", "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation",
+    "RingLogKernel", "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
+    "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
     "communication_dtype", "constant_vector", "create_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
     "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",
@@ -80,5 +80,5 @@ __getattr__ = keep_deprecated_module_names(
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
-    scalar_parameter="create_scalar_parameter",
+    scalar_parameter="create_scalar_parameter", CostWeightedLink="LinkPlusLogCost", LogHinge="LogOnePlusHinge",
 )  # fmt: skip

@@ -288,7 +288,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         # One exponential serves all steps that read no potential. MAX_UNSHIFTED_EXPONENT_BY_DTYPE bounds factors of
         # which two are multiplied; here is one, hence twice as far.
         limit = 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(s.dtype, 0.0)
-        moderate = self.geometry.log_kernel.absolute_value_bound <= limit
+        moderate = self.geometry.log_kernel.a_priori_absolute_bound <= limit
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_log_domain_steps(
@@ -304,7 +304,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
         limit = MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(dtype, 0.0)
-        bound = self.geometry.log_kernel.absolute_value_bound
+        bound = self.geometry.log_kernel.a_priori_absolute_bound
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
             return False

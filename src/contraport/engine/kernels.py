@@ -192,10 +192,10 @@ class Kernel(nn.Module, ABC):
         Raises:
             UsageError: the cost is not a function of the similarity alone.
         """
-        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_FACTORS_AND_OFFSETS:
+        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_TO_NEGATIVE_COST:
             raise UsageError(
                 f"similarities: the cost {self.cost!r} is not a function of the similarity; pass embeddings, or "
-                f"one of {', '.join(_SIMILARITY_FACTORS_AND_OFFSETS)}.",
+                f"one of {', '.join(_SIMILARITY_TO_NEGATIVE_COST)}.",
                 kind="conflict",
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
@@ -207,8 +207,7 @@ class Kernel(nn.Module, ABC):
     ) -> LogKernel:
         """Build the log-kernel -cost / cost_unit, without link, from a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
-        factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
-        matrix = (factor * similarities - offset) / cost_unit
+        matrix = _SIMILARITY_TO_NEGATIVE_COST[self.cost](similarities) / cost_unit
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
@@ -520,13 +519,13 @@ _SCALING_FUNCTIONS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddin
 }
 """Functions that scale the embeddings of one side for a cost, by the name of the cost."""
 
-_SIMILARITY_FACTORS_AND_OFFSETS: dict[str, tuple[float, float]] = {
-    "cosine": (1.0, 1.0),
-    "chordal": (2.0, 2.0),
-    "negative-cosine": (1.0, 0.0),
-    "dot": (1.0, 0.0),
+_SIMILARITY_TO_NEGATIVE_COST: dict[str, Callable[[Tensor], Tensor]] = {
+    "cosine": lambda similarity: similarity - 1.0,
+    "chordal": lambda similarity: 2.0 * similarity - 2.0,
+    "negative-cosine": lambda similarity: similarity,
+    "dot": lambda similarity: similarity,
 }
-"""Costs that are functions of the similarity s, as (factor, offset) with -cost = factor s - offset."""
+"""Functions from the similarity to minus the cost, by the name of a cost that is a function of the similarity."""
 
 _DISTANCE_COSTS = ("cosine", "chordal", "sqeuclidean")
 """Names of costs that are distances: nonnegative, so that a power of them is defined."""

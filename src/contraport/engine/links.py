@@ -72,19 +72,19 @@ class DoubledLink(Link):
 
 
 @dataclass(frozen=True)
-class CostWeightedLink(Link):
-    """Link of an inner kernel times the cost C = level - T >= 0: h(T) = h_inner(T) + log C.
+class LinkPlusLogCost(Link):
+    """Link of an inner kernel times the cost C = cost_at_zero - T >= 0: h(T) = h_inner(T) + log C.
 
-    It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
+    It is minus infinity, without gradient, where the cost is not positive.
     """
 
     inner: Link | None
-    level: float | Tensor = 0.0
+    cost_at_zero: float | Tensor = 0.0
 
     def value(self, t: Tensor) -> Tensor:
-        raised = self.level - t
+        cost = self.cost_at_zero - t
         # Two `where`: the gradient of log 0 would be NaN even in the branch that is not chosen. So in all links below.
-        log_cost = torch.where(raised > 0, torch.where(raised > 0, raised, 1).log(), -torch.inf)
+        log_cost = torch.where(cost > 0, torch.where(cost > 0, cost, 1).log(), -torch.inf)
         return log_cost + (t if self.inner is None else self.inner.value(t))
 
 
@@ -122,8 +122,8 @@ class LogPower(Link):
 
 
 @dataclass(frozen=True)
-class LogHinge(Link):
-    """Link of a powered hinge: h(T) = power * log(1 + T); pairs with T <= -1 have no weight and no gradient."""
+class LogOnePlusHinge(Link):
+    """Link of a power of the hinge max(1 + T, 0): h(T) = power * log(1 + T), minus infinity where T <= -1."""
 
     power: float = 1.0
 

@@ -133,7 +133,7 @@ class LogKernel(ABC):
         return False
 
     @property
-    def absolute_value_bound(self) -> float:
+    def a_priori_absolute_bound(self) -> float:
         """Bound on |log K| that is known without reading the embeddings, as for unit vectors; otherwise infinity."""
         return math.inf
 
@@ -337,7 +337,7 @@ class InnerProductLogKernel(LogKernel):
         return self.link is None
 
     @property
-    def absolute_value_bound(self) -> float:
+    def a_priori_absolute_bound(self) -> float:
         if self.constant_bias is None or self.link is not None:
             return math.inf
         return abs(self.constant_bias) + self.max_product

@@ -162,8 +162,8 @@ class RingLogKernel(LogKernel):
         return self.own.is_always_finite
 
     @property
-    def absolute_value_bound(self) -> float:
-        return self.own.absolute_value_bound
+    def a_priori_absolute_bound(self) -> float:
+        return self.own.a_priori_absolute_bound
 
     @property
     def is_symmetric(self) -> bool:

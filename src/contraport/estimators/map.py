@@ -221,7 +221,7 @@ def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
-        arrays = collect_item_arrays(dataset, rows, chosen)
+        arrays |= collect_item_arrays(dataset, chosen)
     elif features.labels is not None:
         arrays["labels"] = features.labels[chosen]
         if features.class_names is not None:

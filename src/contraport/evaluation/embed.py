@@ -179,7 +179,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output_function is None else partial(output_function, model)
     with open_feature_buffer(path) as buffer:
-        for dataset in _select_process_datasets(datasets, rank, processes):
+        for dataset in _slice_datasets_for_rank(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
@@ -243,8 +243,8 @@ def _select_view_of_distinct_items(
     return distinct
 
 
-def _select_process_datasets(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
-    """Select the contiguous range of items that this process embeds, as parts of the datasets in order."""
+def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
+    """Return the contiguous range of items that process `rank` embeds, as slices of the datasets in order."""
     if processes == 1:
         return list(datasets)
     is_stream = any(isinstance(dataset, Stream) for dataset in datasets)

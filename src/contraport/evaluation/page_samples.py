@@ -59,23 +59,22 @@ def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByNam
 
 
 def collect_embedding_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
-    """Return 2-D points and item data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
-    points, method = project_to_2d_with_method(features[positions])
+    """Return 2-D points, neighbors and data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
+    chosen = features[positions]
+    points, method = project_to_2d_with_method(chosen)
     return {
         "points": points,
         "projection": np.array(method),
         "ids": positions.numpy(),
         "spectrum": centered_singular_values(features).numpy(),
-        **collect_item_arrays(dataset, features[positions], positions),
+        "neighbors": nearest_indices(chosen, min(12, len(positions) - 1)).numpy(),
+        **collect_item_arrays(dataset, positions),
     }
 
 
-def collect_item_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
-    """Return neighbors, labels, domains, thumbnails and texts of the items at `positions`, ``(m,)``.
-
-    `features` are those of these items, ``(m, F)``.
-    """
-    arrays: ArraysByName = {"neighbors": nearest_indices(features, min(12, len(positions) - 1)).numpy()}
+def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
+    """Return labels, domains, thumbnails and texts of the items at `positions`, ``(m,)``."""
+    arrays: ArraysByName = {}
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[positions].numpy()
     if dataset.class_names is not None:

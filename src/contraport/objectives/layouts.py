@@ -375,7 +375,10 @@ class Component(NonDefaultsReprMixin):
 
 
 @keep_deprecated_attributes(
-    arrange="arrange_item_values", arrange_blocks="arrange_item_values", view_sizes="infer_view_sizes"
+    arrange="arrange_item_values",
+    arrange_blocks="arrange_item_values",
+    transform_negatives="transform_negatives_like_views",
+    view_sizes="infer_view_sizes",
 )
 class Layout(Component, ABC):
     """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
@@ -412,7 +415,7 @@ class Layout(Component, ABC):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the blocks of compared pairs of the views."""
 
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
+    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
         """Transform additional negatives, (k, d), like the views; raise `UsageError` if the layout supports none."""
         return negatives
 

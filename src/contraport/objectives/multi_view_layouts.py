@@ -103,7 +103,7 @@ class WithinView(Layout):
         pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
 
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
+    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
         message = "negatives: not accepted by WithinView, which compares each view with itself."
         raise UsageError(message, kind="conflict")
 
@@ -134,8 +134,8 @@ class LayoutWrapper(Layout):
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         return self.layout.with_mask_by_features(block, features)
 
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(negatives)
+    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
+        return self.layout.transform_negatives_like_views(negatives)
 
 
 @dataclass(frozen=True, repr=False)
@@ -255,8 +255,8 @@ class RotatedFirstView(LayoutWrapper):
         real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=-1)
         return self.layout(torch.cat([real + imaginary, imaginary - real], dim=-1) / math.sqrt(2), *others)
 
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(_pad_to_even_dimension(negatives))
+    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
+        return self.layout.transform_negatives_like_views(_pad_to_even_dimension(negatives))
 
 
 def _pad_to_even_dimension(z: Tensor) -> Tensor:

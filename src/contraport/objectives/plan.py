@@ -13,9 +13,9 @@ from torch import Tensor
 from contraport.engine import (
     OTHER_AXIS,
     Axis,
-    CostWeightedLink,
     DoubledLink,
     Geometry,
+    LinkPlusLogCost,
     LogKernel,
     MatrixLogKernel,
     autocast_disabled,
@@ -211,7 +211,7 @@ class Plan:
                     lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape
                 ).amax()
                 shift = 2 * largest + (largest == 0)
-        weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
+        weighted = self.geometry.with_link(LinkPlusLogCost(self.geometry.log_kernel.link, shift))
         shifted = torch.exp(self.f + row_log_sums(weighted, self.g))
         return kernel.cost_unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 

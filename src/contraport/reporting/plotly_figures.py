@@ -97,11 +97,11 @@ def build_line_trace(run: ReportedRun, x: Sequence[Any], y: Sequence[Any], **set
     }
 
 
-def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
+def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
     """Build a plotly heatmap trace of a matrix of values from 0 to 255, encoded as bytes."""
     return {
         "type": "heatmap",
-        "z": encode_byte_matrix(values),
+        "z": encode_byte_matrix(values_to_255),
         "zmin": 0,
         "zmax": 255,
         "showscale": False,

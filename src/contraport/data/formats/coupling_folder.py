@@ -22,9 +22,9 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 """Names of the three tables of a coupling, without the suffixes of their files."""
 
 
-def _list_table_files(folder: str, part: str) -> list[Path]:
+def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
     """Return the existing files of one table of a coupling; the table "rows" may be rows.csv or rows.parquet."""
-    return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
+    return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{table_name}{suffix}").is_file()]
 
 
 def is_coupling_folder(folder: str) -> bool:
@@ -34,7 +34,7 @@ def is_coupling_folder(folder: str) -> bool:
     """
     if not Path(folder).is_dir():
         return False
-    tables = [files for part in TABLE_NAMES if (files := _list_table_files(folder, part))]
+    tables = [files for table_name in TABLE_NAMES if (files := _list_files_of_table(folder, table_name))]
     if len(tables) in (0, 1, len(TABLE_NAMES)):
         return len(tables) == len(TABLE_NAMES)
     has_images = len(list_relative_paths(Path(folder), IMAGE_SUFFIXES)) > 0
@@ -47,7 +47,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
     """Return the file of each of the three tables of a coupling; raise `UsageError` unless there is one of each."""
     files = {}
     for part in TABLE_NAMES:
-        tables = _list_table_files(folder, part)
+        tables = _list_files_of_table(folder, part)
         message = f"data: {folder} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
         if not tables and list_relative_paths(Path(folder), IMAGE_SUFFIXES):
             message += " If its images are the data, move its tables to another folder."

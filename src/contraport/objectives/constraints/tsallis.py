@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport.engine import (
     Geometry,
     HostLoop,
-    LogHinge,
+    LogOnePlusHinge,
     PolynomialTailLink,
     is_in_torch_func,
     row_log_sums,
@@ -115,7 +115,7 @@ class TsallisProblem(HostLoop):
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
         """Build the geometry of the kernel [(order - 1) (logit - threshold)]_+^exponent, up to a constant factor."""
-        link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
+        link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
 

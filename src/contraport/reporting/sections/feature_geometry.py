@@ -19,8 +19,8 @@ from contraport.reporting.plotly_figures import (
     MUTED_COLOR,
     Figure,
     build_axis_from_zero,
+    build_byte_heatmap_trace,
     build_figure,
-    build_heatmap_trace,
     build_line_trace,
     build_titled_axis,
     escape_tags,
@@ -74,7 +74,7 @@ def draw_cosine_heatmap(
 ) -> Figure:
     """Draw a heatmap of cosines of items sorted by class, with colors from `lowest_cosine` to 1."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
-    trace = build_heatmap_trace(shares * 255, colorscale=COLORSCALE)
+    trace = build_byte_heatmap_trace(shares * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
     axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
     shapes = []

@@ -23,8 +23,8 @@ from contraport.reporting.plotly_figures import (
     PERCENT_TICK_FORMAT,
     Figure,
     build_axis_from_zero,
+    build_byte_heatmap_trace,
     build_figure,
-    build_heatmap_trace,
     build_line_trace,
     build_titled_axis,
     encode_byte_matrix,
@@ -224,7 +224,7 @@ def _draw_heatmap(
     """Draw a plan or target as a plotly heatmap, with lines between the blocks of both views."""
     rows, columns = mass.shape
     items = len(suffixes)
-    trace = build_heatmap_trace(quantize_masses(mass, scale), colorscale=COLORSCALE)
+    trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
         "rows": _build_hover_texts(rows, suffixes, views, view_index=0),
