@@ -48,7 +48,12 @@ class CallInputs(NamedTuple):
     ring_item_counts: tuple[int, ...] | None = None
 
     def gather(
-        self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, min_set_size: int = 0
+        self,
+        processes: Processes,
+        counts: tuple[int, ...] | None,
+        *,
+        with_views: bool = True,
+        min_vectors_per_item: int = 0,
     ) -> CallInputs:
         """Gather the views and attributes of all processes, in the order of their ranks.
 
@@ -56,14 +61,14 @@ class CallInputs(NamedTuple):
             processes: the processes that share the batch.
             counts: number of items of each process; None for one process.
             with_views: gather the embeddings too, rather than only the attributes.
-            min_set_size: number of vectors to which smaller sets are padded, the same on all processes.
+            min_vectors_per_item: number of vectors to which smaller sets are padded, the same on all processes.
         """
         inputs = self
         if counts is not None:
             views = self.views
             if with_views:
                 # All views in one message, and vectors in the precision in which they will be multiplied.
-                stacked = torch.stack(zero_pad_vector_sets(self.views, min_set_size), 1)
+                stacked = torch.stack(zero_pad_vector_sets(self.views, min_vectors_per_item), 1)
                 dtype = communication_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
                 views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
@@ -93,12 +98,12 @@ class ExtraNegatives(NamedTuple):
     same_on_all_processes: bool = False
 
     def gather(
-        self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_set_size: int = 0
+        self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_vectors_per_item: int = 0
     ) -> ExtraNegatives:
         """Gather the negatives of all processes; `inputs` are the gathered inputs of the call."""
         if self.same_on_all_processes:
             return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
-        embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_set_size)[0], counts)
+        embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_vectors_per_item)[0], counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == inputs.views[0].ndim:
             return ExtraNegatives(embeddings, ids)

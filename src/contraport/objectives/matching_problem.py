@@ -71,7 +71,7 @@ class MatchingProblem:
         non_item_columns: Embeddings of columns that are not items, such as prototypes: none or one tensor.
         similarities: Similarity matrix in place of embeddings, or None.
         temperature: Temperature of the kernel in this call; None is the kernel's own.
-        plan_weights: Weights of the items by the plan of the batch, or None.
+        weights_from_plan: Weights of the items by the plan of the batch, or None.
     """
 
     layout: Layout
@@ -82,7 +82,7 @@ class MatchingProblem:
     non_item_columns: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
-    plan_weights: WeightsFromPlan | None
+    weights_from_plan: WeightsFromPlan | None
 
     def gather_across_processes(self, kernel: Kernel) -> MatchingProblem:
         """Gather the inputs of all processes, and return the problem of all their items.
@@ -90,11 +90,11 @@ class MatchingProblem:
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.
         """
-        processes, columns, plan_weights = current_processes(), self.non_item_columns, self.plan_weights
+        processes, columns, weights_from_plan = current_processes(), self.non_item_columns, self.weights_from_plan
         item_counts = negative_counts = None
-        set_size, ring = 0, False
+        vectors_per_item, ring = 0, False
         if processes.size > 1:
-            item_counts, negative_counts, set_size = _gather_sizes_and_check_options(processes, self)
+            item_counts, negative_counts, vectors_per_item = _gather_sizes_and_check_options(processes, self)
             ring = current_exchange() == "ring"
             if ring:
                 _check_ring_support(self)
@@ -103,17 +103,17 @@ class MatchingProblem:
         else:
             target = self.target.gather_across_processes(processes, self.inputs)
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-        inputs = self.inputs.gather(processes, item_counts, with_views=not ring, min_set_size=set_size)
-        if plan_weights is not None:
+        inputs = self.inputs.gather(processes, item_counts, with_views=not ring, min_vectors_per_item=vectors_per_item)
+        if weights_from_plan is not None:
             good = self.traits.compares_items and not columns and self.similarities is None
             good = good and inputs.present is None
             check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
-            weights, own = plan_weights(inputs.views, kernel), inputs.attributes.get("weights")
+            weights, own = weights_from_plan(inputs.views, kernel), inputs.attributes.get("weights")
             weights = weights if own is None else weights * own.to(weights.dtype)
             inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
         negatives, temperature = self.negatives, self.temperature
         if negatives is not None:
-            negatives = negatives.gather(inputs, processes, negative_counts, set_size)
+            negatives = negatives.gather(inputs, processes, negative_counts, vectors_per_item)
         if isinstance(temperature, Tensor):
             temperature = processes.with_averaged_gradient(temperature)
         return replace(
@@ -209,7 +209,7 @@ def build_local_problem(
             ``present``, ``masks``, ``temperature``.
         sets: whether the kernel compares sets of vectors.
     """
-    options, traits, plan_weights = dict(options), layout.traits, None
+    options, traits, weights_from_plan = dict(options), layout.traits, None
     own_target, similarities = options.pop("target", None), options.pop("similarities", None)
     temperature, weights = options.pop("temperature", None), options.get("weights")
     columns: tuple[Tensor, ...] = ()
@@ -228,8 +228,8 @@ def build_local_problem(
     if isinstance(weights, str | WeightsFromPlan):
         good = not isinstance(weights, str) or weights == "plan"
         check(good, f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
-        plan_weights = WeightsFromPlan() if isinstance(weights, str) else weights
-        options["weights"] = plan_weights.item_weights
+        weights_from_plan = WeightsFromPlan() if isinstance(weights, str) else weights
+        options["weights"] = weights_from_plan.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
         views = zero_masked_vectors(views, masks) if sets else views
@@ -254,14 +254,16 @@ def build_local_problem(
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    return MatchingProblem(layout, traits, target, inputs, negatives, columns, similarities, temperature, plan_weights)
+    return MatchingProblem(
+        layout, traits, target, inputs, negatives, columns, similarities, temperature, weights_from_plan
+    )
 
 
 def _check_ring_support(problem: MatchingProblem) -> None:
     """Raise `UsageError` if the problem needs gathered embeddings, which the ring exchange does not provide."""
     refused = {
         "negatives: cannot be": problem.negatives is not None,
-        "weights: 'plan' cannot be": problem.plan_weights is not None,
+        "weights: 'plan' cannot be": problem.weights_from_plan is not None,
         f"layout: {problem.layout!r} cannot be": bool(problem.non_item_columns) or not problem.traits.compares_items,
         "kernel: kernels of sets of vectors cannot be": problem.max_vectors_per_item > 0,
     }
@@ -312,7 +314,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_row_shape(view)}{different}{shared}{ring}{sent}"
     forms |= {"target": problem.target.compared_form, "present": describe_type_and_row_shape(inputs.present)}
     forms["temperature"] = describe_type_and_row_shape(problem.temperature)
-    if (weights := problem.plan_weights) is not None:
+    if (weights := problem.weights_from_plan) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"
         forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
     if negatives is not None:
@@ -338,7 +340,7 @@ def _gather_sizes_and_check_options(
     gathered = processes.gather_integers(
         [1, len(views[0]), negatives, problem.max_vectors_per_item, *codes], views[0].device
     )
-    accepted, item_counts, negative_counts, set_sizes, *codes_by_option = zip(*gathered, strict=True)
+    accepted, item_counts, negative_counts, vectors_per_item_by_process, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
@@ -352,7 +354,7 @@ def _gather_sizes_and_check_options(
                 f"and {texts[other]} on process {other}.",
                 kind="processes_differ",
             )
-    return item_counts, negative_counts, max(set_sizes)
+    return item_counts, negative_counts, max(vectors_per_item_by_process)
 
 
 def send_error_to_processes(views: Sequence[object], error: Exception) -> None:

@@ -150,10 +150,10 @@ def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Modu
 
 
 def check_sample_weights(
-    objective: nn.Module | None, dataset: Dataset, plan_weights: Callable[[int], WeightsFromPlan] | None
+    objective: nn.Module | None, dataset: Dataset, weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None
 ) -> None:
     """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
-    if plan_weights is not None:
+    if weights_from_plan_schedule is not None:
         message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
         check(isinstance(objective, Loss), message, "no_plan")
         message = "sample_weight: plan requires all views of each item; " + (
@@ -174,7 +174,7 @@ def check_trial_call(
     loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
-    plan_weights: Callable[[int], WeightsFromPlan] | None,
+    weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
     *,
     predictor: bool,
 ) -> None:
@@ -212,8 +212,8 @@ def check_trial_call(
     ids = torch.arange(TRIAL_BATCH_SIZE) + max(len(dataset) - TRIAL_BATCH_SIZE, 0)
     batch = Batch((), labels, domains, ids, weights=weights)
     views, kwargs = loss.build_trial_arguments(torch.randn(TRIAL_BATCH_SIZE, dimensions), batch, target)
-    if plan_weights is not None:
-        kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
+    if weights_from_plan_schedule is not None:
+        kwargs["weights"] = replace(weights_from_plan_schedule(0), item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training run knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
@@ -244,10 +244,10 @@ def build_training_module(
     views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
     momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
-    plan_weights = None
+    weights_from_plan_schedule = None
     if settings.sample_weight_source == "plan":
-        plan_weights = parse_sample_weight_schedule(str(settings.sample_weight), steps)
-    check_sample_weights(objective, dataset, plan_weights)
+        weights_from_plan_schedule = parse_sample_weight_schedule(str(settings.sample_weight), steps)
+    check_sample_weights(objective, dataset, weights_from_plan_schedule)
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
     if is_one_view and find_view_suggestion(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
@@ -256,7 +256,7 @@ def build_training_module(
         model = build_model(settings, views, initial_weights, architecture)
         check_encoder_accepts_views(model, views)
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
-        loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
+        loss = _build_step_loss(settings, dataset, model, views, objective, weights_from_plan_schedule)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
         sizes = [model.tower(view).projection_width for view in range(len(model.towers))]
         predictor = Predictor(sizes) if settings.predictor else None
@@ -268,7 +268,7 @@ def build_training_module(
         momentum_encoder=momentum_encoder,
         predictor=predictor,
         schedules=schedules,
-        plan_weights=plan_weights,
+        weights_from_plan_schedule=weights_from_plan_schedule,
         cache_chunk=settings.cache_chunk,
         encoder_freezer=_build_encoder_freezer(settings, model, momentum_encoder, steps_per_epoch),
         mined_layout=mined_layout,
@@ -303,7 +303,7 @@ def _build_step_loss(
     model: Model,
     views: Views,
     objective: nn.Module | None,
-    plan_weights: Callable[[int], WeightsFromPlan] | None,
+    weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> StepLoss:
     """Build the loss of a training step: of an objective, or of predictive learning (`predict`)."""
     loss: StepLoss
@@ -312,7 +312,7 @@ def _build_step_loss(
         loss = CrossViewReconstructionLoss(model, views.shapes, settings.predict)
     else:
         assert objective is not None
-        loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
+        loss = _build_objective_loss(settings, dataset, model, views, objective, weights_from_plan_schedule)
     if dataset.has_view_mask and (reason := loss.missing_views_unsupported_reason()) is not None:
         message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
@@ -328,7 +328,7 @@ def _build_objective_loss(
     model: Model,
     views: Views,
     objective: nn.Module,
-    plan_weights: Callable[[int], WeightsFromPlan] | None,
+    weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
     """Build the step loss of an objective, with a memory, prototypes or teacher features if the options set them."""
     sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
@@ -365,7 +365,7 @@ def _build_objective_loss(
         else:
             loss = AllViewsLoss(objective, **kwargs)
     try:
-        check_trial_call(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
+        check_trial_call(loss, dataset, sizes[0], weights_from_plan_schedule, predictor=settings.predictor)
     except UsageError as error:
         if error.code == "labels.missing" and settings.ignore_labels:
             remedy = f"leave out {format_options(ignore_labels=True)}"

@@ -97,7 +97,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: computes the keys; default: the model does.
         predictor: prediction head on the projections; keys of the model are then detached.
         schedules: schedules of the objective's properties.
-        plan_weights: function from a step to the weights by the batch's plan; default: none.
+        weights_from_plan_schedule: function from a step to the weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
         encoder_freezer: freezes the encoders; default: they are trained.
         mined_layout: layout of batches with mined negatives; default: they have none.
@@ -116,7 +116,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: MomentumEncoder | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[LossSchedule] = (),
-        plan_weights: Callable[[int], WeightsFromPlan] | None = None,
+        weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
         mined_layout: MinedBatchLayout | None = None,
@@ -129,7 +129,7 @@ class TrainingModule(nn.Module):
         self.momentum_encoder = momentum_encoder
         self.predictor = predictor
         self.schedules = tuple(schedules)
-        self.plan_weights = plan_weights
+        self.weights_from_plan_schedule = weights_from_plan_schedule
         self.cache_chunk = cache_chunk
         self.encoder_freezer = encoder_freezer
         self.mined_layout = mined_layout
@@ -159,7 +159,7 @@ class TrainingModule(nn.Module):
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
-        weights_from_plan = None if self.plan_weights is None else self.plan_weights(step)
+        weights_from_plan = None if self.weights_from_plan_schedule is None else self.weights_from_plan_schedule(step)
         if self.encoder_freezer is not None:
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
