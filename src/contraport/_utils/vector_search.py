@@ -118,7 +118,7 @@ def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Ten
 
 
 def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Return for each query, ``(q,)``, the mean of its `count` largest inner products with the keys.
+    """Return the mean of the `count` largest inner products of each query with the keys, ``(q,)``.
 
     >>> mean_top_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     tensor([1.5000])
@@ -210,7 +210,7 @@ class CellSearch:
         return nearest
 
     def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
-        """Return each query's largest inner products with rows of its nearest cells, and the indices of these rows.
+        """Return the largest inner products of each query with rows of its nearest cells, and these rows' indices.
 
         Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
         number of rows than the common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix
@@ -254,7 +254,7 @@ class CellSearch:
         return torch.cat([self._count_rows_before_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_before_cells(self, queries: Tensor) -> Tensor:
-        """Return, for each query and cell, ``(q, cells)``, the number of rows in the cells nearer than this cell."""
+        """Count, for each query and cell, the rows in all cells nearer to the query, int64 ``(q, cells)``."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

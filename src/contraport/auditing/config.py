@@ -50,7 +50,7 @@ _UNUSED_OPTIONS_BY_METHOD = {
 
 
 def _check_view_selection(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value lists no views, or two or more different ones, by name or number."""
+    """Raise `UsageError` if a value lists one view alone, lists a view twice, or is no list of names and numbers."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
     check(good, f"{name}: must be two or more different view names, or numbers from 0, got {value!r}.")

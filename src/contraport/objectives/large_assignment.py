@@ -187,7 +187,7 @@ def _refine_hierarchically(
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
-    """Return the cost of each pair of points, (k, d) each, in double precision, (k,)."""
+    """Return the costs of the k pairs of rows of x and y, (k, d) each, in double precision, (k,)."""
     return _COST_FUNCTIONS[cost](x.double(), y.double())
 
 
@@ -271,7 +271,7 @@ def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator:
 def _best_partners(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
 ) -> Tensor:
-    """Return the index of each point's partner in the best one-to-one assignment of points x to points y, (k, d) each.
+    """Assign points x to points y, (k, d) each, one to one at the least cost; return the index of each partner in y.
 
     Point i of y is the partner of point i of x so far. SciPy's solver begins without potentials; with those of the
     present assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.

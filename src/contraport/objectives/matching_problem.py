@@ -327,7 +327,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return each process's number of items and of negatives, and the largest set size on any process.
+    """Return the numbers of items and of negatives of each process, and the largest number of vectors per item of all.
 
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.

@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return a loss's pair weights, (2n, 2n): -2n times its gradient with respect to the costs of negative pairs."""
+    """Return the pair weights of a loss, (2n, 2n): -2n times the gradient in the costs of negative pairs."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")

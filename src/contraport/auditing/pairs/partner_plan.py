@@ -189,7 +189,7 @@ def score_likely_candidates(
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the candidate partners of each item, ``(p,)``, as positions in `others`, int64 ``(p, k)``.
+    """Return the positions in `others` of the candidate partners of each item, int64 ``(p, k)``.
 
     The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """

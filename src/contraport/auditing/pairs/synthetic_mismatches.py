@@ -132,7 +132,7 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
 
 
 def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw the groups of items that exchange partners, two sets each; a set is one item or all items of equal content.
+    """Draw groups of two sets of items that exchange partners; a set is one item, or all items of equal content.
 
     The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
