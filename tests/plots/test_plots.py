@@ -113,6 +113,24 @@ def test_neighbors_are_nearest_and_framed_by_class():
     assert unlabeled.get_title("left") == "item and its nearest neighbors"
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8])
+def test_pictures_above_one_keep_their_brightness(channels, dtype):
+    values = torch.tensor([0, 51, 102, 255]).to(dtype)[:, None, None, None].expand(4, channels, 2, 2)
+    figure = plots.nearest_items(torch.eye(4) + 1, values, queries=4, count=1)
+    shades = {}
+    for picture in figure.axes[0].images:
+        low, high = picture.get_clim() if channels == 1 else (0, 1)
+        shades[round((float(np.asarray(picture.get_array()).flat[0]) - low) / (high - low), 3)] = True
+    assert {0.0, 0.2, 0.4, 1.0} == set(shades)
+
+
+def test_names_with_an_underscore_are_in_the_legend():
+    for figure in (plots.curves({"_a": [1.0], "b": [2.0]}), plots.spectrum({"_a": torch.eye(4), "b": torch.eye(4)})):
+        texts = [text.get_text().strip().partition(":")[0] for text in figure.legends[0].get_texts()]
+        assert texts == ["_a", "b"]
+
+
 def test_diverged_curve_is_drawn():
     (line,) = plots.curves({"a": [1.0, float("nan"), float("inf")]}).axes[0].get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, np.inf])
@@ -197,6 +215,7 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
         (lambda: plots.plan([["x"]]), "plan.invalid"),
         (lambda: plots.embedding([[1.0], [2.0]]), "features.shape"),
         (lambda: plots.embedding([[1.0, 2.0]], [0, 1]), "labels.shape"),
+        (lambda: plots.embedding([[1.0, 2.0]], [float("nan")]), "labels.not_finite"),
         (lambda: plots.embedding([[1.0, 2.0]], [0], class_names=["a", "b"]), "class_names.shape"),
         (lambda: plots.spectrum([[1.0, 2.0]]), "features.shape"),
         (lambda: plots.spectrum(torch.ones(3, 2)), "features.constant"),

@@ -20,6 +20,7 @@ from contraport.plots.figure_setup import (
     create_panels,
     escape_dollars,
     is_run_source,
+    legend_label,
     load_run,
     sources_by_name,
 )
@@ -116,7 +117,7 @@ def curves(
                 color=SERIES_COLORS[position % len(SERIES_COLORS)],
                 linestyle=LINE_STYLES[position % len(LINE_STYLES)],
                 marker="o" if len(points) == 1 else None,  # a line of one point is invisible
-                label=escape_dollars(name) or "_unnamed",
+                label=legend_label(name) or "_unnamed",
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))
         if is_percent_column(key):

@@ -30,6 +30,7 @@ from contraport.plots.figure_setup import (
     has_dark_background,
     is_run_source,
     labels_to_numpy,
+    legend_label,
     load_evaluation_arrays,
     load_run,
     sources_by_name,
@@ -120,7 +121,7 @@ def spectrum(
             ratios.where(ratios >= SPECTRUM_FLOOR_RATIO, torch.nan).numpy(),
             color=SERIES_COLORS[position % len(SERIES_COLORS)],
             linestyle=LINE_STYLES[position % len(LINE_STYLES)],
-            label=escape_dollars(label),
+            label=legend_label(label),
         )
     ax.set(xlabel="direction", ylabel="singular value / largest")
     add_legend_above(figure, ax)
@@ -179,11 +180,13 @@ def nearest_items(
     figure_width = 0.55 * (count + 1.3) if width is None else width
     figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
     ax = figure.add_subplot()
+    # One white for all pictures, so that neighbors keep their relative brightness.
+    white = 255.0 if shown.dtype == np.uint8 else max(1.0, float(shown.max()))
     for row, query in enumerate(positions):
-        _draw_item_in_cell(ax, shown[query], 0.0, row, None)
+        _draw_item_in_cell(ax, shown[query], 0.0, row, None, white)
         for place, other in enumerate(nearest[query, :count]):
             same = None if classes is None else bool(classes[query] == classes[other])
-            _draw_item_in_cell(ax, shown[other], place + 1.3, row, same)
+            _draw_item_in_cell(ax, shown[other], place + 1.3, row, same, white)
     ax.set(xlim=(-0.05, count + 1.35), ylim=(len(positions) + 0.05, -0.05), aspect="equal")
     frames = "" if classes is None else "; dashed: another class"
     ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
@@ -237,10 +240,11 @@ def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> li
     return [int(position) for position in positions]
 
 
-def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None) -> None:
+def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None, white: float) -> None:
     """Draw an item in the unit cell at (x, y): an image as a picture, a vector as a curve.
 
-    The frame is blue if `is_same_class` is true, orange and dashed if it is false; None: no frame.
+    Pixels are black at 0 and white at `white`. The frame is blue if `is_same_class` is true, orange and dashed if it is
+    false; None: no frame.
     """
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
@@ -250,8 +254,8 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
         ax.plot(np.linspace(left, right, len(item)), heights, color=GREY, linewidth=0.8)
     else:
         picture = item if item.ndim == 2 else np.moveaxis(item, 0, -1) if len(item) == 3 else item.mean(0)
-        # A fixed white for bytes and floats in [0, 1], so that neighbors keep their relative brightness.
-        white = 255 if item.dtype == np.uint8 else max(1.0, float(picture.max()))
+        if picture.ndim == 3:  # matplotlib ignores the range of colors
+            picture = np.clip(picture / white, 0, 1)
         place = left, right, bottom, top
         ax.imshow(picture, cmap="gray", extent=place, interpolation="nearest", vmin=0, vmax=white)
     if is_same_class is not None:

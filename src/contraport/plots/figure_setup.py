@@ -145,6 +145,17 @@ def escape_dollars(name: str) -> str:
     return name.replace("$", r"\$")
 
 
+def legend_label(name: str) -> str:
+    r"""Return the label of a line: dollar signs escaped, and a space before a leading underscore.
+
+    Matplotlib leaves labels that begin with an underscore out of the legend.
+
+    >>> legend_label("_plain$")
+    ' _plain\\$'
+    """
+    return escape_dollars(f" {name}" if name.startswith("_") else name)
+
+
 def mass_colormap(ax: Axes) -> Colormap:
     """Return the matplotlib colormap of transport masses, light or dark like the background; NaN cells are gray."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
@@ -210,6 +221,8 @@ def labels_to_numpy(values: object, num_items: int) -> Array:
     """Convert labels, numbers or strings, to a NumPy array (num_items,)."""
     labels = to_numpy("labels", values)
     check(labels.shape == (num_items,), f"labels: must have shape ({num_items},), got {labels.shape}.", "shape")
+    is_missing = labels != labels if labels.dtype.kind in "fc" else np.zeros(len(labels), dtype=bool)
+    check(not is_missing.any(), f"labels: must not be NaN, got NaN for {int(is_missing.sum())} items.", "not_finite")
     return labels
 
 
