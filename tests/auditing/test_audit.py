@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -589,12 +590,15 @@ def test_resume_takes_the_recorded_options(
     out = tmp_path / "audit"
     contraport.audit(data=tmp_path / "pairs.npz", method=method, out=out, **options)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    recorded = json.loads(before.pop("audit_options.json"))
     with caplog.at_level("INFO", "contraport.training"):
         result = contraport.audit(out=out, resume=True, drop=True, progress=False)
     assert ("finished training run of 2 epochs is used" in caplog.text) == (method == "online")
     assert "already has" not in caplog.text
     assert result.clean_files == (out / "dropped.npz",)
-    assert before.keys() >= {"pairs.csv", "audit.html", "audit_options.json"}
+    recorded["options"]["drop"] = True
+    assert json.loads((out / "audit_options.json").read_text()) == recorded
+    assert before.keys() >= {"pairs.csv", "audit.html"}
     for name, content in before.items():
         assert name == "judgements.npz" or (out / name).read_bytes() == content  # a .zip has the time
     for change in ({"epochs": 3}, {"method": "crossfit" if method == "online" else "online"}, {"seed": 0}):
@@ -604,6 +608,24 @@ def test_resume_takes_the_recorded_options(
     with raises_usage_error("data.changed", out):
         contraport.audit(out=out, resume=True, progress=False)
     assert all(name == "judgements.npz" or (out / name).read_bytes() == before[name] for name in before)
+
+
+def test_resume_writes_the_data_that_the_stopped_audit_was_to_write(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "pairs.npz", view0=views[0], view1=views[1])
+    requested: dict[str, Any] = {"method": "frozen", "drop": True, "weigh": True, "progress": False}
+    with monkeypatch.context() as patch:
+        # The package names the function as the module.
+        patch.setattr(
+            import_module("contraport.auditing.audit"), "write_clean_data", Mock(side_effect=KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            contraport.audit(data=tmp_path / "pairs.npz", out=tmp_path / "audit", **requested)
+    resumed = contraport.audit(out=tmp_path / "audit", resume=True, progress=False)
+    assert [file.name for file in resumed.clean_files] == ["dropped.npz", "weighed.npz"]
+    fewer = contraport.audit(out=tmp_path / "audit", resume=True, weigh=False, progress=False)
+    assert [file.name for file in fewer.clean_files] == ["dropped.npz"]
 
 
 def test_resume_needs_objects_again(views: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:

@@ -140,20 +140,20 @@ class AuditOptions(BaseOptions):
         "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
         "for a coupling, else `dropped.npz`; with three or more views, `dropped.npz` in which the flagged views are "
         "missing.",
-        lifetime="call",
+        lifetime="machine",
     )
     repair: bool = option(
         False,
         "Also write the data with the second view of each flagged pair replaced by that of its better partner, and "
         "without flagged pairs that have none: `repaired.csv` and so on.",
-        lifetime="call",
+        lifetime="machine",
     )
     weigh: bool = option(
         False,
         "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
         "`contraport train --sample_weight audit_weight`, `weighed.npz` with the array `weights`, or for other data "
         "`weights.npy` alone.",
-        lifetime="call",
+        lifetime="machine",
     )
     resume: bool = option(
         False,
