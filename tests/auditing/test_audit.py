@@ -29,7 +29,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchanging_item_sets, rotate_partners
 from contraport.auditing.result import build_audit_from_arrays
-from contraport.cli.console import print_audit
+from contraport.cli.result_printers import print_audit
 from contraport.data import from_arrays, from_stream, load, stores
 from contraport.errors import FolderInUseError, UsageError
 from contraport.runs import Run

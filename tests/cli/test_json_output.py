@@ -82,7 +82,7 @@ def test_only_printers_of_commands_print() -> None:
         if isinstance(function, ast.FunctionDef)
         and any(isinstance(node, ast.Call) and prints_result(node) for node in ast.walk(function))
     }
-    assert printing - {"contraport.cli.console:print_table"} == {
+    assert printing - {"contraport.cli.result_printers:print_table"} == {
         show for name in BUILTIN_COMMANDS if not (show := get_command(name).printer_path).startswith("builtins:")
     } - {""}
 

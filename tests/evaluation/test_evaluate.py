@@ -16,7 +16,7 @@ from tests.evaluation.making import image_model, make_run, several, vector_model
 import contraport
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
-from contraport.cli.console import print_evaluation
+from contraport.cli.result_printers import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
@@ -632,7 +632,9 @@ def test_all_is_a_flag_of_the_command_line_alone(
     path = make_run(tmp_path / "run", Model("mlp", [(6,)])).path
     passed: list[Any] = []
     monkeypatch.setattr("contraport.evaluation.evaluate", lambda **options: passed.append(options) or {})
-    monkeypatch.setattr("contraport.cli.console.print_evaluation", lambda result, options: passed.append(options))
+    monkeypatch.setattr(
+        "contraport.cli.result_printers.print_evaluation", lambda result, options: passed.append(options)
+    )
     assert main(["evaluate", str(path), "--all", "--progress=false"]) == 0
     assert main(["evaluate", str(path), "--progress=false"]) == 0
     called, printed, called_without, printed_without = passed

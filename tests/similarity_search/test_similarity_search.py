@@ -23,7 +23,7 @@ from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run
 
 import contraport
-from contraport.cli.console import print_clusters, print_duplicate_groups
+from contraport.cli.result_printers import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, open_feature_buffer, read_features, write_feature_shards, write_features

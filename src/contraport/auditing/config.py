@@ -210,7 +210,7 @@ AUDIT_COMMAND_SPEC = Command(
         "contraport audit --data languages.npz --drop --out audits/languages",
         "contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table",
     ),
-    printer_path="contraport.cli.console:print_audit",
+    printer_path="contraport.cli.result_printers:print_audit",
     next_commands_path="contraport.cli.next_commands:after_audit",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=PAIRS_GROUP,

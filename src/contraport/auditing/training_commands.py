@@ -18,9 +18,10 @@ from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.advise import (
     Suggestion,
     compose_train_command,
+    find_encoder_suggestion,
+    make_objective_suggestion,
     make_wrong_pairs_suggestion,
     result_folder_name,
-    suggest_objective_and_encoder,
 )
 
 _TRAINING_OPTIONS = ("data", "columns", "given_views", "image_size", "root", "encoder")
@@ -50,7 +51,8 @@ def compose_next_commands(
         if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
     data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
-    name, suggestions = result_folder_name(dataset), suggest_objective_and_encoder(dataset)
+    name = result_folder_name(dataset)
+    suggestions = [make_objective_suggestion(dataset), *filter(None, [find_encoder_suggestion(dataset)])]
 
     def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:
         out = find_unused_path(Path("runs", f"{name}{suffix}"))

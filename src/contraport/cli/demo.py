@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.cli.config import DEMO_COMMAND_SPEC, DemoOptions
-from contraport.cli.console import print_table
+from contraport.cli.result_printers import print_table
 from contraport.evaluation.evaluate import evaluate
 from contraport.evaluation.result_tables import metric_rows_by_encoder
 from contraport.reporting import report

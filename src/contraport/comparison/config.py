@@ -148,7 +148,7 @@ COMPARE_COMMAND_SPEC = Command(
         "contraport compare --suite gca --quick --out runs/gca",
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
-    printer_path="contraport.cli.console:print_comparison",
+    printer_path="contraport.cli.result_printers:print_comparison",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     # Options of data preparation are those of `train`.

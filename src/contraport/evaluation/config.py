@@ -136,7 +136,7 @@ EVALUATE_COMMAND_SPEC = Command(
         "contraport evaluate runs/nested --dims 64 32 --metrics accuracy",
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
-    printer_path="contraport.cli.console:print_evaluation",
+    printer_path="contraport.cli.result_printers:print_evaluation",
     printer_flags={"all": "Print all metrics, not only those of the verdict."},
     next_commands_path="contraport.cli.next_commands:after_evaluate",
     required_extra=TRAIN_AND_REPORT_EXTRAS,

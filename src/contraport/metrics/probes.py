@@ -246,7 +246,9 @@ def ridge_prediction_target_pairs(
     return np.stack([ridge.predict(test_x.cpu().numpy()), test_y.cpu().numpy()], axis=1)
 
 
-def bootstrap_r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def bootstrap_r_squared(
+    predictions_and_targets: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """Return R^2 (coefficient of determination) of predictions and true values `(m, 2)` on each bootstrap resample.
 
     Resamples are counts of the items, `(b, m)`. R^2 is NaN where all true values of a resample are equal.
@@ -254,7 +256,7 @@ def bootstrap_r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any
     >>> bootstrap_r_squared(np.array([[1.0, 1.0], [2.0, 3.0]]), np.ones((1, 2))).tolist()
     [0.5]
     """
-    predicted, true = items.T
+    predicted, true = predictions_and_targets.T
     residuals = counts @ (predicted - true) ** 2
     centered = true - true.mean()  # squares about zero lose all digits of numbers such as seconds since 1970
     squares = counts @ centered**2

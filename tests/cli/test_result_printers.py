@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.cli.console import (
+from contraport.cli.result_printers import (
     print_clusters,
     print_comparison,
     print_duplicate_groups,

@@ -1,4 +1,4 @@
-"""Printing of the results of commands as tables on the console."""
+"""Functions that print the results of commands as tables on the console."""
 
 from __future__ import annotations
 
