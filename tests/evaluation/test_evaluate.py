@@ -632,9 +632,8 @@ def test_all_is_a_flag_of_the_command_line_alone(
     path = make_run(tmp_path / "run", Model("mlp", [(6,)])).path
     passed: list[Any] = []
     monkeypatch.setattr("contraport.evaluation.evaluate", lambda **options: passed.append(options) or {})
-    monkeypatch.setattr(
-        "contraport.cli.result_printers.print_evaluation", lambda result, options: passed.append(options)
-    )
+    printer = "contraport.cli.result_printers.print_evaluation"
+    monkeypatch.setattr(printer, lambda result, options: passed.append(options))
     assert main(["evaluate", str(path), "--all", "--progress=false"]) == 0
     assert main(["evaluate", str(path), "--progress=false"]) == 0
     called, printed, called_without, printed_without = passed

@@ -106,7 +106,7 @@ def knn_result(context: EvalContext) -> MetricResult:
     positions = context.find_test_sample(probes.MAX_KNN_TEST_ITEMS, len(context.train))
     at = slice(None) if positions is None else positions
     train_features, test_features = (
-        features.to(context.device) for features in (context.train_features, context.test_features[at])
+        features.to(context.encoder_device) for features in (context.train_features, context.test_features[at])
     )
     hits = probes.knn_correctness(
         train_features, context.train_labels, test_features, context.test_labels[at], neighbors=context.neighbors

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 @keep_deprecated_attributes(
+    device="encoder_device",
     num_classes="num_train_classes",
     truncate="truncate_features",
     train_x="train_features",
@@ -116,8 +117,8 @@ class EvalContext:
         return self.encoder
 
     @property
-    def device(self) -> torch.device:
-        """Device of the encoder."""
+    def encoder_device(self) -> torch.device:
+        """Device on which the encoder computes features."""
         return self.loader_config.device
 
     @cached_property
@@ -332,7 +333,7 @@ class EvalContext:
         def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return self.views.make_unaugmented(tuple(corrupt_images(view, kind, severity) for view in views))
 
-        with fixed_seed(0, self.device):
+        with fixed_seed(0, self.encoder_device):
             name = f"{self.name}: {kind}, severity {severity}"
             return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
