@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, score_frozen_rounds, train_crossfit_rounds
-from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, AuditOptions
+from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
@@ -243,7 +243,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return the options of an audit's training runs, by name; they switch augmentation off."""
-    settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
+    settings = {name: getattr(options, name) for name in (*TRAINING_OPTION_NAMES, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
     return settings | {"batch_size": min(options.batch_size, max_audited_batch_size(len(dataset))), "augment": "none"}

@@ -38,13 +38,13 @@ STATISTIC_NAMES = (
 )
 """Statistics of pairs by name; `contraport.auditing.pairs.pair_scoring` computes them, and needs torch."""
 
-TRAINING_OPTIONS = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
-"""Options that are passed to the training of an encoder under the same name."""
+TRAINING_OPTION_NAMES = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
+"""Names of the options that are passed to the training of an encoder under the same name."""
 
-_UNUSED_OPTIONS_BY_METHOD = {
+_UNUSED_OPTION_NAMES_BY_METHOD = {
     "online": ("folds", "repeats", "rounds"),
     "crossfit": (),
-    "frozen": ("folds", "repeats", "batch_size", *TRAINING_OPTIONS),
+    "frozen": ("folds", "repeats", "batch_size", *TRAINING_OPTION_NAMES),
 }
 """Options that have no effect on each method."""
 
@@ -173,7 +173,7 @@ class AuditOptions(BaseOptions):
             f"statistic: an online audit uses 'combined', got {self.statistic!r}; use method='crossfit' for others.",
             "conflict",
         )
-        for name in _UNUSED_OPTIONS_BY_METHOD[self.method]:
+        for name in _UNUSED_OPTION_NAMES_BY_METHOD[self.method]:
             value, default = getattr(self, name), get_declared_options(AuditOptions)[name].default
             check(value == default, f"{name}: has no effect on the method {self.method}, got {value!r}.", "no_effect")
 

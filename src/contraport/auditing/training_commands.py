@@ -24,8 +24,8 @@ from contraport.training.advise import (
     result_folder_name,
 )
 
-_TRAINING_OPTIONS = ("data", "columns", "given_views", "image_size", "root", "encoder")
-"""Options of an audit that `contraport train` has too: the same pairs and encoders."""
+_SHARED_TRAIN_OPTION_NAMES = ("data", "columns", "given_views", "image_size", "root", "encoder")
+"""Names of the options of an audit that `contraport train` has too, for the same pairs and encoders."""
 
 
 def compose_next_commands(
@@ -50,7 +50,7 @@ def compose_next_commands(
         for name, value in values.items()
         if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
-    data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
+    data_options = {name: explicit[name] for name in _SHARED_TRAIN_OPTION_NAMES if name in explicit}
     name = result_folder_name(dataset)
     suggestions = [make_objective_suggestion(dataset), *filter(None, [find_encoder_suggestion(dataset)])]
 

@@ -128,7 +128,7 @@ def _check_claims(
                     check_name(f"claims: {claim.statement}", name, valid)
 
 
-_RESERVED_TRAIN_OPTIONS = (
+_RESERVED_TRAIN_OPTION_NAMES = (
     "data",
     "seed",
     "out",
@@ -249,7 +249,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     parameters = get_objective_signature_parameters(top)
     for key in own:
         if key not in parameters:
-            names = [name for name in TRAIN_OPTIONS if name not in _RESERVED_TRAIN_OPTIONS]
+            names = [name for name in TRAIN_OPTIONS if name not in _RESERVED_TRAIN_OPTION_NAMES]
             error = unknown_name_error(f"{argument}: option or setting", key, {*names, *parameters})
             own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
             raise UsageError(f"{error} {own_settings}", kind="unknown")
@@ -270,7 +270,7 @@ def check_train_options(argument: str, options: OptionMap) -> None:
     for key, value in options.items():
         check_name(argument, key, TRAIN_OPTIONS)
         message = f"{argument}: {key} is set by the comparison itself, got {value!r}."
-        check(key not in _RESERVED_TRAIN_OPTIONS, message, "reserved")
+        check(key not in _RESERVED_TRAIN_OPTION_NAMES, message, "reserved")
         TRAIN_OPTIONS[key].check_value(value)
 
 

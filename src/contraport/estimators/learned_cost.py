@@ -37,7 +37,7 @@ log = logging.getLogger("contraport.estimators")
 MAX_COUPLING_ENTRIES = 25_000_000
 """Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
-FEATURE_OPTIONS = ("row_features", "column_features")  # options with the features of the two sides of a coupling
+FEATURE_OPTION_NAMES = ("row_features", "column_features")  # options with the features of the two sides of a coupling
 
 
 class LearnedCost(NamedTuple):
@@ -100,7 +100,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
         _prepare_features(option, rows, indices, options.components)
-        for option, rows, indices in zip(FEATURE_OPTIONS, features, positions, strict=True)
+        for option, rows, indices in zip(FEATURE_OPTION_NAMES, features, positions, strict=True)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
@@ -137,7 +137,7 @@ def _load_coupling_and_features(
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Load the coupling ``(n, m)``, the features of its rows, and those of its columns; None where none are given."""
     source = options.coupling
-    features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTIONS)
+    features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)
     if isinstance(source, str | Path) and Path(source).is_dir():
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
         check(is_coupling_folder(str(source)), message, "no_coupling")
@@ -151,7 +151,7 @@ def _load_coupling_and_features(
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
-        for name, side in zip(FEATURE_OPTIONS, store.side_stores, strict=True):
+        for name, side in zip(FEATURE_OPTION_NAMES, store.side_stores, strict=True):
             if getattr(options, name) is None:
                 features[name] = extract_raw_input_features(
                     Dataset(side, name=name, split="train"), LoaderConfig()
@@ -162,7 +162,7 @@ def _load_coupling_and_features(
     for row, column in bad[:1]:
         message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
         raise UsageError(f"{message}; {len(bad)} in all.")
-    for name, items in zip(FEATURE_OPTIONS, observed.shape, strict=True):
+    for name, items in zip(FEATURE_OPTION_NAMES, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
                 found = as_features(source)

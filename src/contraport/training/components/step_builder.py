@@ -68,8 +68,8 @@ TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
 
-_FIXED_OBJECTIVE_PART_OPTIONS = "layout", "kernel", "divergence"
-"""Options that replace parts of a named objective; the constraint and the target may change while it trains."""
+_FIXED_OBJECTIVE_PART_OPTION_NAMES = "layout", "kernel", "divergence"
+"""Names of the options that replace parts of an objective for all of its training, unlike constraint and target."""
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
@@ -82,7 +82,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", *_FIXED_OBJECTIVE_PART_OPTIONS):
+        for name in ("temperature", "objective_settings", *_FIXED_OBJECTIVE_PART_OPTION_NAMES):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -93,11 +93,13 @@ def build_objective(settings: Settings) -> nn.Module | None:
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     is_custom = str(objective) == OBJECTIVE_FROM_PARTS
-    changed = [name for name in (*_FIXED_OBJECTIVE_PART_OPTIONS, "constraint", "target") if getattr(settings, name)]
+    changed = [
+        name for name in (*_FIXED_OBJECTIVE_PART_OPTION_NAMES, "constraint", "target") if getattr(settings, name)
+    ]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in _FIXED_OBJECTIVE_PART_OPTIONS}
+    parts = {name: getattr(settings, name) for name in _FIXED_OBJECTIVE_PART_OPTION_NAMES}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint_or_schedule=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
