@@ -192,7 +192,7 @@ def merge_resumed_options(
 
 
 def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
-    """Build the metadata by which a dataclass field declares an option; keywords set attributes of `Option`.
+    """Build the metadata that makes a dataclass field an option; keywords set attributes of `Option`.
 
     Needed for a required option only, as a type checker takes a field from `option` for one with a default.
 

@@ -27,7 +27,7 @@ from contraport.seeding import GENERATOR_LOCK, numpy_generator
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
-    """Position at which the part of one process begins in a global batch, and the size of that batch.
+    """Start position of a process's part in the global batch, and the size of the global batch.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.

@@ -80,7 +80,7 @@ def differentiable_gradients(
 
 
 def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which autocast is off on the device of a tensor."""
+    """Return a context that disables autocast on the device of a tensor."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -138,7 +138,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, detached_z: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled rows, (n, d), and two factors, (n, 1) each, by whose product each row was divided."""
+    """Return the scaled rows, (n, d), and two factors, (n, 1) each; every row was divided by their product."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
     largest = detached_z.abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient

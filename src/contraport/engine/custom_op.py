@@ -94,7 +94,7 @@ class Operation(ABC):
 
     @abstractmethod
     def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
-        """Return the tensors with respect to which the operation is differentiable."""
+        """Return the input tensors that can have a gradient."""
 
     @abstractmethod
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:

@@ -129,7 +129,7 @@ class Relaxation(NamedTuple):
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
     def _clamped_mask(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the potentials that half-step k clamps to its bound, whose gradient is zero."""
+        """Return a mask of the potentials that half-step k clamps to its bound; their gradient is zero."""
         assert self.max_shifts is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 

@@ -471,7 +471,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings and biases by which -cost / scale is an inner product plus a row bias and a column bias.
+    """Scaled embeddings and biases: -cost / scale is their inner product plus a row bias and a column bias.
 
     Attributes:
         z: Scaled embeddings, (n, d).

@@ -107,7 +107,7 @@ class RingVisit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RingLogKernel(LogKernel):
-    """Log-kernel between the rows and columns of all processes, of which each process holds its own.
+    """Log-kernel between the rows and columns of all processes; each process holds only its own ones.
 
     Gradients follow `contraport.distributed`: that of an own embedding is the whole gradient times the number of
     processes.

@@ -147,7 +147,7 @@ def compute_plan_arrays(
 
 
 def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
-    """Return the misclassified test items of which the linear probe is most confident, most confident first.
+    """Return the test items that the linear probe misclassifies most confidently, most confident first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
     `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their

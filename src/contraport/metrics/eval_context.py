@@ -339,6 +339,6 @@ class EvalContext:
 
 
 def _get_required_tensor(values: Tensor | None) -> Tensor:
-    """Return the tensor, which is not None: the requirements of a metric are checked before it is computed."""
+    """Return a tensor that a metric requires; it is not None, since requirements are checked before."""
     assert values is not None
     return values

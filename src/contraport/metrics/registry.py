@@ -89,7 +89,7 @@ class Metric:
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> MetricResult | float:
-        """Compute the metric on an evaluation context: a result, or one number, which then has no interval."""
+        """Compute the metric: a result with values per item, or a single number, without an interval."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import MetricResult
 

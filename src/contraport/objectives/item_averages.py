@@ -1,4 +1,4 @@
-"""Moving averages per item, by which mini-batches estimate sums over the whole data set (SogCLR, `DataBalanced`)."""
+"""Moving averages per item: mini-batch estimates of sums over the whole data set (SogCLR, `DataBalanced`)."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def _iterate_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return for each set an order of its points, (n,), which puts the points of one part before those of the other.
+    """Return an order of each set's points, (n,): the points of one part come before those of the other.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these

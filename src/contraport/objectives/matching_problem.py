@@ -369,7 +369,7 @@ def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
 def _build_placeholder_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
-    """Build views of zeros in place of embeddings, which a call with a similarity matrix does not have."""
+    """Build views of zeros for a call with a similarity matrix, which has no embeddings."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = type_and_shape(similarities)

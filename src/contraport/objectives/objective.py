@@ -314,7 +314,7 @@ class Objective(Loss):
         return results
 
     def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
-        """Return the log marginals of the rows and columns of a block, which are in proportion to the item weights.
+        """Return the log marginals of a block's rows and columns, proportional to the item weights.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.

@@ -461,7 +461,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _find_file_version(path: Path) -> tuple[int, int, int] | None:
-    """Return the inode, modification time and size of a file, by which a change is noticed; None for a missing file.
+    """Return the inode, modification time and size of a file, to detect changes; None for a missing file.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """

@@ -156,7 +156,7 @@ def run_timed_steps(settings: Settings, components: TrainingComponents) -> DryRu
 
 
 def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
-    """Return the median seconds in which a batch is loaded and encoded by the frozen encoders."""
+    """Return the median time, in seconds, to load a batch and encode it by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(range(DRY_RUN_STEPS), "timing the encoder", DRY_RUN_STEPS):

@@ -314,7 +314,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
 
 
 def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
-    """Return the definition of one random RGB view, whose lightness and colors become the two views of an item."""
+    """Return the definition of a random RGB image; its lightness and its colors will be the two views of an item."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."

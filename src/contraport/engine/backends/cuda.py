@@ -200,7 +200,7 @@ class _KernelInputs(NamedTuple):
 
     @property
     def T(self) -> _KernelInputs:
-        """The same arguments with rows and columns exchanged, by which a kernel sums over rows instead of columns."""
+        """The same arguments with rows and columns exchanged, so that a kernel sums over rows instead of columns."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels
@@ -416,7 +416,7 @@ def _launch_kernel(
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context that makes the tensor's device the current device, on which Triton launches kernels."""
+    """Return a context in which Triton launches kernels on the device of a tensor."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 

@@ -393,7 +393,7 @@ def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
 
 
 class _TileLabelRanges:
-    """Smallest and largest label of each tile's rows and columns, by which tiles without masked pairs are skipped."""
+    """Smallest and largest label of each tile's rows and columns, to skip tiles without masked pairs."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
         blocks = (side.split(TILE_SHAPE[0]) for side in labels)

@@ -71,7 +71,7 @@ class Constraint(Component, ABC):
 
     @property
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=``, which are the marginals of the plan in place of uniform ones."""
+        """True if a call needs ``weights=``: the marginals of the plan, in place of uniform ones."""
         return self.marginals == "weights"
 
     @abstractmethod

@@ -175,7 +175,7 @@ class _EpochValue(NamedTuple):
 
 
 def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
-    """List the values of a metric at all epochs at which it was evaluated."""
+    """List the values of a metric at all evaluated epochs."""
     intervals = run.evaluation.get("intervals", {})
     values = []
     for epoch, row in list_epochs_with_row_names(run):

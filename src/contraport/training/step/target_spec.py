@@ -122,7 +122,7 @@ def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, b
 
 
 def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
-    """Return the target in which each item's nearest neighbors are positives, by the raw values of the first view."""
+    """Return the target whose positives are each item's nearest neighbors by the raw values of the first view."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
