@@ -80,7 +80,7 @@ def test_rejects_an_encoder_of_one_vector():
         def forward(self, items):
             return items
 
-        def forward_vectors(self, items):
+        def forward_unpooled(self, items):
             return items[:, None, :2]
 
     with raises_usage_error("encoder.vectors_shape"):

@@ -110,7 +110,7 @@ class Tower(nn.Module):
 
     def _encode_unpooled(self, items: Tensor) -> Tensor:
         """Return the vectors of the tokens, patches or time steps of items, ``(b, t, F)``."""
-        function = getattr(self.encoder, "forward_vectors", None) or getattr(self.encoder, "forward_features", None)
+        function = getattr(self.encoder, "forward_unpooled", None) or getattr(self.encoder, "forward_features", None)
         name = type(self.encoder).__name__
         if function is None:
             message = (
