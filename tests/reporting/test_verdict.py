@@ -230,6 +230,17 @@ def test_metric_without_percent_has_no_points(make_run):
     ]
 
 
+def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
+    run = evaluated(make_run("one"), 0.95, **BASELINES)
+    assert any("1 of the 400 test items" in sentence for sentence in compose_verdict_sentences(load_runs([run])))
+    known = run.evaluation()
+    known["rows"] = {row: {"link_recall@10": value["linear_probe"]} for row, value in known["rows"].items()}
+    write_json(run.evaluation_path, known)
+    sentences = compose_verdict_sentences(load_runs([run]))
+    assert sentences[0].startswith("one has 95.0% on link recall@10")
+    assert not any("points; smaller" in sentence for sentence in sentences)
+
+
 @pytest.mark.parametrize("unsure", [0, 1, 2])
 def test_names_runs_that_do_not_differ(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]

@@ -72,7 +72,8 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
                 sentences.append(f"The intervals between runs hold simultaneously for all {num_pairs} pairs.")
             for metric in headlines:
                 sentences += _iter_baseline_sentences(metric, group)
-        in_percent = any(metric.is_shown_in_percent for metric in headlines)
+        # Test items of a coupling are pairs, but its metrics are means over rows, which are fewer.
+        in_percent = any(metric.is_shown_in_percent and metric.group != "links" for metric in headlines)
         if in_percent and items is not None and items < 2_000:
             of_data = f" of {data}" if len(test_sets) > 1 else ""
             sentences.append(
