@@ -149,7 +149,9 @@ def first_indices(codes: Tensor) -> Tensor:
     return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
 
 
-def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
+def draw_wrong_partners(
+    items: Tensor, content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
+) -> Tensor:
     """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
 
     An item and the item whose partner it gets differ in the content of every view. With two views, no item has the
@@ -157,7 +159,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
+        content_ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
@@ -168,28 +170,29 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """
-    if ids is None:
+    if content_ids is None:
         return items.roll(shift)
-    first, second, is_correct = items.numpy(), items.roll(shift).numpy().copy(), build_correct_pair_test(ids.numpy())
+    first, second = items.numpy(), items.roll(shift).numpy().copy()
+    is_correct = build_correct_pair_test(content_ids.numpy())
     swap_correct_pairs(first, second, is_correct, random)
     return torch.from_numpy(np.where(is_correct(first, second), first, second))
 
 
-def build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
+def build_correct_pair_test(content_ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
     """Build a function that takes the first and the second item of each pair and returns the mask of correct pairs.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
-    views only. `ids` are the `assign_content_ids` of all items, ``(n, views)``.
+    views only. `content_ids` are the `assign_content_ids` of all items, ``(n, views)``.
     """
-    base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
-    known = np.unique(ids[:, 0] * base + ids[:, -1])
+    base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
+    known = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
 
     def is_correct(first: Codes, second: Codes) -> NDArray[np.bool_]:
-        same: NDArray[np.bool_] = (ids[first] == ids[second]).any(axis=1)
+        same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
         if not is_paired:
             return same
-        codes = ids[first, 0] * base + ids[second, -1]
+        codes = content_ids[first, 0] * base + content_ids[second, -1]
         same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
         return same
 
