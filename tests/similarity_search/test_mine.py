@@ -128,6 +128,15 @@ def test_an_audit_keeps_flagged_pairs_and_their_partners_out(texts: Path) -> Non
         contraport.mine(texts.with_name("teacher.npy"), **arguments | {"overwrite": True})
 
 
+@pytest.mark.parametrize(("name", "layout"), [("negative", "triplet"), ("negative_1", "n-tuple")])
+def test_rejects_a_view_with_the_name_of_a_column_of_negatives(texts: Path, name: str, layout: str) -> None:
+    texts.write_text(texts.read_text().replace("question,answer", f"question,{name}"))
+    arguments: dict[str, Any] = {"data": texts, "k": 1, "out": texts.with_name("out.csv"), "layout": layout}
+    with raises_usage_error("data.name_conflict", name):
+        contraport.mine(texts.with_name("teacher.npy"), **arguments)
+    assert not arguments["out"].exists()
+
+
 def test_command_prints_the_result(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = texts.with_name("triplets.csv")
     arguments = ["mine", str(texts.with_name("teacher.npy")), "--data", str(texts), "--k", "2", "--out", str(out)]

@@ -145,6 +145,9 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
     else:
         items = (positions >= 0).all(1).nonzero()[:, 0]
         columns = {f"negative_{number + 1}": column for number, column in enumerate(positions[items].T)}
+    taken = sorted(columns.keys() & names)
+    message = f"data: views must not have names of the columns of negatives, got {', '.join(taken)}. Rename them."
+    check(not taken, message, "name_conflict")
     table = {names[0]: anchors.take(pa.array(items.numpy())), names[1]: positives.take(pa.array(items.numpy()))}
     return pa.table(table | {name: positives.take(pa.array(column.numpy())) for name, column in columns.items()})
 
