@@ -7,7 +7,7 @@ from tests.errors import raises_usage_error
 
 from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.embedding_geometry import alignment, centered_singular_values, effective_rank, uniformity
-from contraport.metrics.pseudovalues import uniformity_pseudovalues
+from contraport.metrics.pseudovalues import compute_uniformity_pseudovalues
 
 
 def random(items: int, features: int, seed: int = 0) -> torch.Tensor:
@@ -35,7 +35,7 @@ def test_zeros_are_one_point_and_not_uniform() -> None:
     dead = torch.nn.functional.normalize(random(20, 4), dim=1) * (torch.arange(20) % 3 > 0)[:, None]
     squares = torch.pdist(dead.double()).square()
     assert uniformity(5 * dead) == pytest.approx(float((-2 * squares).exp().mean().log()), rel=1e-6)
-    assert uniformity_pseudovalues(dead).mean() == pytest.approx(uniformity(dead), rel=1e-6)
+    assert compute_uniformity_pseudovalues(dead).mean() == pytest.approx(uniformity(dead), rel=1e-6)
 
 
 def test_uniformity_uses_a_fixed_subset_of_many_items(monkeypatch: pytest.MonkeyPatch) -> None:

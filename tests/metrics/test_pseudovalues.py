@@ -61,12 +61,15 @@ def calibration(x, y, c):
 
 
 NUMBERS = {
-    "uniformity": (uniformity, lambda x, y, c: pseudovalues.uniformity_pseudovalues(torch.from_numpy(x))),
+    "uniformity": (uniformity, lambda x, y, c: pseudovalues.compute_uniformity_pseudovalues(torch.from_numpy(x))),
     "tolerance": (
         tolerance,
-        lambda x, y, c: pseudovalues.tolerance_pseudovalues(torch.from_numpy(x), torch.from_numpy(y)),
+        lambda x, y, c: pseudovalues.compute_tolerance_pseudovalues(torch.from_numpy(x), torch.from_numpy(y)),
     ),
-    "effective rank": (effective_rank, lambda x, y, c: pseudovalues.effective_rank_pseudovalues(torch.from_numpy(x))),
+    "effective rank": (
+        effective_rank,
+        lambda x, y, c: pseudovalues.compute_effective_rank_pseudovalues(torch.from_numpy(x)),
+    ),
     "nmi": (
         lambda x, y, c: normalized_mutual_info_score(y, c),
         lambda x, y, c: clustering.nmi_pseudovalues(torch.from_numpy(y), c),
@@ -105,7 +108,7 @@ def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None
 
 def test_hubness_varies_by_less_than_its_interval() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
-    found = [pseudovalues.hubness_pseudovalues(z) for z in features]
+    found = [pseudovalues.compute_hubness_pseudovalues(z) for z in features]
     values = [geometry.hubness(z) for z in features]
     assert [of.mean() for of in found] == pytest.approx(values)
     assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
@@ -124,21 +127,25 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
     ones, step = np.ones(ITEMS), 1e-4 * np.eye(ITEMS)
     slopes = np.array([(number(ones + one) - number(ones - one)) / 2e-4 for one in step])
     expected = stats.skew(np.bincount(near.ravel(), minlength=ITEMS)) + ITEMS * (slopes - slopes.mean())
-    assert pseudovalues.hubness_pseudovalues(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
+    assert pseudovalues.compute_hubness_pseudovalues(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    alone = [of(z).std() for of in (pseudovalues.uniformity_pseudovalues, pseudovalues.hubness_pseudovalues)]
+    alone = [
+        of(z).std() for of in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
+    ]
     monkeypatch.setattr(geometry, "MAX_PAIRWISE_METRIC_ITEMS", 100)
     for of, number in (
-        (pseudovalues.uniformity_pseudovalues, geometry.uniformity),
-        (pseudovalues.hubness_pseudovalues, geometry.hubness),
+        (pseudovalues.compute_uniformity_pseudovalues, geometry.uniformity),
+        (pseudovalues.compute_hubness_pseudovalues, geometry.hubness),
     ):
         found = of(z)
         assert found.mean() == pytest.approx(number(z))
         assert (abs(found - found.mean()) > 1e-9).sum() <= 100
-    few = [of(z).std() for of in (pseudovalues.uniformity_pseudovalues, pseudovalues.hubness_pseudovalues)]
+    few = [
+        of(z).std() for of in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
+    ]
     assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
 
 
@@ -146,16 +153,18 @@ def test_zero_features_do_not_change_effective_rank_pseudovalues() -> None:
     """With more features than items the other Gram matrix is used."""
     x = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wide = torch.cat([x, torch.zeros(40, 60)], dim=1)
-    assert pseudovalues.effective_rank_pseudovalues(wide) == pytest.approx(pseudovalues.effective_rank_pseudovalues(x))
+    assert pseudovalues.compute_effective_rank_pseudovalues(wide) == pytest.approx(
+        pseudovalues.compute_effective_rank_pseudovalues(x)
+    )
 
 
 def test_influence_is_finite_for_constant_features() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
     for found in (
-        pseudovalues.uniformity_pseudovalues(same),
-        pseudovalues.tolerance_pseudovalues(same, labels),
-        pseudovalues.effective_rank_pseudovalues(same),
-        pseudovalues.hubness_pseudovalues(torch.eye(20)[torch.arange(20) % 20]),
+        pseudovalues.compute_uniformity_pseudovalues(same),
+        pseudovalues.compute_tolerance_pseudovalues(same, labels),
+        pseudovalues.compute_effective_rank_pseudovalues(same),
+        pseudovalues.compute_hubness_pseudovalues(torch.eye(20)[torch.arange(20) % 20]),
         clustering.ari_pseudovalues(labels, np.zeros(20, dtype=int)),
         clustering.nmi_pseudovalues(torch.zeros(20), np.zeros(20, dtype=int)),
     ):

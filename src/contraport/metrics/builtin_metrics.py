@@ -388,7 +388,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
 def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
-    return pseudovalues.uniformity_pseudovalues(context.test_features)
+    return pseudovalues.compute_uniformity_pseudovalues(context.test_features)
 
 
 @register_geometry_metric(
@@ -402,13 +402,13 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
 )
 def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
-    return pseudovalues.tolerance_pseudovalues(context.test_features, context.test_labels)
+    return pseudovalues.compute_tolerance_pseudovalues(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
 def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
-    return pseudovalues.effective_rank_pseudovalues(context.test_features)
+    return pseudovalues.compute_effective_rank_pseudovalues(context.test_features)
 
 
 @register_geometry_metric(
@@ -420,7 +420,7 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
 )
 def hubness_pseudovalues(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
-    return pseudovalues.hubness_pseudovalues(context.test_features)
+    return pseudovalues.compute_hubness_pseudovalues(context.test_features)
 
 
 @register_clustering_metric("NMI", unit="share of information")

@@ -57,11 +57,11 @@ def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
     return np.asarray((mean + pseudovalues - pseudovalues.mean()).cpu().numpy())
 
 
-def uniformity_pseudovalues(z: Tensor) -> ItemValues:
+def compute_uniformity_pseudovalues(z: Tensor) -> ItemValues:
     """Return the pseudovalue of each item for the metric `uniformity`, `(n,)`; large data use a fixed subset of items.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-    >>> bool(abs(uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)
+    >>> bool(abs(compute_uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)
     True
     """
     value, subset = uniformity(z), fixed_subset_positions(len(z))
@@ -73,7 +73,7 @@ def uniformity_pseudovalues(z: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, slopes)
 
 
-def tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
+def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
     """Return the pseudovalue of each item for the metric `tolerance`, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
@@ -82,7 +82,7 @@ def tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
-def effective_rank_pseudovalues(features: Tensor) -> ItemValues:
+def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValues:
     """Return the pseudovalue of each item for the metric `effective_rank`, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
@@ -103,7 +103,7 @@ def effective_rank_pseudovalues(features: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, len(x) * squares[:, positive] @ slopes)
 
 
-def hubness_pseudovalues(z: Tensor) -> ItemValues:
+def compute_hubness_pseudovalues(z: Tensor) -> ItemValues:
     """Return the pseudovalue of each item for the metric `hubness`, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
