@@ -159,7 +159,7 @@ class ViewAudit:
         return f"Estimated share of wrong views in the {len(self.scores):,} items of {name}: {shares}. Worst views:"
 
     def format_worst_rows(self) -> list[dict[str, str]]:
-        """Format the ten lowest-scoring views of single items as rows of a table."""
+        """Format the ten views with the lowest scores as rows of a table: item, view, score."""
         worst = self.flagged(count=min(10, self.scores.size)).tolist()
         return [
             {

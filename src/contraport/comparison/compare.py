@@ -178,7 +178,7 @@ def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Choose the headline metrics that the first trainable cell allows; return their keys.
+    """Return keys of the headline metrics that can be computed for the first cell of the grid that can be trained.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.

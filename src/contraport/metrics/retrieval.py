@@ -88,11 +88,11 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 def retrieval_ranks(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the rank of each item's other view among those of all items by cosine, `(n, k)`; 1 is the nearest.
+    """Return the cosine rank of each item's other view, `(n, k)`, for the k ordered pairs of views; 1 is the nearest.
 
-    Each of the k columns is an ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the
-    first view of a pair queries the second. Ties up to the rounding of single precision count as nearer, so that a
-    collapsed encoder has the last rank, not the first.
+    The candidates are the other views of all items. Views are `(n, d)` each, and their pairs in the order of
+    `itertools.permutations`: the first view of a pair queries the second. Ties up to the rounding of single precision
+    count as nearer, so that a collapsed encoder has the last rank, not the first.
 
     Args:
         views: embeddings of the same items.

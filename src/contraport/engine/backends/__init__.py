@@ -219,7 +219,7 @@ def _choose_ring_backend_name(ring: RingLogKernel, geometry: Geometry) -> Backen
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
-    """Explain in a sentence which backend is chosen for a geometry, and why.
+    """Explain in a sentence which backend is chosen for a geometry (the pairs of embeddings to compare), and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs

@@ -143,7 +143,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return, for each row, (N,), its target mass times the log of the moving average of its item.
+        """Return the target mass of each row, (N,), times the log of the moving average of the row's item.
 
         In training mode the averages are updated first.
         """

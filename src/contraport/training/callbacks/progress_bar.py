@@ -59,7 +59,10 @@ class _MetricsColumn(ProgressColumn):
 
 
 class ProgressLines(Callback):
-    """Callback that prints a progress line with the first metrics, then one every half minute; for files and pipes."""
+    """Callback that prints a line of progress and metrics every half minute, for output to a file or pipe.
+
+    The first line is printed once there are metrics.
+    """
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console

@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
-    """Raise `UsageError` if a value is neither a string nor a path, or is a file of encoder weights."""
+    """Raise `UsageError` unless a value is a string or path that can name sample weights, not a file of a model."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
