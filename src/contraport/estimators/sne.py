@@ -34,7 +34,7 @@ from contraport.errors import (
     suggest_keywords,
     unknown_name_error,
 )
-from contraport.estimators.interpolated_tsne_loss import InterpolatedTSNELoss
+from contraport.estimators.grid_tsne_loss import GridTSNELoss
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
@@ -257,7 +257,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
         """Build the objective that fits an embedding to `plan`, with the attraction multiplied by `exaggeration`."""
         if self.method == "interpolated":
-            return InterpolatedTSNELoss(plan, exaggeration)
+            return GridTSNELoss(plan, exaggeration)
         penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
         return Objective(WithinView(), *self._build_kernel_and_constraint(), Matrix(plan), KL(), penalties)
 

@@ -19,7 +19,7 @@ STENCIL_OFFSETS = (-2, -1, 0, 1, 2, 3)
 """Indices of the six grid nodes along each axis that a point is interpolated from, relative to the node before it."""
 
 
-class InterpolatedTSNELoss:
+class GridTSNELoss:
     """Objective of t-SNE in two dimensions, KL(P | Q), with the normalizer of Q interpolated on a grid.
 
     Calling it with an embedding (n, 2) returns KL(P | Q) as a scalar.
@@ -34,7 +34,7 @@ class InterpolatedTSNELoss:
 
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     >>> plan = (1 - torch.eye(3)).double().to_sparse() / 6
-    >>> round(InterpolatedTSNELoss(plan)(x).item(), 2)
+    >>> round(GridTSNELoss(plan)(x).item(), 2)
     0.12
     """
 

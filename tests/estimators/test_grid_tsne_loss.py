@@ -1,4 +1,4 @@
-"""The interpolated t-SNE objective: value and gradient against a dense one in double precision."""
+"""The t-SNE objective with sums interpolated on a grid: value and gradient against a dense one in double precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.manifold._t_sne import _kl_divergence
 from tests.errors import raises_usage_error
 
 from contraport.estimators import SNE, TSNE
-from contraport.estimators.interpolated_tsne_loss import InterpolatedTSNELoss
+from contraport.estimators.grid_tsne_loss import GridTSNELoss
 from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 
 
@@ -30,7 +30,7 @@ def test_value_and_gradient_match_a_dense_objective(spread, error, exaggeration)
     plan = compute_affinity_matrix(x, 10.0, symmetric=True)
     generator = torch.Generator().manual_seed(0)
     points = (spread * torch.randn(400, 2, generator=generator)).requires_grad_()
-    value = InterpolatedTSNELoss(plan, exaggeration)(points)
+    value = GridTSNELoss(plan, exaggeration)(points)
     (gradient,) = torch.autograd.grad(value, points)
     exact_points = points.detach().double().requires_grad_()
     expected = dense_divergence(plan.to_dense(), exact_points, exaggeration)
@@ -45,7 +45,7 @@ def test_value_and_gradient_match_scikit_learn():
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)) * 4).float().requires_grad_()
     upper = plan.to_dense().numpy()[np.triu_indices(300, 1)]
     value, gradient = _kl_divergence(points.detach().numpy().astype(float).ravel(), upper, 1.0, 300, 2)
-    ours = InterpolatedTSNELoss(plan)(points)
+    ours = GridTSNELoss(plan)(points)
     (own,) = torch.autograd.grad(ours, points)
     assert ours.item() == pytest.approx(value, abs=5e-3)
     np.testing.assert_allclose(own.numpy(), gradient.reshape(-1, 2), atol=0.03 * np.abs(gradient).max())
