@@ -10,7 +10,7 @@ import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
-from contraport.options import COMMAND_GROUP_HEADINGS
+from contraport.options import COMMAND_GROUPS_IN_ORDER
 from contraport.training.config import TRAIN_OPTIONS
 from tests import TIMEOUT
 
@@ -40,7 +40,7 @@ def test_rejects_unknown_command(command: Command) -> None:
 
 def test_help_has_groups_in_order(command: Command) -> None:
     headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
-    assert headings[: len(COMMAND_GROUP_HEADINGS)] == [*COMMAND_GROUP_HEADINGS]
+    assert headings[: len(COMMAND_GROUPS_IN_ORDER)] == [*COMMAND_GROUPS_IN_ORDER]
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)

@@ -24,7 +24,7 @@ from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import build_alignment_uniformity_notes, find_verdict_text
-from contraport.evaluation.page_samples import collect_embedding_arrays, collect_page_arrays
+from contraport.evaluation.sample_arrays import collect_embedding_arrays, collect_page_arrays
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference

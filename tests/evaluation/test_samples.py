@@ -12,7 +12,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.page_samples import (
+from contraport.evaluation.sample_arrays import (
     collect_cosine_matrix_arrays,
     collect_embedding_arrays,
     collect_page_arrays,

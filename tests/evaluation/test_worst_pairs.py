@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.page_samples import MAX_LISTED_ITEMS, collect_worst_pair_arrays
+from contraport.evaluation.sample_arrays import MAX_LISTED_ITEMS, collect_worst_pair_arrays
 from contraport.runs import Run, RunFolder
 
 ITEMS = 60

@@ -192,7 +192,7 @@ def test_curves_format_shares_in_percent_and_use_titles():
 
 def test_evaluation_samples_hold_spectrum_and_neighbors():
     from contraport.data.arrays import from_arrays
-    from contraport.evaluation.page_samples import collect_embedding_arrays
+    from contraport.evaluation.sample_arrays import collect_embedding_arrays
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     kept = collect_embedding_arrays(from_arrays(features), features, torch.arange(40))

@@ -26,7 +26,7 @@ from contraport.errors import (
     report_missing_extra,
     unknown_name_error,
 )
-from contraport.options import COMMAND_GROUP_HEADINGS, TRAIN_AND_REPORT_EXTRAS, Command, Option
+from contraport.options import COMMAND_GROUPS_IN_ORDER, TRAIN_AND_REPORT_EXTRAS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
@@ -55,7 +55,7 @@ def summaries_by_group() -> dict[str, dict[str, str]]:
     """
     groups = {
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
-        for heading in COMMAND_GROUP_HEADINGS
+        for heading in COMMAND_GROUPS_IN_ORDER
     }
     foreign = {name: f"(of the package {_package_name(point)})" for name, point in _plugins_by_name().items()}
     return groups | ({"of other packages": foreign} if foreign else {})

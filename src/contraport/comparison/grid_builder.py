@@ -186,35 +186,35 @@ def parse_row(value: str | OptionMap, suite_entries: OptionMap) -> Row:
         UsageError: unknown objective, option or setting.
     """
     if isinstance(value, str):
-        return Row(value, _parse_objective_options(value, suite_entries))
-    name, options = _parse_name_and_options("objectives", value)
+        return Row(value, _parse_objective_to_train_options(value, suite_entries))
+    name, options = _unpack_name_and_options("objectives", value)
     if isinstance(options, str):
-        return Row(name, _parse_objective_options(options))
+        return Row(name, _parse_objective_to_train_options(options))
     return Row(name, _nest_objective_settings(f"objectives: {name}", dict(options)))
 
 
-def _parse_name_and_options(argument: str, value: OptionMap) -> tuple[str, Any]:
+def _unpack_name_and_options(argument: str, entry: OptionMap) -> tuple[str, Any]:
     """Return the name and the options (text or mapping) of a mapping with one key, such as ``{"a name": "iot"}``."""
-    is_single = isinstance(value, Mapping) and len(value) == 1
-    check(is_single, f"{argument}: must be a name, or one name with its options, got {value!r}.", "entry")
-    ((name, options),) = value.items()
+    is_single = isinstance(entry, Mapping) and len(entry) == 1
+    check(is_single, f"{argument}: must be a name, or one name with its options, got {entry!r}.", "entry")
+    ((name, options),) = entry.items()
     is_options = isinstance(options, str | Mapping)
     check(is_options, f"{argument}: {name} must have options of contraport train, got {options!r}.", "entry")
     return str(name), options
 
 
-def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> dict[str, Any]:
+def _parse_objective_to_train_options(text: str, suggested_names: Iterable[str] = ()) -> dict[str, Any]:
     """Parse an objective name with settings after a colon into options of `contraport.train`.
 
     Args:
         text: the name and settings, such as in the examples.
         suggested_names: names that the error for an unknown name suggests, besides those of objectives.
 
-    >>> _parse_objective_options("gca-uot:relaxation=0.2,temperature=0.1")
+    >>> _parse_objective_to_train_options("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
-    >>> _parse_objective_options("gca-ince:target='domains:alpha=0.5,beta=0'")
+    >>> _parse_objective_to_train_options("gca-ince:target='domains:alpha=0.5,beta=0'")
     {'recipe': 'gca-ince', 'target': 'domains:alpha=0.5,beta=0'}
-    >>> _parse_objective_options("gca-uot:marginal_weight=(.1,.2)")
+    >>> _parse_objective_to_train_options("gca-uot:marginal_weight=(.1,.2)")
     {'recipe': 'gca-uot', 'objective_settings': {'marginal_weight': (0.1, 0.2)}}
     """
     name, _, rest = text.partition(":")
@@ -314,7 +314,7 @@ def parse_column_name_and_options(
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
-        name, options = _parse_name_and_options("settings", value)
+        name, options = _unpack_name_and_options("settings", value)
         if isinstance(options, str):
             return name, parse_column_name_and_options(options)[1]
         options = replace_deprecated_options(TRAIN_OPTIONS, options)

@@ -36,7 +36,7 @@ from contraport.engine.autograd import (
     normalize,
     normalized_rows_and_divisors,
 )
-from contraport.engine.kernels import Kernel, NegativeCostInUnits, TemperatureLike
+from contraport.engine.kernels import Kernel, NegativeCostFromUnit, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
@@ -128,7 +128,7 @@ class LateInteraction(Kernel):
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, negative_cost_in_units: NegativeCostInUnits, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.page_samples import ArraysByName, choose_subsample_positions, collect_item_arrays
+from contraport.evaluation.sample_arrays import ArraysByName, choose_subsample_positions, collect_item_arrays
 from contraport.evaluation.split_loading import (
     SplitLoader,
     load_splits_of_source,

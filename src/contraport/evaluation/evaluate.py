@@ -38,14 +38,14 @@ from contraport.evaluation.notes import (
     build_zero_width_interval_notes,
     find_verdict_text,
 )
-from contraport.evaluation.page_samples import (
+from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
+from contraport.evaluation.sample_arrays import (
     ArraysByName,
     collect_misclassified_item_arrays,
     collect_page_arrays,
     collect_worst_pair_arrays,
     compute_plan_arrays,
 )
-from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.split_loading import get_test_data_name, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS

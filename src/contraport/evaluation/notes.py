@@ -23,7 +23,7 @@ from contraport.metrics.intervals import (
     bootstrap_means,
     bootstrap_means_from_zero_to_one,
 )
-from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES, choose_headline_metrics
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
 EncoderResults = Mapping[str, MetricResult | float]
@@ -158,7 +158,7 @@ def build_alignment_uniformity_notes(
 
     Differences that are not significant are ignored.
     """
-    before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
+    before = next((row for row in INITIAL_ENCODER_BASELINE_TITLES if row in rows), None)
     metrics = collect_metrics_from_rows([rows["trained"].keys() & {"alignment", "uniformity"}])
     if before is None or not (worse := _list_change_sentences(rows, differences, before, metrics, worse=True)):
         return []

@@ -10,7 +10,7 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.options import keep_deprecated_attributes
 
 
@@ -126,7 +126,7 @@ def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
-    rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_TITLES, "trained")}
+    rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_BASELINE_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
     table = metric_rows_by_encoder(columns)
     for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):

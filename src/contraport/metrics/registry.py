@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 BetterDirection = Literal["higher", "lower", "neither"]
 """Direction in which values of a metric are better."""
 
-INITIAL_ENCODER_TITLES: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
+INITIAL_ENCODER_BASELINE_TITLES: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
 """Titles of the baselines that are the encoder before training, by row name in `evaluation.json`.
 
 A run has only one of the two: its initial weights, or random ones. Pretrained weights are far better than random ones.
 """
 
-BASELINE_TITLES: Final = {**INITIAL_ENCODER_TITLES, "raw": "raw inputs"}
+BASELINE_TITLES: Final = {**INITIAL_ENCODER_BASELINE_TITLES, "raw": "raw inputs"}
 """Titles of all baselines, by row name in `evaluation.json`."""
 
 MAX_HEADLINE_METRICS = 2

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
-from contraport.metrics.registry import INITIAL_ENCODER_TITLES
+from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
@@ -139,7 +139,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
 def _alignment_uniformity_by_row(run: ReportedRun) -> dict[str, tuple[float, float]]:
     """Return alignment and uniformity by stage, in the order of training, such as "untrained", "epoch 5", "trained"."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
-        row for row in (*INITIAL_ENCODER_TITLES, "trained") if row in run.values_by_encoder
+        row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.values_by_encoder
     ]
     pairs = {
         name: (run.values_by_encoder[name].get("alignment"), run.values_by_encoder[name].get("uniformity"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, evenly_spaced_rows_with_key, is_percent_column
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
@@ -124,7 +124,7 @@ def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
     """Return the evaluated epochs and their names in the evaluation, such as 5 and "epoch 5"; 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
-    epochs += [(0, row) for row in INITIAL_ENCODER_TITLES if row in run.values_by_encoder]
+    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.values_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import INITIAL_ENCODER_TITLES
+from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     GRID_COLOR,
@@ -236,7 +236,7 @@ class _EvaluatedEncoder(NamedTuple):
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
     """Return the distinct baselines of all runs; if two have the same name, the run's name is added to both."""
     baselines: list[_EvaluatedEncoder] = []
-    for row in ("raw", *INITIAL_ENCODER_TITLES):
+    for row in ("raw", *INITIAL_ENCODER_BASELINE_TITLES):
         for run in runs:
             names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
             source = _EvaluatedEncoder(names[row], run, row)

@@ -1,4 +1,4 @@
-"""Samples of test items for the report page (`samples.npz`): 2-D points, cosines, plans, misclassified items."""
+"""Arrays of `samples.npz` for the report page: 2-D points, cosines, plans and misclassified items of test samples."""
 
 from __future__ import annotations
 
