@@ -59,10 +59,7 @@ class _MetricsColumn(ProgressColumn):
 
 
 class ProgressLines(Callback):
-    """Callback that prints a line of progress and metrics every half minute, for output to a file or pipe.
-
-    The first line is printed once there are metrics.
-    """
+    """Callback that prints a line of progress and metrics every half minute, for output to a file or pipe."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console
