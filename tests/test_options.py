@@ -159,6 +159,17 @@ def test_rejects_an_override_of_a_deprecated_name() -> None:
         type("Squares", (Layout,), {"view_sizes": lambda *_: (2, 2)})
 
 
+def test_dir_lists_no_deprecated_attribute() -> None:
+    """torch.jit reads every name that dir() lists, and a warning of a name that nobody used would be printed."""
+
+    @keep_deprecated_attributes(width="breadth")
+    class Box:
+        breadth = 1
+
+    assert "breadth" in dir(Box())
+    assert "width" not in dir(Box())
+
+
 def test_deprecated_estimator_parameter_works_with_a_warning() -> None:
     encoder = ContrastiveEncoder(epochs=1, opt="sgd", random_state=0)
     with pytest.warns(FutureWarning, match="optimizer"):

@@ -445,7 +445,7 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
 def check_new_or_empty_folder(argument: str, folder: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty, and can be written to."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    check(is_free, f"{argument}: {folder} must be new or an empty folder. Choose another.", "exists")
+    check(is_free, f"{argument}: {folder} must be a new or an empty folder. Choose another.", "exists")
     check_creatable(argument, folder / "file")
 
 

@@ -22,13 +22,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
-from contraport.errors import (
-    check,
-    check_regular_file,
-    report_write_errors,
-    translate_read_errors,
-    type_and_shape,
-)
+from contraport._utils.formatting import join_names
+from contraport.errors import check, check_regular_file, report_write_errors, translate_read_errors, type_and_shape
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
@@ -80,8 +75,8 @@ class Features:
 
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.dtype.kind == "f"
-        check(good, f"features: must be rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
-        check(self.features.size > 0, f"features: must have items and numbers, got {self.features.shape}.", "empty")
+        check(good, f"features: must be floats (n, F), got {self.features.dtype} of shape {self.features.shape}.")
+        check(self.features.size > 0, f"features: must not be empty, got shape {self.features.shape}.", "empty")
         for name in _STORED_ITEM_NAMES:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
@@ -272,16 +267,15 @@ def read_features(path: str | Path) -> Features:
         UsageError: the file does not exist, is damaged or has no features.
     """
     file = Path(path)
+    run_message = f"features: must be a file, got the run folder {path}; run contraport embed {path} --out FILE.npz."
+    check(not (file / "config.yaml").is_file(), run_message, "run")
     is_file_name = bool(file.suffix) or file.exists()
     check(is_file_name, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
-    check(
-        file.suffix in _READERS_AND_WRITERS,
-        f"features: must end in {', '.join(_READERS_AND_WRITERS)}, got {str(path)!r}.",
-        "suffix",
-    )
+    suffixes = join_names(_READERS_AND_WRITERS, "or")
+    check(file.suffix in _READERS_AND_WRITERS, f"features: must end in {suffixes}, got {str(path)!r}.", "suffix")
     if not file.exists() and (shards := _list_complete_shards(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
-    check(file.exists(), f"features: file {str(path)!r} does not exist.", "not_found")
+    check(file.exists(), f"features: there is no file {str(path)!r}.", "not_found")
     check_regular_file("features", file)
     with translate_read_errors(f"features: {path}", file.suffix):
         return _READERS_AND_WRITERS[file.suffix][0](file)

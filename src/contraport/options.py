@@ -140,7 +140,7 @@ class Option:
         if value is None and matches_type(None, self.type):
             return
         if isinstance(value, str) and not value and Path in get_args(self.type):  # Path("") is the current folder
-            raise UsageError(f"{self.name}: must be a path, got an empty text.", kind="empty")
+            raise UsageError(f"{self.name}: must not be empty, got an empty text.", kind="empty")
         if self.check is not None:
             self.check(self.name, value)
         elif not matches_type(value, self.type):
@@ -331,6 +331,8 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
                 check(old not in vars(subclass), f"{name}: renamed in {cls.__name__}; rename it to {new}.", "renamed")
 
         cls.__init_subclass__ = classmethod(check_subclass)
+        all_names = cls.__dir__  # torch.jit reads all that dir() lists, and would warn of names that nobody used
+        cls.__dir__ = lambda self: [name for name in all_names(self) if name not in new_names]
         for old, new in new_names.items():
             setattr(cls, old, property(functools.partial(read, old=old, new=new)))
         return cls

@@ -74,7 +74,8 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
         numbers = [float(word) for word in words[:2]]
     except ValueError:
         numbers = []
-    message = f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine, got {text!r}."
+    learned = ", or learn:START" if argument == "temperature" else ""
+    message = f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine{learned}, got {text!r}."
     check(len(words) <= 3 and len(numbers) == min(len(words), 2), message, "format")
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
     check_name(f"{argument}: shape", shape, RAMP_FUNCTIONS)

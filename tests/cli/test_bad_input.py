@@ -137,7 +137,7 @@ def test_train_requires_data(error_code: ErrorCode) -> None:
         ("evaluate", "run.missing", ""),
         ("evaluate missing", "run", "missing"),
         ("embed missing --out features.npz", "run", "missing"),
-        ("embed missing --out features.csv", "out", ".npz, .npy, .parquet"),
+        ("embed missing --out features.csv", "out", ".npz, .npy or .parquet"),
         ("report missing --out page.html", "run", "missing"),
         ("report missing", "out.missing", "More: contraport report --help"),
         ("report missing other --out nowhere/page.html", "run", "missing"),

@@ -100,7 +100,7 @@ def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:
 def test_rejects_a_wrong_suffix_and_an_existing_file(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     data = vectors(30, 3)
-    with raises_usage_error("out.suffix", ".npz, .npy, .parquet", "vectors.csv"):
+    with raises_usage_error("out.suffix", ".npz, .npy or .parquet", "vectors.csv"):
         embed(run, data=data, out=tmp_path / "vectors.csv", progress=False)
     with pytest.raises(UsageError) as caught:
         embed(run, data=data, out=Path(__file__) / "vectors.npz", progress=False)

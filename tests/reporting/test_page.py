@@ -2,6 +2,7 @@ import base64
 import gzip
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,8 @@ def test_runs_without_a_verdict_have_a_neutral_heading(make_run, tmp_path) -> No
 def test_title_counts_and_lists(make_run) -> None:
     runs = load_runs([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
     assert build_report_title(runs) == "3 small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
+    unknown = [replace(run, encoder="default encoder") for run in runs[:1]]
+    assert "encoder encoder" not in build_report_title(unknown)
     assert build_report_title(load_runs([make_run("f", encoder="mlp")])).startswith("mlp encoder trained on")
     mixed = load_runs([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
     assert build_report_title(mixed) == (

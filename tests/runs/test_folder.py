@@ -6,6 +6,7 @@ from tests.errors import raises_usage_error
 
 from contraport.errors import UsageError, check_regular_file
 from contraport.runs import RunFolder
+from contraport.runs.run_folder import as_different_run_folders
 
 
 def test_create_lays_out_the_folder(run: RunFolder) -> None:
@@ -116,3 +117,8 @@ def test_overwrite_rejects_a_config_of_something_else(tmp_path: Path, config: st
         RunFolder.create(tmp_path, {"data": "digits"}, overwrite=True)
     assert (tmp_path / "train.log").read_text() == "years of work"
     assert (tmp_path / "config.yaml").read_text() == config
+
+
+def test_rejects_what_is_no_run_folder() -> None:
+    with raises_usage_error("run.type", 3):
+        as_different_run_folders("run", ["runs/a", 3])

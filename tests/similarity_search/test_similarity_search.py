@@ -400,7 +400,7 @@ def test_errors_of_a_query_name_the_query_or_the_run(photos: Path, tmp_path: Pat
     with raises_usage_error("query.*", (5,)):
         neighbors(photos, query=tmp_path / "other.npy")
     moved = replace(read_features(photos), run=str(tmp_path / "moved"))
-    with raises_usage_error("run.not_found", tmp_path / "moved", "run=..."):
+    with raises_usage_error("run.not_found", tmp_path / "moved", "run="):
         neighbors(moved, query=tmp_path / "other.npy")
 
 
@@ -439,7 +439,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
         (neighbors, {"query": "nowhere.png"}, "query.unknown", [70, "'nowhere.png'"]),
         (neighbors, {"query": "--5"}, "query.unknown", [70, "'--5'"]),
         (neighbors, {"query": 1, "top": 0}, "top.invalid", [0]),
-        (neighbors, {"query": __file__}, "run.missing", ["run=..."]),
+        (neighbors, {"query": __file__}, "run.missing", ["run="]),
         (duplicates, {"threshold": 2.0}, "threshold.invalid", [2.0]),
         (cluster, {"k": 71}, "k.invalid", [70, 71]),
         (cluster, {"k": 2, "out": "x.txt"}, "out.suffix", ["x.txt", ".csv"]),
@@ -693,3 +693,9 @@ def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "and 1 more group<" in found._repr_html_()
     assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item."
     assert duplicates(features[[0, 9]])._repr_html_().endswith("0.6000.")
+
+
+def test_names_a_run_folder_given_as_features(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("data: digits")
+    with raises_usage_error("features.run", tmp_path, "embed"):
+        read_features(tmp_path)

@@ -145,13 +145,14 @@ def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
     return {path: next((suffix for suffix in of if counts[suffix] == 1), path) for path, of in suffixes.items()}
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Join names with commas and a final "and".
+def join_names(names: Iterable[str], conjunction: str = "and") -> str:
+    """Join names with commas and a final "and" or another conjunction.
 
-    >>> join_names(["a", "b", "c"]), join_names(["a"])
-    ('a, b and c', 'a')
+    >>> join_names(["a", "b", "c"]), join_names(["a"]), join_names(["a", "b"], "or")
+    ('a, b and c', 'a', 'a or b')
     """
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    *first, last = names
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def describe_item_shape(shape: Sequence[int]) -> str:

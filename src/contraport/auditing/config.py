@@ -170,7 +170,7 @@ class AuditOptions(BaseOptions):
             check(self.out is not None, f"{name}: requires out, the folder to write the data to.", "missing_out")
         check(
             self.method != "online" or self.statistic in (None, "combined"),
-            f"statistic: an online audit uses 'combined', got {self.statistic!r}; use method='crossfit' for others.",
+            f"statistic: an online audit uses 'combined', got {self.statistic!r}; others need the method crossfit.",
             "conflict",
         )
         for name in _UNUSED_OPTION_NAMES_BY_METHOD[self.method]:

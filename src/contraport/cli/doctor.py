@@ -114,7 +114,7 @@ def _machine_properties_by_name() -> dict[str, str]:
     return {
         "system": f"{platform.platform()}, {platform.machine()}",
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
+        f"threads: {torch.get_num_threads()}, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
         "backends": ", ".join(_list_backend_names("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if HAS_TRITON else "not installed",

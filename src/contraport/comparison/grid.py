@@ -259,7 +259,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
         if str(suite) not in suites:
             raise unknown_name_error("suite", suite, suites, list_command="contraport list suites")
         path = suites[str(suite)]
-    check(path.is_file(), f"suite: file {path} does not exist.", "not_found")
+    check(path.is_file(), f"suite: there is no file {str(path)!r}.", "not_found")
     try:
         values = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -514,7 +514,7 @@ def _check_one_per_tower(name: str, values: Sequence[Any], num_towers: int) -> N
     """Raise `UsageError` unless an option has one value per tower."""
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
-    check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
+    check(isinstance(values, Sequence), f"{name}: must be one for all views or one per view, got {values!r}.")
     check(len(values) == num_towers, f"{name}: must be {num_towers}, one per tower, got {len(values)}.", "shape")
 
 

@@ -129,7 +129,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     features = _as_features_or_none(source)
     if features is None:
         return _load_raw_features_and_dataset(options, loader_config)
-    message = "cannot be combined with features, which are of one split and view."
+    message = "has no effect on features, all of which are mapped; give a run, or embed what you want to map."
     for name in ("split", "view"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
     return features.take(_choose_item_indices(len(features), options).numpy()), None

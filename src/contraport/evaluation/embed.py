@@ -206,7 +206,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
 
 def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
     """Raise `UsageError` if the file `path` cannot be written, or if `shard_items` is used with several processes."""
-    suffixes = ", ".join(SUPPORTED_SUFFIXES)
+    suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
     message = "shard_items: cannot be combined with several processes, each of which writes one shard."

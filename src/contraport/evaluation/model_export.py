@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import atomic_write, stage_files
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, join_names
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
 from contraport.encoders.model import is_model_folder
@@ -54,8 +54,8 @@ def export(arguments: dict[str, Any]) -> Path:
     check(options.format is None or implied in (None, options.format), message, "suffix")
     name = options.format or implied
     if name is None:
-        suffixes = " or ".join(_FORMAT_NAME_BY_SUFFIX)
-        message = f"out: must end in {suffixes}, got {path}; or pass {format_options(format=...)}."
+        suffixes = join_names(_FORMAT_NAME_BY_SUFFIX, "or")
+        message = f"out: must end in {suffixes}, got {path.name!r}; or pass {format_options(format='safetensors')}."
         raise UsageError(message, kind="unknown_suffix")
     format = _FORMAT_BY_NAME[name]
     is_folder = format.atomic_writer is stage_files

@@ -113,9 +113,9 @@ def build_report_title(runs: Sequence[ReportedRun]) -> str:
     is_frozen = all(run.config.get("freeze") is True for run in runs)
     adjective, verb = ("frozen ", "with a trained head on") if is_frozen else ("", "trained on")
     if len(runs) == 1:
-        what = f"{adjective}{encoders[0]} encoder"
+        what = f"{adjective}{encoders[0]}".removesuffix(" encoder") + " encoder"
     elif len(encoders) == 1:
-        what = f"{len(runs)} {adjective}{encoders[0]} encoders"
+        what = f"{len(runs)} {adjective}{encoders[0]}".removesuffix(" encoder") + " encoders"
     else:
         what = f"{len(runs)} {adjective}encoders ({join_names(encoders)})"
     objective = f" with {join_names(objectives)}" if objectives else ""

@@ -25,7 +25,8 @@ def build_verdict_section(assets: PageAssets) -> Section | None:
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
-    return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
+    context = {"sentences": sentences, "has_intervals": any(run.values_by_encoder for run in assets.runs)}
+    return Section("verdict", "Verdict", context) if sentences else None
 
 
 def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:

@@ -354,6 +354,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
     """Return the `RunFolder` of a path or a `Run`."""
     if isinstance(folder, RunFolder):
         return folder
+    check(isinstance(folder, str | Path | Run), f"run: must be a run folder or a Run, got {folder!r}.", "type")
     return RunFolder(folder.path, folder.encoder) if isinstance(folder, Run) else RunFolder(folder)
 
 

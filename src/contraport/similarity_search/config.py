@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from contraport._utils.formatting import join_names
 from contraport.catalog.option_parsers import MINING_SAMPLINGS, MiningRule
 from contraport.errors import check, check_finite, is_number
 from contraport.options import (
@@ -200,7 +201,7 @@ class MiningOptions(TrustOptions):
         self.rule.check_values()
         suffixes = (".csv", ".jsonl", ".parquet", ".npy")
         out = Path(self.out)
-        check(out.suffix in suffixes, f"out: must end in {', '.join(suffixes)}, got {out.name!r}.", "suffix")
+        check(out.suffix in suffixes, f"out: must end in {join_names(suffixes, 'or')}, got {out.name!r}.", "suffix")
 
     @property
     def rule(self) -> MiningRule:

@@ -354,9 +354,9 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
     if options.run is not None:
         return as_run_folder(options.run)
     if features.run is None:
-        message = f"run: required to embed the query, as the features name no run; pass {format_options(run=...)}."
+        message = f"run: required to embed the query, as the features name no run; pass {format_options(run='FOLDER')}."
         raise UsageError(message, kind="missing")
-    message = f"run: {features.run}, which embedded the features, does not exist; pass {format_options(run=...)}."
+    message = f"run: {features.run}, which embedded the features, does not exist; pass {format_options(run='FOLDER')}."
     check(Path(features.run).is_dir(), message, "not_found")
     return as_run_folder(features.run)
 

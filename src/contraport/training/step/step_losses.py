@@ -198,8 +198,8 @@ class ObjectiveStepLoss(StepLoss):
         if items >= 32 or not has_negatives:
             return None
         return (
-            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
-            "queue, or use --recipe byol, which has no negatives"
+            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size or the number of "
+            "items, add --negatives queue, or use --recipe byol, which has no negatives"
         )
 
 
