@@ -23,7 +23,7 @@ class ReportOptions(BaseOptions):
 
     runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=option_metadata("Run folders."))
     out: str | Path = field(metadata=option_metadata("HTML file to write."))
-    overwrite: bool = option(False, "Replace `out` where it exists.")
+    overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
 REPORT_COMMAND_SPEC = Command(
