@@ -30,7 +30,11 @@ from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
 from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners, score_likely_candidates
+from contraport.auditing.pairs.partner_proposals import (
+    lowest_scoring_indices,
+    propose_partners,
+    score_likely_candidates,
+)
 from contraport.data import from_arrays
 
 SHARE, PACKAGES, DIMENSIONS = 0.2, 3_000, 128

@@ -50,7 +50,7 @@ from benchmarks.near_swaps import embed_texts
 from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
-from contraport.auditing.pairs.partner_plan import lowest_scoring_indices, propose_partners
+from contraport.auditing.pairs.partner_proposals import lowest_scoring_indices, propose_partners
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys, add_decoys
 from contraport.data import Batch, BatchOrder, Dataset
 from contraport.embedding import LoaderConfig
@@ -176,7 +176,7 @@ class PlanScores(AuditCallback):
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
-        vectors = self._raw_vector_features.with_neighbor_pool(paired.neighbor_candidates)
+        vectors = self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items)
         total = torch.zeros(len(pairs.first))
         for scores in (score_pairs(paired, pairs, "balanced"), score_pairs(vectors, pairs, "combined")):
             spread, mean = torch.std_mean(scores[: len(paired)])

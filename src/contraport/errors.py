@@ -335,24 +335,24 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
         raise _usage_error_for_value(argument, f"an integer {bounds}", value)
 
 
-def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
+def check_positive(argument: str, number: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is positive and finite in single precision, or infinite if `allow_infinity`."""
-    is_infinite = allow_infinity and is_number(value) and value == math.inf
-    if not is_infinite and not (fits_single_precision(value) and value > 1 / MAX_SINGLE_PRECISION):
+    is_infinite = allow_infinity and is_number(number) and number == math.inf
+    if not is_infinite and not (fits_single_precision(number) and number > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
-        raise _usage_error_for_value(argument, expected, value)
+        raise _usage_error_for_value(argument, expected, number)
 
 
-def check_nonnegative(argument: str, value: object) -> None:
+def check_nonnegative(argument: str, number: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
-    if not fits_single_precision(value) or value < 0:
-        raise _usage_error_for_value(argument, "a finite number >= 0", value)
+    if not fits_single_precision(number) or number < 0:
+        raise _usage_error_for_value(argument, "a finite number >= 0", number)
 
 
-def check_finite(argument: str, value: object) -> None:
+def check_finite(argument: str, number: object) -> None:
     """Raise `UsageError` unless a value is a finite number."""
-    if not fits_single_precision(value):
-        raise _usage_error_for_value(argument, "a finite number", value)
+    if not fits_single_precision(number):
+        raise _usage_error_for_value(argument, "a finite number", number)
 
 
 def check_boolean(argument: str, value: object) -> None:

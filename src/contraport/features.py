@@ -420,7 +420,7 @@ def _read_parquet_features(path: Path) -> Features:
 
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
-    """Return the item values of features as Parquet columns by name."""
+    """Return the Parquet columns that describe the items, by name: row, split, key, label and others that are known."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]

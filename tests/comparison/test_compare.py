@@ -47,7 +47,7 @@ from contraport.comparison.result_statistics import (
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
 from contraport.comparison.tuning import (
     SEARCH_RANGES,
-    SearchRange,
+    LogSearchRange,
     build_cell_from_trial,
     build_search_space,
     build_trial_cells,
@@ -419,7 +419,7 @@ def test_fixed_settings_are_not_searched() -> None:
     assert set(build_search_space(rows[0], {})) == {"temperature", "q"}
     assert build_search_space(rows[1], {}) == {}
     assert build_search_space(rows[2], {}) == {}
-    assert build_search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
+    assert build_search_space(rows[3], {})["temperature"] == LogSearchRange(1.0, 32.0)
     assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
     assert untuned_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
     assert untuned_settings_by_row(rows[1:2], {}) == {}

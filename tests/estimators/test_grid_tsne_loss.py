@@ -11,7 +11,7 @@ from tests.errors import raises_usage_error
 
 from contraport.estimators import SNE, TSNE
 from contraport.estimators.grid_tsne_loss import GridTSNELoss
-from contraport.objectives.perplexity_affinities import compute_affinity_matrix
+from contraport.objectives.perplexity_affinities import compute_affinity_plan
 
 
 def dense_divergence(plan, points, exaggeration):
@@ -27,7 +27,7 @@ def dense_divergence(plan, points, exaggeration):
 @pytest.mark.parametrize(("spread", "error"), [(1e-4, 1e-3), (0.1, 1e-3), (0.3, 1e-3), (4.0, 0.03), (15.0, 0.08)])
 def test_value_and_gradient_match_a_dense_objective(spread, error, exaggeration):
     x = torch.from_numpy(load_digits().data[:400])
-    plan = compute_affinity_matrix(x, 10.0, symmetric=True)
+    plan = compute_affinity_plan(x, 10.0, symmetric=True)
     generator = torch.Generator().manual_seed(0)
     points = (spread * torch.randn(400, 2, generator=generator)).requires_grad_()
     value = GridTSNELoss(plan, exaggeration)(points)
@@ -41,7 +41,7 @@ def test_value_and_gradient_match_a_dense_objective(spread, error, exaggeration)
 
 def test_value_and_gradient_match_scikit_learn():
     x = load_digits().data[:300]
-    plan = compute_affinity_matrix(torch.from_numpy(x), 10.0, symmetric=True)
+    plan = compute_affinity_plan(torch.from_numpy(x), 10.0, symmetric=True)
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)) * 4).float().requires_grad_()
     upper = plan.to_dense().numpy()[np.triu_indices(300, 1)]
     value, gradient = _kl_divergence(points.detach().numpy().astype(float).ravel(), upper, 1.0, 300, 2)

@@ -19,7 +19,7 @@ from torch import nn
 
 from contraport.estimators import SNE, TSNE
 from contraport.objectives.perplexity_affinities import (
-    compute_affinity_matrix,
+    compute_affinity_plan,
     nearest_squared_distances,
     row_softmax_of_perplexity,
 )
@@ -39,7 +39,7 @@ def clusters(n=60, d=5):
 
 def test_affinities_match_scikit_learn(digits):
     # With a perplexity above a third of the items every pair is kept, as in the exact method.
-    ours = compute_affinity_matrix(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
+    ours = compute_affinity_plan(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
     distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
     peers = squareform(_joint_probabilities(distances, 100.0, verbose=0))
     np.testing.assert_allclose(ours, peers, atol=2e-8)
@@ -63,9 +63,9 @@ def dense_plan(x, perplexity, *, symmetric):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_exact_affinities_cover_all_pairs(digits, symmetric):
-    exact = compute_affinity_matrix(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
+    exact = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
     np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
-    sparse = compute_affinity_matrix(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
+    sparse = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
     assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
 
 
@@ -90,7 +90,7 @@ def test_exact_method_reaches_the_divergence_of_scikit_learn(digits):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
-    plan = compute_affinity_matrix(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
+    plan = compute_affinity_plan(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
     assert plan.sum().item() == pytest.approx(1)
     assert (plan.diagonal() == 0).all()
     if symmetric:
@@ -132,8 +132,8 @@ def test_equal_items_share_mass_evenly():
 def test_is_invariant_to_the_scale_of_the_data(scale):
     X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(
-        compute_affinity_matrix(X * scale, 5.0, symmetric=True).to_dense(),
-        compute_affinity_matrix(X, 5.0, symmetric=True).to_dense(),
+        compute_affinity_plan(X * scale, 5.0, symmetric=True).to_dense(),
+        compute_affinity_plan(X, 5.0, symmetric=True).to_dense(),
     )
 
 
@@ -163,7 +163,7 @@ def test_divergence_matches_the_formula(estimator, method):
     X, _ = clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
     P = (
-        compute_affinity_matrix(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
+        compute_affinity_plan(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
         .to_dense()
         .numpy()
     )

@@ -25,7 +25,7 @@ from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
-from contraport.auditing.pairs.partner_plan import (
+from contraport.auditing.pairs.partner_proposals import (
     find_second_view_content_ids,
     lowest_scoring_indices,
     propose_partners,
@@ -82,7 +82,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
     check_paired_dataset(dataset, data=options.data, columns=options.columns)
     _check_exports(options, dataset)
     try:
-        with _lock_output_folder(options, dataset) as folder:
+        with _open_output_folder(options, dataset) as folder:
             result: Audit | ViewAudit
             if len(views) > 2:
                 result = _audit_all_views(options, dataset, folder)
@@ -250,7 +250,7 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 
 @contextmanager
-def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
+def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
     """Context manager: yield the locked output folder, with the options recorded in it; without `out`, a temporary one.
 
     The record is removed if nothing else was written, as there is no audit to resume.

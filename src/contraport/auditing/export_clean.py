@@ -42,14 +42,14 @@ class RowEdits:
     sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def from_audit(cls, result: Audit, export: str, rows: NDArray[np.int64], length: int) -> RowEdits:
+    def from_audit(cls, result: Audit, cleaning: str, rows: NDArray[np.int64], length: int) -> RowEdits:
         """Build the edits that an export needs; rows that were not audited stay unchanged."""
         kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
-        if export == "weigh":
+        if cleaning == "weigh":
             weights = np.ones(length, dtype=np.float32)
             weights[rows[flagged]] = 0
             return cls(kept, partners, weights)
-        repaired = flagged[result.partners[flagged] >= 0] if export == "repair" else flagged[:0]
+        repaired = flagged[result.partners[flagged] >= 0] if cleaning == "repair" else flagged[:0]
         partners[rows[repaired]] = rows[result.partners[repaired]]
         kept[rows[np.setdiff1d(flagged, repaired)]] = False
         return cls(kept, partners, None)
@@ -57,7 +57,7 @@ class RowEdits:
 
 def write_clean_data(
     result: Audit,
-    export: str,
+    cleaning: str,
     folder: Path,
     *,
     data: Any,
@@ -71,37 +71,37 @@ def write_clean_data(
     `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
     The folder of a coupling becomes a folder, whose table of pairs is edited.
 
-    `second` is the index of the view that a repair replaces.
+    `cleaning` is "drop", "repair" or "weigh"; `second` is the index of the view that a repair replaces.
     """
     rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.is_coupling_folder(str(data)):
-        path = folder / FILE_STEM_BY_EXPORT[export]
-        _write_coupling_folder(result, export, path, data=str(data), dataset=dataset, second=second)
+        path = folder / FILE_STEM_BY_EXPORT[cleaning]
+        _write_coupling(result, cleaning, path, data=str(data), dataset=dataset, second=second)
     elif suffix in tables.TABLE_SUFFIXES:
-        path = folder / f"{FILE_STEM_BY_EXPORT[export]}{suffix}"
-        _write_table(result, export, path, data=Path(data), rows=rows, second=second, columns=columns)
-    elif export == "weigh" and suffix != ".npz":
+        path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}{suffix}"
+        _write_table(result, cleaning, path, data=Path(data), rows=rows, second=second, columns=columns)
+    elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
-        weights = RowEdits.from_audit(result, export, rows, int(rows.max()) + 1).sample_weights
+        weights = RowEdits.from_audit(result, cleaning, rows, int(rows.max()) + 1).sample_weights
         assert weights is not None
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
     else:
-        path = folder / f"{FILE_STEM_BY_EXPORT[export]}.npz"
+        path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}.npz"
         if suffix == ".npz":
             arrays = array_files.read_npz("data", str(data), mapped=True)
             audited, view = rows, dataset.view_names[second]
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
             arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[second]
-        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, export, audited, len(arrays[view])), view))
+        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view))
     return path
 
 
 def _write_table(
     result: Audit,
-    export: str,
+    cleaning: str,
     path: Path,
     *,
     data: Path,
@@ -115,7 +115,7 @@ def _write_table(
     table = exploded.read()
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
-    edits = RowEdits.from_audit(result, export, np.flatnonzero(np.isin(sources, rows)), len(table))
+    edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.replace_view_columns(
         table, source, columns, str(data),
         view=second, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
@@ -125,7 +125,7 @@ def _write_table(
     tables.write_table(edited, path)
 
 
-def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
+def _write_coupling(result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
     """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
     files = coupling_folder.get_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
@@ -136,7 +136,7 @@ def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str,
     assert dataset.entity_keys is not None
     rows, columns = dataset.entity_keys
     audited = {(rows[row], columns[column]): pair for pair, (row, column) in enumerate(dataset.entity_ids.tolist())}
-    edits = RowEdits.from_audit(result, export, np.arange(len(audited)), len(audited))
+    edits = RowEdits.from_audit(result, cleaning, np.arange(len(audited)), len(audited))
     # A pair that is repeated in the table was audited once; pairs of the test split were not.
     cells = [map(str, parsed["pairs"].column(name).to_pylist()) for name in COUPLING_VIEW_NAMES]
     positions = np.array([audited.get(pair, -1) for pair in zip(*cells, strict=True)])
@@ -162,11 +162,11 @@ def _write_coupling_folder(result: Audit, export: str, path: Path, *, data: str,
             tables.write_table(sources[part], temporary / file.name)
 
 
-def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> dict[str, np.ndarray]:
-    """Return arrays with the edits applied to the training arrays; repairs replace rows of the array named `view`."""
+def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
+    """Return arrays with training rows dropped or weighted, or, in the array of the repaired view, replaced."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
-    edited[view] = edited[view][edits.partner_rows]
+    edited[repaired_view] = edited[repaired_view][edits.partner_rows]
     if edits.sample_weights is not None:
         edited["weights"] = edits.sample_weights * edited.get("weights", 1)
         if test and "weights_test" not in test:

@@ -17,7 +17,7 @@ from contraport.comparison.grid_builder import get_objective_signature_parameter
 from contraport.metrics import Metric
 
 
-class SearchRange(NamedTuple):
+class LogSearchRange(NamedTuple):
     """Range of a hyperparameter, searched on a logarithmic scale."""
 
     low: float
@@ -27,7 +27,7 @@ class SearchRange(NamedTuple):
     def value_at(self, position: float) -> float | int:
         """Return the value at a position in the range, where 0 is `low` and 1 is `high`.
 
-        >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, is_integer=True).value_at(0.999)
+        >>> LogSearchRange(0.1, 10.0).value_at(0.5), LogSearchRange(1, 10, is_integer=True).value_at(0.999)
         (1.0, 10)
         """
         if self.is_integer:
@@ -36,24 +36,24 @@ class SearchRange(NamedTuple):
 
 
 SEARCH_RANGES = {
-    "temperature": SearchRange(0.05, 1.0),
-    "relaxation": SearchRange(0.05, 5.0),
-    "iterations": SearchRange(1, 10, is_integer=True),
-    "q": SearchRange(0.05, 0.95),
-    "p": SearchRange(1.0, 8.0),
-    "df": SearchRange(1.0, 20.0),
-    "uniformity": SearchRange(0.03, 3.0),
-    "weight": SearchRange(0.1, 10.0),
-    "gamma": SearchRange(1.0, 64.0),
-    "beta": SearchRange(0.25, 4.0),
-    "prior": SearchRange(0.01, 0.2),
-    "redundancy": SearchRange(5e-4, 5e-2),
+    "temperature": LogSearchRange(0.05, 1.0),
+    "relaxation": LogSearchRange(0.05, 5.0),
+    "iterations": LogSearchRange(1, 10, is_integer=True),
+    "q": LogSearchRange(0.05, 0.95),
+    "p": LogSearchRange(1.0, 8.0),
+    "df": LogSearchRange(1.0, 20.0),
+    "uniformity": LogSearchRange(0.03, 3.0),
+    "weight": LogSearchRange(0.1, 10.0),
+    "gamma": LogSearchRange(1.0, 64.0),
+    "beta": LogSearchRange(0.25, 4.0),
+    "prior": LogSearchRange(0.01, 0.2),
+    "redundancy": LogSearchRange(5e-4, 5e-2),
 }
 """Search range of each hyperparameter, in all objectives that have it; other settings keep their defaults."""
 
 _SEARCH_RANGES_BY_OBJECTIVE = {
-    "t-simclr": {"temperature": SearchRange(1.0, 32.0)},
-    "alpha-cl": {"gamma": SearchRange(1.1, 8.0)},
+    "t-simclr": {"temperature": LogSearchRange(1.0, 32.0)},
+    "alpha-cl": {"gamma": LogSearchRange(1.1, 8.0)},
 }
 """Search ranges by objective and hyperparameter, which replace `SEARCH_RANGES` where the scale differs."""
 
@@ -61,7 +61,7 @@ _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 """Settings by objective that are not searched, since they have no effect at its defaults: `q` of gca-uot's RINCE."""
 
 
-def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
+def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]:
     """Build the search space of a row: the range of each searched hyperparameter, by its name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be

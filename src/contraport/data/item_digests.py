@@ -108,12 +108,12 @@ class SplitDigests:
 
     def trained_item_mask(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
-        return _matching_item_mask(dataset, self.train_digests)
+        return _any_view_match_mask(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
-            bool(_matching_item_mask(part, digests).all()) and _have_all_digests([part], digests)
+            bool(_any_view_match_mask(part, digests).all()) and _have_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
@@ -130,7 +130,7 @@ class SplitDigests:
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
-            masks = [_matching_item_mask(part, digests) for part in parts]
+            masks = [_any_view_match_mask(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
@@ -144,7 +144,7 @@ def _present_mask(dataset: Dataset) -> Tensor:
     return dataset.present
 
 
-def _matching_item_mask(dataset: Dataset, digests: Digests) -> Tensor:
+def _any_view_match_mask(dataset: Dataset, digests: Digests) -> Tensor:
     """Return the mask of the items with at least one view whose digest is among `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)

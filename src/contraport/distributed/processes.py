@@ -97,7 +97,7 @@ class Processes(NamedTuple):
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return a value that is equal on all processes; in the backward pass its gradient is averaged over them."""
+        """Return a replicated value unchanged; the backward pass averages its gradient over all processes."""
         if self.size == 1:
             return value
         same: Tensor = _AveragedGradient.apply(self, value)

@@ -258,7 +258,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
     if encoder is None or isinstance(encoder, str | nn.Module):
         return _load_published_initial_weights(encoder)
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
-    external = [name for name in names if _has_published_weights(name)]
+    external = [name for name in names if _may_have_published_weights(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [
         _load_published_initial_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
@@ -268,7 +268,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
     return InitialWeights(", ".join(map(str, external)), by_view)
 
 
-def _has_published_weights(encoder: object) -> bool:
+def _may_have_published_weights(encoder: object) -> bool:
     """Return whether to look for pretrained weights of an encoder: for "lite0", and names of timm or transformers."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
@@ -279,7 +279,7 @@ def _has_published_weights(encoder: object) -> bool:
 def _load_published_initial_weights(encoder: Any) -> InitialWeights:
     """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
-    check(_has_published_weights(encoder), message, "no_weights")
+    check(_may_have_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
         return _build_timm_initial_weights(
             encoder, lite0.read_lite0_weights(), _timm_config_or_empty(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE

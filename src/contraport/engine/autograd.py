@@ -138,7 +138,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, detached_z: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled rows, (n, d), and two factors, (n, 1) each; every row was divided by their product."""
+    """Return the rows scaled to `length`, (n, d), and the two divisors of each row, (n, 1) each, that scale it."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
     largest = detached_z.abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient

@@ -78,9 +78,9 @@ class Shards(NamedTuple):
         """Undo `to_owner_order`: permute a vector of all rows, (N,), back to the order of the block's rows."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
-    def owner_range_to_rows(self, part: slice) -> Indices:
-        """Return the indices of a slice of the rows, when these are ordered by the process that owns them."""
-        return part if self.order is None else self.order[part]
+    def row_indices(self, slice_in_owner_order: slice) -> Indices:
+        """Return the row indices of a slice of the rows in the order of `to_owner_order`."""
+        return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
 class RingVisit(NamedTuple):
@@ -382,10 +382,10 @@ class RingPairPasses(PairPasses):
         """
         exchange = exchange or self.ring.start_exchange(with_gradient=False, half_ring=self.is_symmetric)
         for visit in self.ring.iter_visits(exchange, half_ring=self.is_symmetric):
-            rows = self.rows.owner_range_to_rows(visit.rows)
+            rows = self.rows.row_indices(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
-            columns = self.columns.owner_range_to_rows(visit.columns) if columns is None else columns
+            columns = self.columns.row_indices(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
             geometry = Geometry(visit.log_kernel, masks)
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
@@ -479,5 +479,5 @@ class _RowInnerProducts(torch.autograd.Function):
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
     """Return the part of a weight matrix for the rows and columns that one step of the ring compares."""
-    rows = ring.row_shards.owner_range_to_rows(visit.rows)
-    return weight.take_rows_and_columns(rows, ring.column_shards.owner_range_to_rows(visit.columns))
+    rows = ring.row_shards.row_indices(visit.rows)
+    return weight.take_rows_and_columns(rows, ring.column_shards.row_indices(visit.columns))

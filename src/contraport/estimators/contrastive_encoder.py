@@ -241,7 +241,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the output features: contrastiveencoder7, or contrastiveencoder_sound_7 of view "sound".
+        """Return the feature names: contrastiveencoder7, or contrastiveencoder_sound_7 for a view named "sound".
 
         Args:
             input_features: ignored.

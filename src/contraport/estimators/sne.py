@@ -38,7 +38,7 @@ from contraport.estimators.grid_tsne_loss import GridTSNELoss
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
-from contraport.objectives.perplexity_affinities import compute_affinity_matrix
+from contraport.objectives.perplexity_affinities import compute_affinity_plan
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, draw_seed, forked_generators, seed_torch_generators
 
@@ -117,7 +117,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         # changes no digits.
         flat = data.flatten(1)
         flat = flat / 2.0 ** math.floor(math.log2(float(flat.abs().max())))
-        plan = compute_affinity_matrix(flat, self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact)
+        plan = compute_affinity_plan(flat, self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact)
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
         seed = draw_seed(self.random_state)
         if self.encoder is None:

@@ -59,7 +59,7 @@ def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -
         yield epoch, loaded
 
 
-def build_evaluable_objective(settings: Settings) -> Loss:
+def build_objective_for_test_plan(settings: Settings) -> Loss:
     """Build the objective of a run as at the start of training, to compute its transport plan of test items.
 
     Raises:
@@ -141,7 +141,7 @@ class LoadedRun:
         check_views_fit_model(model, train, views)
         initial = final = no_plan_note = None
         try:
-            initial = build_evaluable_objective(settings)
+            initial = build_objective_for_test_plan(settings)
             final = copy_objective_at_epoch(initial, run, settings, epochs)
         except UsageError as error:
             no_plan_note = str(error)

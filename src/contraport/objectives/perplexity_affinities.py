@@ -19,8 +19,8 @@ MAX_DISTANCES_IN_MEMORY = 1 << 22
 
 
 @torch.no_grad()
-def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
-    """Return the affinities of SNE or t-SNE: an (n, n) plan of total mass 1 with an empty diagonal.
+def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
+    """Return SNE or t-SNE affinities: an (n, n) plan of total mass 1 with an empty diagonal, sparse unless `exact`.
 
     Args:
         x: the data, (n, d), finite.
@@ -36,7 +36,7 @@ def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, ex
     Maaten (2014), section 4.1.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    >>> compute_affinity_matrix(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
+    >>> compute_affinity_plan(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
     1.0
     """
     n = len(x)

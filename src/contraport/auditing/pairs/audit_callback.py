@@ -41,7 +41,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.partner_plan import (
+from contraport.auditing.pairs.partner_proposals import (
     find_second_view_content_ids,
     lowest_scoring_indices,
     propose_partners,
@@ -290,7 +290,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_SCORED_VECTOR_WIDTH):
-            sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_candidates))
+            sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
         return scores, decoy_scores, fresh_scores

@@ -66,7 +66,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _rates_at_thresholds(_compute_shares_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
+    rates = _rates_at_thresholds(_empirical_cdf(pairs, _compute_score_thresholds(mismatches)), mismatches)
     draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(THRESHOLD_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
@@ -75,7 +75,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
         drawn = np.repeat(mismatches, counts)
         # Numbers of resampled pairs between thresholds are multinomial, so pairs need not be resampled one by one.
-        between = np.diff(_compute_shares_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
+        between = np.diff(_empirical_cdf(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
         draws[draw] = _rates_at_thresholds(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
@@ -89,15 +89,15 @@ def _compute_score_thresholds(sorted_mismatches: Scores) -> Scores:
     return thresholds
 
 
-def _compute_shares_below(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
-    """Return the share of sorted scores that are at or below each threshold."""
+def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
+    """Return the empirical CDF of scores at each threshold: the share of scores that are at or below it."""
     return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
-def _rates_at_thresholds(pair_shares_below: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
+def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
+    """Return the noise rate at each score threshold: CDF of the scores of pairs over that of the mismatches."""
     thresholds = _compute_score_thresholds(sorted_mismatches)
-    rates: NDArray[np.float64] = pair_shares_below / _compute_shares_below(sorted_mismatches, thresholds)
+    rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)
 
 
@@ -112,8 +112,8 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    wrong = rate * _compute_shares_below(np.sort(mismatch_scores), ordered)
-    good = np.clip(1 - wrong / _compute_shares_below(ordered, ordered), 0, 1)
+    wrong = rate * _empirical_cdf(np.sort(mismatch_scores), ordered)
+    good = np.clip(1 - wrong / _empirical_cdf(ordered, ordered), 0, 1)
     rates = np.empty(len(scores))
     rates[order] = np.minimum.accumulate(good[::-1])[::-1]
     return rates

@@ -136,11 +136,11 @@ class PairedFeatures:
 
     def _check_pool_size(self) -> None:
         """Raise `UsageError` if the pool has too few items to find neighbors in."""
-        fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
+        fewest, size = self.neighbors + 2, len(self.neighbor_pool_items)
         check(size >= fewest, f"neighbor_pool: must have at least {fewest} items, got {size}.")
 
     @property
-    def neighbor_candidates(self) -> Tensor:
+    def neighbor_pool_items(self) -> Tensor:
         """Candidate neighbors: the items among which neighbors are searched, ``(m,)``."""
         return self.observed_pair_indices.first if self.neighbor_pool is None else self.neighbor_pool
 
@@ -299,7 +299,7 @@ class PairedFeatures:
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
         """Cross-fitted canonical-correlation maps between the two views, fitted to the pairs of the pool."""
-        return fit_canonical_maps(self.features, self.neighbor_candidates)
+        return fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:

@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Replace one view of each row by that of its partner row, and return the rows in the mask `kept`.
+    """Return the kept rows of a table, with one view of each row taken from its partner row.
 
     Args:
         table: all rows, parsed.

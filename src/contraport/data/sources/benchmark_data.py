@@ -156,7 +156,7 @@ def _build_image_dataset(
 
 
 def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
-    """Load UCI's multiple features, 2,000 handwritten digits in six views, vectors; a fifth is the test split.
+    """Load UCI's multiple features: 2,000 handwritten digits, each as six vectors; a fifth is the test split.
 
     The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
     coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments) and ``mor`` (6 morphological features).

@@ -54,7 +54,7 @@ def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> d
 
 
 def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
-    """Choose indices of at most 10 query items: the first item of evenly spaced classes, or evenly spaced items."""
+    """Return the indices of at most 10 query items: the first of each class, or evenly spaced items without classes."""
     places = np.arange(num_items)
     if labels is not None and len(np.unique(labels)) > 1:
         places = np.unique(labels, return_index=True)[1]

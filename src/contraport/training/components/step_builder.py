@@ -151,7 +151,7 @@ def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Modu
     return "shown" if pairs_views and is_comparable and dataset.content_ids_if_repeated is not None else None
 
 
-def check_sample_weights(
+def check_sample_weights_fit_objective(
     objective: nn.Module | None, dataset: Dataset, weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None
 ) -> None:
     """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
@@ -249,7 +249,7 @@ def build_training_module(
     weights_from_plan_schedule = None
     if settings.sample_weight_source == "plan":
         weights_from_plan_schedule = parse_sample_weight_schedule(str(settings.sample_weight), steps)
-    check_sample_weights(objective, dataset, weights_from_plan_schedule)
+    check_sample_weights_fit_objective(objective, dataset, weights_from_plan_schedule)
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
     if is_one_view and find_view_suggestion(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"

@@ -10,7 +10,7 @@ from tests.engine.test_memory import Largest
 
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
-from contraport.auditing.pairs.partner_plan import (
+from contraport.auditing.pairs.partner_proposals import (
     MIN_FITTED_PAIRS,
     CandidateScoreMatrix,
     _assign_items_to_proposals,
@@ -160,7 +160,7 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
     def solve(found: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
         return np.where(found.own_partner_mask, own, 0.3), np.full(len(found.own_columns), 0.1)
 
-    monkeypatch.setattr("contraport.auditing.pairs.partner_plan.solve_mass_and_slack", solve)
+    monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
     first, second, _ = _swapped()
     proposals = propose_partners(PairedFeatures((first, second)), torch.arange(WRONG), "likeness")
     assert bool((proposals.partners >= 0).any()) == proposes
