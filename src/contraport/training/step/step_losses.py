@@ -399,7 +399,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
         _, kwargs = super().build_trial_arguments(z, batch, target)
-        return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
+        return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}  # in place of the teacher's
 
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
