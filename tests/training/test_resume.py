@@ -254,6 +254,40 @@ def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> Non
         train(out=run.path, resume=True, data=vectors)
 
 
+@pytest.mark.parametrize("left", ["model/training.json", "metrics.jsonl", "checkpoints/epoch-0002.ckpt"])
+def test_a_missing_last_checkpoint_is_not_taken_for_a_start(
+    settings: dict[str, Any], vectors: Dataset, left: str
+) -> None:
+    run = as_run_folder(train(**settings | {"epochs": 2}, keep_every=2))
+    run.last_checkpoint.unlink()
+    signs = [run.trained_path, run.metrics_path, run.checkpoints / "epoch-0002.ckpt"]
+    assert run.path / left in signs
+    for path in signs:
+        if path != run.path / left:
+            path.unlink()
+    kept = (run.path / left).read_bytes()
+    with raises_usage_error("resume.not_found", "last.ckpt"):
+        train(out=run.path, resume=True, data=vectors)
+    assert (run.path / left).read_bytes() == kept
+
+
+def test_a_run_killed_before_its_last_checkpoint_starts_anew(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(run: RunFolder, loop: Loop, path: Path) -> None:
+        if path.name == "last.ckpt":
+            raise KeyboardInterrupt
+        write_checkpoint(run, loop, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_checkpoint", write)
+        with pytest.raises(KeyboardInterrupt):
+            train(**settings | {"epochs": 2}, objective=Pull(), keep_every=1)
+    assert (Path(settings["out"]) / "checkpoints" / "epoch-0001.ckpt").exists()
+    resumed = train(out=settings["out"], resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert resumed.metrics_rows()[-1]["epoch"] == 2
+
+
 def test_an_unknown_key_in_the_config(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))

@@ -26,7 +26,7 @@ from contraport._utils.files import atomic_write, check_checksum
 from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
 from contraport.distributed import any_across_processes, is_main_process, raise_on_one_rank, stop_all_on_error
-from contraport.errors import UsageError, one_line_reason
+from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.parallelism import gather_sharded_state, shard_like
@@ -226,12 +226,14 @@ def format_checkpoint_remedy(run: RunFolder) -> str:
 
 
 def read_resume_position(run: RunFolder) -> Position:
-    """Read the position (epoch, batch, step) of the last checkpoint of a run; the start if there is none.
+    """Read the position (epoch, batch, step) of the last checkpoint of a run; the start if none was written yet.
 
     Raises:
-        UsageError: the checkpoint is corrupt.
+        UsageError: the checkpoint is corrupt, or was written and is missing.
     """
     if not run.last_checkpoint.exists():
+        message = f"resume: {run.last_checkpoint} is missing{format_checkpoint_remedy(run)}"
+        check(not _has_completed_epoch(run), message, "not_found")
         return Position()
 
     def reader(path: Path) -> Position:
@@ -242,3 +244,11 @@ def read_resume_position(run: RunFolder) -> Position:
         return position
 
     return read_run_file(run.last_checkpoint, reader, format_checkpoint_remedy(run))
+
+
+def _has_completed_epoch(run: RunFolder) -> bool:
+    """Return whether other files of a run show that an epoch is complete, after which a last checkpoint is written."""
+    # A run that is killed between its first two writes has the checkpoint of epoch 1, but no last one yet.
+    later = any(file.name > "epoch-0001.ckpt" for file in run.checkpoints.glob("epoch-*.ckpt"))
+    rows = run.metrics_rows() if run.metrics_path.exists() else []
+    return later or run.trained_path.exists() or any((row.get("epoch") or 0) > 1 for row in rows)
