@@ -90,6 +90,20 @@ def test_rejects_use_of_missing_labels() -> None:
         contraport.advise(dataset({"a": VECTORS}), use_labels=True)
 
 
+@pytest.mark.parametrize(
+    ("rows", "options", "code"), [(1, {}, "data.invalid"), (40, {"use_labels": True}, "use_labels.constant")]
+)
+def test_rejects_data_that_cannot_be_trained_on(rows: int, options: dict[str, bool], code: str) -> None:
+    data = dataset({"a": VECTORS[:rows], "b": VECTORS[:rows] + 1}, labels=[0] * rows)
+    with raises_usage_error(code):
+        contraport.advise(data, **options)
+
+
+def test_does_not_suggest_labels_of_one_class() -> None:
+    advice = contraport.advise(dataset({"a": VECTORS}, labels=[0] * 40))
+    assert not [one for one in advice.alternatives if one.use_case == "labels"]
+
+
 def test_command_line_prints_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     from contraport.cli import main
 

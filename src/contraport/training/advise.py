@@ -81,7 +81,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     """Recommend a training command for given data.
 
     Raises:
-        UsageError: the data cannot be read, or `use_labels` is given for data without labels.
+        UsageError: the data cannot be read or have a single item, or `use_labels` is given without two classes.
 
     >>> print(advise("digits"))
     contraport train --data digits --objective nt-xent --out runs/digits
@@ -93,6 +93,8 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     """
     options = AdviseOptions(**values)
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
+    if not isinstance(dataset, Stream):
+        check(len(dataset) >= 2, f"data: must have at least 2 items to train on, got {len(dataset)}.")
     data = options.data if isinstance(options.data, str | Path) else dataset.name
     data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
     objective = make_objective_suggestion(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
@@ -200,12 +202,14 @@ def make_objective_suggestion(
         dimensions: number of dimensions of the embeddings; None is the default of `contraport train`.
 
     Raises:
-        UsageError: `use_labels` without labels.
+        UsageError: `use_labels` without labels of at least two classes.
     """
     views, texts = len(dataset.shapes), [is_text_shape(shape) for shape in dataset.shapes]
     if use_labels:
         message = f"use_labels: requires data with labels, but {dataset.name!r} has none."
         check(dataset.labels is not None, message, "no_labels")
+        message = f"use_labels: requires labels of at least 2 classes, but all items of {dataset.name!r} are of one."
+        check(_has_several_classes(dataset), message, "constant")
         return Suggestion("--objective sup-con", "items of the same class are the positives.", "labels")
     if dataset.entity_ids is not None:
         text = "pairs between two sets, with an encoder for each; known partners are never negatives."
@@ -231,6 +235,11 @@ def make_objective_suggestion(
     return Suggestion("--objective nt-xent", text, "pairs that belong together")
 
 
+def _has_several_classes(dataset: Dataset) -> bool:
+    """Return whether the items have labels of at least two classes."""
+    return dataset.labels is not None and len(dataset.labels.unique()) >= 2
+
+
 def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
     """Recommend `--audit` if items have several stored views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
@@ -246,7 +255,7 @@ def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list
     if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
         text = "starts at the counts of words and learns their weights; for names and records, short-ngrams."
         alternatives.append(Suggestion("--encoder weighted-ngrams", text))
-    if dataset.labels is not None and not use_labels:
+    if _has_several_classes(dataset) and not use_labels:
         text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
         alternatives.append(Suggestion("--objective sup-con", text, "labels"))
     if dataset.labels is not None:
