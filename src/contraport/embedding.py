@@ -16,7 +16,6 @@ from contraport._utils.formatting import describe_items_of_shape, join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
-from contraport.data.data_loader import BatchLoader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
@@ -116,8 +115,6 @@ class LoaderConfig(NamedTuple):
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS
         batches = build_loader(dataset, batch_size, num_workers=self.num_workers)
-        if isinstance(batches, BatchLoader):
-            batches.generator = torch.Generator()  # the seed of the workers is drawn from it, not from the caller's
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
             for batch in self.bars.track(batches, description, total):
@@ -286,6 +283,7 @@ def extract_raw_input_features(dataset: Dataset, loader_config: LoaderConfig) ->
     return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 
 
+@restored_generators([])  # a loader draws a seed for its workers from the caller's generator
 def extract_features(
     encoder: nn.Module,
     dataset: Dataset,

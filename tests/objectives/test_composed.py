@@ -139,7 +139,7 @@ def rows_of(divergence, share, log_p, cost, compared):
     pull = n * (t * cost).sum(1)
     if isinstance(divergence, cp.TargetCost):
         return pull
-    return pull - n * ((p.detach() if divergence.detach else p) * torch.where(compared, cost, ZERO)).sum(1)
+    return pull - n * ((p.detach() if divergence.detach_plan else p) * torch.where(compared, cost, ZERO)).sum(1)
 
 
 def written_out(layout, kernel, constraint, target, divergence, weights=None):
