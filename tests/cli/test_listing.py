@@ -32,6 +32,25 @@ def test_table_fits_80_columns_and_loses_no_word(
                 assert all(re.sub(r"\W", "", word) in text for word in cell.split() if len(word) < 12), cell
 
 
+@pytest.mark.parametrize(("what", "heading"), [("recipes", "options"), ("suites", "data")])
+def test_table_breaks_no_option_and_no_data_name(
+    what: str, heading: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", what]) == 0
+    printed = set(capsys.readouterr().out.split())
+    assert main(["list", what, "--json"]) == 0
+    assert all(printed >= set(row[heading].split()) for row in json.loads(capsys.readouterr().out))
+
+
+def test_objectives_name_options_and_no_python_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "objectives", "--json"]) == 0
+    methods = {row["name"]: row["method"] for row in json.loads(capsys.readouterr().out)}
+    assert not [method for method in methods.values() if "=`" in method]
+    assert "--sample_weight" in methods["cosent"]
+    assert "--teacher" in methods["x-clr"]
+
+
 def test_objectives_have_method_use_case_and_reference(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "objectives", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}

@@ -113,7 +113,7 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
         (
             {"alignment": 0.5, "uniformity": -2.0},
             "Alignment rose from 0.400 before training to 0.500: worse. "
-            "Uniformity fell from -1.000 before training to -2.000: better.",
+            "Uniformity fell from −1.000 before training to −2.000: better.",
         ),
         (
             {"alignment": 0.5, "uniformity": -1.0},

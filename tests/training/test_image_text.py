@@ -131,7 +131,7 @@ def test_images_alone_are_embedded_too(run: Run, folder: Path, tmp_path: Path) -
 
 
 def test_an_unknown_view_is_told(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^view: unknown view 'imaje'; did you mean 'image'"):
+    with raises_usage_error("view.unknown", "image"):
         contraport.embed(run, view="imaje", out=tmp_path / "x.npz")
 
 

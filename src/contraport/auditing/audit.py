@@ -116,7 +116,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
 def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the audit in `out`, overridden by the explicit options."""
     out = given.get("out")
-    check(out is not None, "out: required with resume, got none.", "missing")
+    check(out is not None, "out: required with resume, not given.", "missing")
     file = Path(str(out)) / OPTIONS_FILE
     record = read_json_or_none(file)
     recorded = record.get("options") if isinstance(record, dict) else None

@@ -220,9 +220,9 @@ class Audit:
                 row["name"] = self.keys[pair]
             elif self.source_rows is not None and own_rows:
                 row["row"] = str(self.source_rows[pair])
-            row["score"] = f"{self.scores[pair]:z.3f}"
+            row["score"] = f"{self.scores[pair]:z.3f}".replace("-", "−")
             row["better partner"] = str(self.partners[pair]) if has_partner else "-"
-            row["score with it"] = f"{self.partner_scores[pair]:z.3f}" if has_partner else "-"
+            row["score with it"] = f"{self.partner_scores[pair]:z.3f}".replace("-", "−") if has_partner else "-"
             if self.partner_confidences is not None:
                 row["confidence"] = f"{self.partner_confidences[pair]:.0%}" if has_partner else "-"
             rows.append(row)

@@ -165,7 +165,7 @@ class ViewAudit:
             {
                 "item": str(item) if self.keys is None else self.keys[item],
                 "view": self.view_names[view],
-                "score": f"{self.scores[item, view]:z.3f}",
+                "score": f"{self.scores[item, view]:z.3f}".replace("-", "−"),
             }
             for item, view in worst
         ]

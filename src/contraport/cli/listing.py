@@ -24,14 +24,18 @@ def _build_rows(what: str) -> list[dict[str, str]]:
     match what:
         case "recipes":
             return [
-                {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
+                {
+                    "name": name,
+                    "summary": _name_command_options(recipe.summary),
+                    "options": format_flags(recipe.settings),
+                }
                 for name, recipe in RECIPES.items()
             ]
         case "objectives":
             return [
                 {
                     "name": method.name,
-                    "method": method.summary,
+                    "method": _name_command_options(method.summary),
                     "when to use it": "; ".join(list_use_case_names(method.name)),
                     "reference": method.citation,
                 }
@@ -61,6 +65,16 @@ def _build_rows(what: str) -> list[dict[str, str]]:
         }
         for name, suite in ((name, load_suite(path)) for name, path in suite_paths_by_name().items())
     ]
+
+
+def _name_command_options(summary: str) -> str:
+    """Replace arguments of a loss call in a summary by what a command needs for them: an option, labels or nothing.
+
+    >>> _name_command_options("CoSENT; needs ``weights=``."), _name_command_options("SogCLR; needs ``ids=``.")
+    ('CoSENT; needs --sample_weight.', 'SogCLR.')
+    """
+    summary = summary.replace("; needs ``ids=``", "").replace("``labels=``", "labels")
+    return summary.replace("``features=``", "--teacher").replace("``weights=``", "--sample_weight")
 
 
 def _describe_unit_and_direction(metric: Metric) -> str:
@@ -115,6 +129,11 @@ def print_names(rows: _NameTable) -> None:
     weights = [max(math.sqrt(sum(column) / len(column)), 3) for column in lengths[1:]]
     widths += [max(int(space * weight / sum(weights)), 12) for weight in weights[:-1]]
     widths.append(space - sum(widths[1:]))
+    # Options and data sets are last: each is copied as a whole, so the widest other column makes room for the longest.
+    lacking = max(len(word) for row in shown for word in row[headings[-1]].split()) - widths[-1]
+    if lacking > 0 and len(widths) > 2:
+        widths[widths.index(max(widths[1:-1]), 1)] -= lacking
+        widths[-1] += lacking
     for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
         print("\n".join(_format_row_lines(cells, widths)))
     print(f"\nnext: {rows.next_command}")

@@ -202,7 +202,8 @@ class _Parser(ArgumentParser):
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
-            return UsageError(f"config: {match[1]}".replace(' in "<unicode string>"', ""))
+            problem = match[1].replace("File does not exist:", "there is no file")
+            return UsageError(f"config: {problem}".replace(' in "<unicode string>"', ""))
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             option_type = self.command_line_types[match[1]]

@@ -286,7 +286,7 @@ def _list_table_paragraphs(comparison: Comparison) -> list[str]:
         unit = "%" if metric.is_shown_in_percent else metric.unit
         better = "" if metric.better_direction == "neither" else f" ({metric.better_direction} is better)"
         parts.append(
-            f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
+            f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95% interval; ▲ ▼: significantly above or "
             f"below {comparison.baseline}"
         )
         parts.append(format_means_table(comparison, metric))
@@ -302,7 +302,7 @@ def _list_table_paragraphs(comparison: Comparison) -> list[str]:
         if rows:
             parts.append(
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
-                "that hold at 95 % for all comparisons of the table at once"
+                "that hold at 95% for all comparisons of the table at once"
             )
             parts.append(format_markdown_table(comparison.table_headings, rows))
     return parts

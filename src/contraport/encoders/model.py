@@ -472,7 +472,7 @@ def resolve_view_index(
     message = f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}."
     check(len(matches) < 2, message, "ambiguous")
     if not matches:
-        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]), "view")
+        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]))
     return kinds.index(text)
 
 

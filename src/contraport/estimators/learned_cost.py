@@ -107,8 +107,8 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
         estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
     if estimator.n_iter_ == options.iterations:
         log.warning(
-            "Stopped after %d iterations; the total error of the row masses is %.3g. To reduce it, increase "
-            "iterations or ridge.", options.iterations, estimator.marginal_error_,
+            "Stopped after %s iterations; the total error of the row masses is %.3g. To reduce it, increase "
+            "iterations or ridge.", f"{options.iterations:,}", estimator.marginal_error_,
         )  # fmt: skip
     affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()
     strengths = np.linalg.svd(affinity, compute_uv=False)
@@ -178,6 +178,7 @@ def _read_matrix(source: Any) -> np.ndarray:
     """Read a matrix from a `.csv` file without a heading or an `.npy` file, or convert an array."""
     matrix = source
     if isinstance(source, str | Path):
+        check(Path(source).exists(), f"coupling: there is no file or folder {str(source)!r}.", "not_found")
         check_existing_file("coupling", source)
         check(Path(source).stat().st_size > 0, f"coupling: {source} is empty.", "shape")
         try:

@@ -123,7 +123,7 @@ EVALUATE_COMMAND_SPEC = Command(
         raw inputs and the encoder before training, called `untrained` if its weights were random and `given` if it
         started from given weights. `notes` lists metrics that the data do not allow, such as accuracies without labels.
 
-        Every metric has a 95 % bootstrap interval over the test items (in the result: `intervals`), and so has its
+        Every metric has a 95% bootstrap interval over the test items (in the result: `intervals`), and so has its
         difference from the baselines and from other runs on the same test items (`differences`). For more than two runs
         the intervals hold for all pairs of runs at once (Bonferroni correction). Nothing is trained again for the
         intervals, so they do not cover other training items or seeds. Each run folder gets the result in

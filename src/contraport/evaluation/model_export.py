@@ -64,8 +64,8 @@ def export(arguments: dict[str, Any]) -> Path:
     kind = "folder" if is_folder else "file"
     check_creatable("out", path)
     check(not path.exists() or path.is_dir() == is_folder, f"out: {path} exists and is not a {kind}.", "type")
-    hint = f"Pass {format_options(overwrite=True)} to replace it."
-    check(options.overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")
+    hint = f"pass {format_options(overwrite=True)} to replace it."
+    check(options.overwrite or not path.exists(), f"out: {path} exists; {hint}", "exists")
     if is_folder and path.exists() and any(path.iterdir()):
         message = f"out: {path} is not a model of `contraport export`, so it is not replaced. Choose another folder."
         check(is_model_folder(path), message, "not_a_model")

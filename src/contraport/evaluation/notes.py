@@ -247,5 +247,6 @@ def _list_change_sentences(
             value, other = after[metric.key], before[metric.key]
             if metric.is_worse(value, other) if worse else metric.is_worse(other, value):
                 change = f"{metric.title} {'rose' if value > other else 'fell'} from {metric.format(other)}"
-                changes.append(f"{change} before training to {metric.format(value)}: {'worse' if worse else 'better'}.")
+                change = f"{change} before training to {metric.format(value)}".replace("-", "−")
+                changes.append(f"{change}: {'worse' if worse else 'better'}.")
     return changes

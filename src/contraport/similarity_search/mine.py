@@ -94,7 +94,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
         dataset = loader.load(data, "train", as_one_split=as_one_split and data is not None)
     elif data is None:
-        raise UsageError("data: required unless the encoder is a run, got none.", kind="missing")
+        raise UsageError("data: required unless the encoder is a run, not given.", kind="missing")
     elif isinstance(data, tuple | dict | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:

@@ -40,7 +40,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     if options.get("resume"):
         with hint_on_error("contraport docs troubleshooting resume-is-refused"):
             out = options.get("out")
-            check(out is not None, "out: required with resume, got none.", "missing")
+            check(out is not None, "out: required with resume, not given.", "missing")
             run = RunFolder(str(out))
             check_run_folder(run.path, "out")
             trust = options.get("trust_remote_code", False) or "encoder" in options

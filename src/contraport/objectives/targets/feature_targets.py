@@ -132,7 +132,7 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
     Both are one tensor if rows and columns are the same.
     """
     expected = "(n, k) or (n, views, k)"
-    check("features" in attributes, f"features: required. Pass features= in the call, {expected}.", "missing")
+    check("features" in attributes, f"features: required, not given. Pass features=, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
     return _get_row_and_column_features(views[::-1] if transposed else views, block)

@@ -134,6 +134,8 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
     if settings.target is not None:
         parse_target_spec(settings.target)
     if settings.teacher is not None and not Path(settings.teacher).is_dir():
+        message = f"teacher: there is no file or folder {settings.teacher!r}."
+        check(Path(settings.teacher).exists(), message, "not_found")
         check_existing_file("teacher", settings.teacher)
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
         check_existing_file("negatives: file", settings.mined_negatives_spec.file)

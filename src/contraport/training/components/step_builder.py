@@ -191,7 +191,7 @@ def check_trial_call(
     check(predictor or not objective.stop_gradient, message, "collapses")
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
     requires_teacher = objective.requires_features(target)
-    message = "teacher: required by the objective, got none. Pass --teacher with a folder or a file."
+    message = "teacher: required by the objective, not given. Pass --teacher with a folder or a file."
     check(loss.teacher is not None or not requires_teacher, message, "missing")
     if loss.teacher is not None:
         check(requires_teacher, "teacher: not used by the objective; leave it out.", "unused")
