@@ -40,6 +40,16 @@ def test_logs_items_steps_and_dropped_items(file: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_warns_of_a_view_that_is_the_same_in_all_items(file: Path, tmp_path: Path) -> None:
+    rows = np.load(file)
+    np.savez(tmp_path / "constant.npz", view0=rows, view1=np.ones((120, 3)))
+    lines = log_size(tmp_path, tmp_path / "constant.npz", epochs=100)
+    assert [text.startswith("view 'view1' ") for level, text in lines if level == "WARNING"] == [True]
+    np.savez(tmp_path / "constant.npz", view0=rows, view1=rows[:, :3])
+    lines = log_size(tmp_path / "other", tmp_path / "constant.npz", epochs=100)
+    assert [text for level, text in lines if level == "WARNING"] == []
+
+
 def test_logs_steps_with_accumulation(file: Path, tmp_path: Path) -> None:
     lines = log_size(tmp_path, file, batch_size=32, grad_accum_steps=2)
     assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 per step") in lines

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contraport._utils.formatting import describe_item_shape, format_flags, pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
+from contraport.auditing.pairs.synthetic_mismatches import find_constant_view
 from contraport.catalog import DATASETS
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset, Views
@@ -146,6 +147,12 @@ def log_preflight_warnings(
         warnings.append(
             "the views of an item are identical: --augment none, and the encoder has no dropout or is frozen. "
             "Use --augment standard"
+        )
+    # Files are not read for it.
+    if dataset.is_in_memory and not dataset.has_view_mask and (constant := find_constant_view(dataset)) is not None:
+        warnings.append(
+            f"view {constant!r} of the data is the same in all items read: nothing can be learned from it, and items "
+            "that share it stay in one split. Check the data"
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)

@@ -6,7 +6,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
-from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
+from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchanging_item_sets, rotate_partners
 from contraport.data import BatchOrder, Dataset, from_arrays
 
@@ -64,7 +64,7 @@ def test_rejects_data_that_are_not_pairs() -> None:
         (from_arrays(np.ones((60, 2))), "data.views", ["arrays", 1]),
         (incomplete, "data.missing_views", ["arrays", 3]),
         (from_arrays((np.ones((49, 2)),) * 2), "data.too_few_pairs", [50, 49]),
-        (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1"]),
+        (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1", MIN_PAIRS, ITEMS]),
     ):
         with raises_usage_error(code, *values):
             add_decoys(dataset, seed=0)
