@@ -142,6 +142,9 @@ def test_a_second_ctrl_c_does_not_wait(settings: dict[str, Any]) -> None:
     with pytest.raises(KeyboardInterrupt, match=RESUME_CALL):
         train(**settings, objective=objective)
     assert objective.calls == 0
+    log = as_run_folder(Run(settings["out"])).log_path.read_text()
+    assert log.count("stopped") == 1
+    assert "last checkpoint" not in log, "there is none"
 
 
 def test_halves_of_files_go(settings: dict[str, Any]) -> None:
@@ -172,7 +175,9 @@ def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
     run = interrupted(settings, at=3)
     assert signal.getsignal(signal.SIGINT) is handler
     assert (as_run_folder(run).checkpoints / "last.ckpt").exists()
-    assert "stopped" in as_run_folder(run).log_path.read_text()
+    log = as_run_folder(run).log_path.read_text()
+    assert log.count("stopped") == 1
+    assert "last checkpoint" in log
 
 
 def test_ctrl_c_leaves_what_was_shown(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,14 +153,19 @@ def _add_resume_advice(run: RunFolder) -> Iterator[None]:
 
     At its end the signal handlers are those of before.
     """
-    message = f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
+
+    def message() -> str:
+        if run.last_checkpoint.exists():
+            return f"stopped; the last checkpoint is kept. Resume: {run.resume_advice}"
+        return f"stopped before the first checkpoint. Start from the first step: {run.resume_advice}"
+
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         yield
     except TrainingStopped:
-        raise_on_one_rank(KeyboardInterrupt(message), status=130)
+        raise_on_one_rank(KeyboardInterrupt(message()), status=130)
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(message) from interrupt
+        raise KeyboardInterrupt(message()) from interrupt
     except StreamReadError as error:
         remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
         raise_on_one_rank(UsageError(f"{error}{remedy}"))

@@ -63,7 +63,7 @@ def run_logging(run: RunFolder, console: Console) -> Iterator[None]:
             try:
                 yield
             except (KeyboardInterrupt, FloatingPointError) as reason:
-                log.debug("stopped: %s", reason)
+                log.debug("stopped: %s" if not str(reason).startswith("stopped") else "%s", reason)
                 raise
     finally:
         with run.translate_write_errors():
