@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
 
-from contraport.evaluation.notes import build_zero_width_interval_notes
+from contraport.evaluation.notes import build_few_shot_notes, build_zero_width_interval_notes
 from contraport.metrics.intervals import MetricResult, bootstrap_medians
 
 
@@ -34,3 +35,12 @@ def test_bound_covers_unseen_items(items: int) -> None:
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:
     assert build_zero_width_interval_notes({"knn": finding}) == []
+
+
+def test_notes_classes_with_fewer_items_than_few_shot_draws() -> None:
+    labels = torch.tensor([0] * 30 + [1] * 8 + [2] * 3)
+    results = {"few_shot@8": 0.9, "few_shot@3": 0.8, "few_shot@1000": 0.9, "knn": 0.9}
+    notes = build_few_shot_notes(results, labels)
+    assert [note.split(":")[0] for note in notes] == ["Few-shot@8", "Few-shot@1000"]
+    assert ["1 of 3" in notes[0], "3 of 3" in notes[1]] == [True, True]
+    assert build_few_shot_notes(results, None) == []

@@ -31,6 +31,7 @@ from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoc
 from contraport.evaluation.notes import (
     EncoderResults,
     build_alignment_uniformity_notes,
+    build_few_shot_notes,
     build_run_notes,
     build_sampled_metric_notes,
     build_skipped_metric_notes,
@@ -221,6 +222,7 @@ def _build_evaluation(
         *skipped,
         *build_run_notes(loaded, baselines.get("raw"), results["trained"]),
         *build_unseen_class_notes(loaded, results["trained"]),
+        *build_few_shot_notes(results["trained"], loaded.train.labels),
         *build_sampled_metric_notes(results["trained"], test_items=len(loaded.test)),
         *build_zero_width_interval_notes(results["trained"]),
         *build_alignment_uniformity_notes(rows, differences),

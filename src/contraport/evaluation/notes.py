@@ -104,6 +104,27 @@ def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list
     return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
 
 
+def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | None) -> list[str]:
+    """Return notes about few-shot accuracies for which some classes have too few training items.
+
+    >>> build_few_shot_notes({"few_shot@2": 0.5}, torch.tensor([0, 0, 1]))
+    ['Few-shot@2: 1 of 2 classes has fewer than 2 training items; all of its items are drawn.']
+    """
+    keys = [key for key in results if key.startswith("few_shot@")]
+    if train_labels is None or not keys:
+        return []
+    sizes, notes = train_labels.unique(return_counts=True)[1], []
+    for metric in collect_metrics_from_rows([keys]):
+        number = int(metric.key.removeprefix("few_shot@"))
+        if short := int((sizes < number).sum()):
+            has, of = ("has", "its") if short == 1 else ("have", "their")
+            notes.append(
+                f"{metric.title}: {short:,} of {len(sizes):,} classes {has} fewer than {number:,} training items; "
+                f"all of {of} items are drawn."
+            )
+    return notes
+
+
 def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> list[str]:
     """Return a note with the metrics that were computed on a random sample of the test items.
 
