@@ -171,6 +171,15 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     assert told in page
 
 
+def test_page_has_a_similarity_below_the_threshold_with_as_many_decimals_as_it_needs(tmp_path: Path) -> None:
+    cosine = 0.99897
+    features = np.array([[1, 0], [cosine, (1 - cosine**2) ** 0.5], [0, -1]], dtype=np.float32)
+    duplicates(features, page=tmp_path / "same.html")
+    page = (tmp_path / "same.html").read_text()
+    assert "0.99897" in page
+    assert "0.9990" not in page
+
+
 def test_proposes_no_threshold_without_a_gap() -> None:
     """Points of one cloud, of several and of clouds of other widths: at most one in twenty has such a gap."""
     generator, proposed = np.random.default_rng(0), 0

@@ -192,6 +192,16 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
     ]
 
 
+def _format_below(cosine: float, threshold: float) -> str:
+    """Format a cosine similarity below a threshold with four decimals, or as many as round it to less than that.
+
+    >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999)
+    ('0.9800', '0.99896')
+    """
+    texts = (f"{cosine:.{decimals}f}" for decimals in range(4, 10))
+    return next(text for text in texts if float(text) < threshold)
+
+
 def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
     """Return sentences that count the nearest pairs below the threshold, and describe the proposed threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
@@ -203,7 +213,8 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
         numbers = join_names([f"{count:,} from {low:g} to {high:g}" for count, low, high in ranges])
         notes.append(f"Nearest pairs by cosine similarity, below the threshold of {threshold:g}: {numbers}.")
     elif len(below) > 0:
-        notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {below[0]:.4f}.")
+        largest = _format_below(below[0], threshold)
+        notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {largest}.")
     if proposed is not None:
         linked = cosines >= proposed
         gap = f"between {cosines[~linked][0]:.4f} and {cosines[linked][-1]:.4f}"
@@ -255,7 +266,7 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
         cards = [ItemCard(position, features.item_title(position)) for position in pair.positions]
-        notes = f"cosine {pair.similarity:.4f}", "below the threshold"
+        notes = f"cosine {_format_below(pair.similarity, threshold)}", "below the threshold"
         sections.append(CardSection(f"Near duplicates {number}", cards, notes))
     write_cards_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)
 
