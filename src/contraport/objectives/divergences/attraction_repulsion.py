@@ -179,7 +179,7 @@ class PairRanking(KernelDivergence):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for PairRanking, got a {got}.", kind="conflict")
         if grades is None:
-            raise UsageError("weights: required, the grade of each pair, such as its similarity.", kind="missing")
+            raise UsageError("weights: required, not given. Pass a grade per pair: its similarity.", kind="missing")
         scores = target.gather_log_kernel_entries(result.plan.scaled_negative_cost_kernel)
         scores = scores.abs() if self.absolute_scores else scores
         ascending, order = (-grades[target.rows]).sort(stable=True)  # the highest grade first
