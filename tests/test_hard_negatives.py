@@ -159,7 +159,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
         ("mined:refresh=0", "refresh"),
         ("mined:start=-1", "start"),
         ("mined:range_min=-1", "range_min"),
-        ("mined:k=4,range_min=3,range_max=6", "range_max"),
+        ("mined:k=4,range_min=3,range_max=6", r"range_max: .*range_min \+ k = 7"),
         ("mined:relative_margin=nan", "relative_margin"),
         ("mined:max_score=high", "max_score"),
         ("mined:sampling=best", "sampling"),

@@ -172,6 +172,7 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
         ({**ASKED, "objectives": ["rince:p=1"]}, "objectives.unknown", ["rince", "'p'"]),
         ({**ASKED, "objectives": ["rince:seed=1"]}, "objectives.reserved", ["rince", "seed"]),
         ({**ASKED, "settings": ["stong"]}, "settings.unknown", ["'stong'", "'strong'"]),
+        ({**ASKED, "settings": ["foo"]}, "settings.unknown", ["contraport compare --help"]),
         ({**ASKED, "settings": ["mismatched:2"]}, None, ["mismatch"]),
         ({**ASKED, "over": ["temperature"]}, "over.syntax", ["'temperature'"]),
         ({**ASKED, "baseline": "rince"}, "baseline.unknown", ["'rince'"]),

@@ -132,6 +132,8 @@ def test_rejects_items_of_another_kind(tmp_path: Path) -> None:
     for items in ("digits", Path("digits.npy")):
         with raises_usage_error("items.not_in_memory", "digits"):
             loaded.encode(items)
+    with raises_usage_error("items.not_in_memory", "None"):
+        loaded.encode(None)
     with raises_usage_error("batch_size.invalid", 0):
         loaded.encode(SERIES[:, :, 0], batch_size=0)
 

@@ -49,6 +49,12 @@ def test_linear_probe_is_invariant_to_feature_scale() -> None:
     assert linear_probe(train[0] * scale, train[1], test[0] * scale, test[1]) > 0.95
 
 
+def test_linear_probe_of_few_items_per_class_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    x, y = clusters(24, classes=16)
+    fit_linear_probe(x, y, penalty=0.1)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_linear_probe_accepts_constant_features_and_unseen_classes() -> None:
     train, test = clusters(400), clusters(200, seed=1)
     padded = [torch.cat([x, torch.ones(len(x), 2)], dim=1) for x in (train[0], test[0])]

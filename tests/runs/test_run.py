@@ -63,7 +63,7 @@ def test_missing_parts_name_the_remedy(run: RunFolder) -> None:
         run.evaluation()
     with raises_usage_error("run.missing_file", "contraport evaluate"):
         run.page_arrays()
-    with raises_usage_error("run.missing_file", "resume=True"):
+    with raises_usage_error("run.missing_file", "contraport train --resume --out"):
         run.model()
 
 

@@ -152,6 +152,7 @@ def test_command_prints_the_result(texts: Path, capsys: pytest.CaptureFixture[st
         ({"out": "x.txt"}, "out.suffix"),
         ({"k": 0}, "k.invalid"),
         ({"k": 5, "range_min": 3, "range_max": 7}, "range_max.invalid"),
+        ({"range_max": 0}, "range_max.invalid"),
         ({"relative_margin": "much"}, "relative_margin.invalid"),
         ({"sampling": "best"}, "sampling.*"),
         ({"data": None}, "data.missing"),

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from contraport._utils.spec_parser import parse_spec
-from contraport.errors import check, check_integer, check_name, is_number, unknown_name_error
+from contraport.errors import check, check_integer, check_name, is_integer, is_number, unknown_name_error
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
@@ -95,7 +95,8 @@ class MiningRule(NamedTuple):
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
-            check_integer(f"{prefix}range_max", self.range_max, self.range_min + self.k)
+            message = f"{prefix}range_max: must be >= range_min + k = {self.range_min + self.k}, got {self.range_max}."
+            check(is_integer(self.range_max) and self.range_min + self.k <= self.range_max < 2**64, message)
         for name in ("relative_margin", "absolute_margin", "max_score", "min_score"):
             value = getattr(self, name)
             message = f"{prefix}{name}: must be a finite number, got {value!r}."

@@ -325,7 +325,8 @@ def parse_column_name_and_options(
     for part in parts:
         name, _, rest = part.partition(":")
         if name not in _SETTING_WORDS:
-            raise unknown_name_error("settings", name, {*_SETTING_WORDS, *suggested_names})
+            names = {*_SETTING_WORDS, *suggested_names}
+            raise unknown_name_error("settings", name, names, list_command="contraport compare --help")
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":

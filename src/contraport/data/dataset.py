@@ -129,7 +129,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def __post_init__(self) -> None:
         items, views = len(self.store), len(self.store.shapes)
-        check(items > 0, f"data: {self.name!r} has no item in its {self.split} split.", "empty")
+        check(items > 0, f"data: {self.name!r} has no item in its {self.split} split; give more items.", "empty")
         self.source_rows = torch.arange(items) if self.source_rows is None else self.source_rows
         for argument in _PER_ITEM_FIELDS:
             values = getattr(self, argument)

@@ -101,7 +101,7 @@ def encode_items(
     """Encode items in memory by the model of a run, ``(n, d)``, in their order; see `Run.encode`."""
     message = f"items: must be several items in memory, got {items!r}. For one text or path pass a list: "
     message += "encode([item]). `contraport.embed` reads files of data."
-    check(not isinstance(items, str | Path), message, "not_in_memory")
+    check(not isinstance(items, str | Path | None), message, "not_in_memory")
     message = "items: must be several items, got one image. Pass a list: encode([item])."
     check(not isinstance(items, Image.Image), message, "single_item")
     whole = model

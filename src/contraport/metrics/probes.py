@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,8 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
     # scikit-learn's C weighs the sum of the losses against half of the squared weights.
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * len(train_x)), tol=1e-3, max_iter=2000))
     # The products are small: on a busy machine threads that wait for one another make the fit 50 times slower.
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         probe.fit(train_x.cpu().numpy(), train_y.cpu().numpy())
     return probe
 

@@ -312,7 +312,7 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
             "pairs.npz": f": only a training on two views with {format_options(audit=True)} writes it",
             "view_scores.npz": f": only a training on more than two views with {format_options(audit=True)} writes it",
             "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
-            "model": f": its training is not complete; continue it with {format_options(resume=True)}",
+            "model": f": its training is not complete: contraport train --resume --out {shlex.quote(str(path.parent))}",
         }
         raise UsageError(f"run: {path.parent} has no {path.name}{remedies.get(path.name, '')}.", kind="missing_file")
     try:
@@ -330,10 +330,10 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
+            raise UsageError(f"run: {path} is corrupt: line {number}: no JSON; delete it.", kind="corrupt") from error
         good = is_nested_number_mapping(row, depth=1) and type(row.get("step")) is int
         good = good and all(math.isfinite(row.get(name) or 0) for name in ("seconds", "epoch"))
-        check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
+        check(good, f"run: {path} is corrupt: line {number} is no object of numbers with a step; delete it.", "corrupt")
         rows.append(row)
     return rows
 

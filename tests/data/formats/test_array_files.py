@@ -65,6 +65,7 @@ def test_an_npz_file_may_weigh_its_items(tmp_path):
         ({"x": np.ones((4, 2)), "weights": list("abcd")}, ("data.shape",)),
         ({"x": np.ones((4, 2)), "weights": [1] * 4, "x_test": np.ones((4, 2))}, ("data.splits_differ",)),
         ({"labels": [1, 2]}, ("data.no_view", "x")),
+        ({}, ("data.no_view", "x", "own names")),
         ({"x": np.ones((4, 2)), "lables": [1, 2]}, ("data.unknown", "labels")),
         ({"x": np.ones((4, 2)), "view0": np.ones((4, 2))}, ("data.view_keys", "x")),
         ({"view0": np.ones((4, 2)), "view2": np.ones((4, 2))}, ("data.view_keys",)),

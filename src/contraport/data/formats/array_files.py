@@ -146,7 +146,7 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
-    message = f"data: {path}: must have an array 'x{suffix}' or 'view0{suffix}', got {sorted(arrays)}."
+    message = f"data: {path}: must have 'x{suffix}', 'view0{suffix}' or two or more own names, got {sorted(arrays)}."
     check(len(views) > 0, message, "no_view")
     message = f"data: {path}: must have either 'x' or 'view0', 'view1', ... without a gap, got {sorted(arrays)}."
     check(not extra, message, "view_keys")
