@@ -108,7 +108,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
     """Return notes about few-shot accuracies for which some classes have too few training items.
 
     >>> build_few_shot_notes({"few_shot@2": 0.5}, torch.tensor([0, 0, 1]))
-    ['Few-shot@2: 1 of 2 classes has fewer than 2 training items; all of its items are drawn.']
+    ['Few-shot@2: fewer than 2 training items in 1 of 2 classes; all of them are drawn.']
     """
     keys = [key for key in results if key.startswith("few_shot@")]
     if train_labels is None or not keys:
@@ -117,11 +117,8 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
     for metric in collect_metrics_from_rows([keys]):
         number = int(metric.key.removeprefix("few_shot@"))
         if short := int((sizes < number).sum()):
-            has, of = ("has", "its") if short == 1 else ("have", "their")
-            notes.append(
-                f"{metric.title}: {short:,} of {len(sizes):,} classes {has} fewer than {number:,} training items; "
-                f"all of {of} items are drawn."
-            )
+            few = f"fewer than {number:,} training items in {short:,} of {len(sizes):,} classes"
+            notes.append(f"{metric.title}: {few}; all of them are drawn.")
     return notes
 
 
