@@ -195,10 +195,10 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
 def _format_below(cosine: float, threshold: float) -> str:
     """Format a cosine similarity below a threshold with four decimals, or as many as round it to less than that.
 
-    >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999)
-    ('0.9800', '0.99896')
+    >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999), _format_below(0.5 - 2**-40, 0.5)
+    ('0.9800', '0.99896', '0.499999999999')
     """
-    texts = (f"{cosine:.{decimals}f}" for decimals in range(4, 10))
+    texts = (f"{cosine:.{decimals}f}" for decimals in range(4, 18))  # 17 decimals are exact
     return next(text for text in texts if float(text) < threshold)
 
 
