@@ -88,7 +88,9 @@ class AuditOptions(BaseOptions):
         "in `contraport train`; default: by their names and types, where all columns of numbers are one view.",
     )
     image_size: int | None = option(None, "Resize images to squares of this side in pixels.", check=int_in_range(1))
-    root: str | Path | None = option(None, "Folder of named data.", lifetime="machine")
+    root: str | Path | None = option(
+        None, "Folder with the files of named data (see `contraport list data`).", lifetime="machine"
+    )
     method: str = option(
         "online",
         "Scoring method: online (one training run that scores its pairs five times and drops suspected mismatches), "

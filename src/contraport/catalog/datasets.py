@@ -24,7 +24,7 @@ class DatasetEntry(NamedTuple):
     reader_path: str
 
 
-_TORCHVISION_SOURCE_PHRASE = "--root in torchvision's layout, else download"
+_TORCHVISION_SOURCE_PHRASE = "--root (torchvision's layout), else download"
 _AEON_SOURCE_PHRASE = "--root (.ts files), or the package aeon"
 """Places where data sets of torchvision and of aeon are searched for, as phrases."""
 

@@ -50,7 +50,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
             ]
         case "metrics":
             return [
-                {"name": one.key, "summary": one.summary, "reading": _describe_unit_and_direction(one)}
+                {"name": one.key, "summary": one.summary, "group and unit": _describe_unit_and_direction(one)}
                 for one in METRICS.values()
             ]
     # Here, not above: the other lists need no torch.
@@ -78,9 +78,9 @@ def _name_command_options(summary: str) -> str:
 
 
 def _describe_unit_and_direction(metric: Metric) -> str:
-    """Return group, unit and better direction of a metric as text; "on request" marks one that is not a default."""
+    """Return group, unit and better direction of a metric as text; or that it is computed only if it is named."""
     direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
-    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
+    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; only if named'}"
 
 
 _NEXT_COMMANDS = {

@@ -260,6 +260,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         """Return the help text of an option, with its default."""
         text = (action.help or "").replace("``", "`")
         default = action.default
+        if action.required and action.option_strings:
+            return f"{text} (required)"
         if default is None or default is False or default in ((), argparse.SUPPRESS):
             return text
         return f"{text} (default: {' '.join(default) if isinstance(default, tuple) else '%(default)s'})"

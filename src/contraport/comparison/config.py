@@ -57,9 +57,10 @@ class GridOptions(BaseOptions):
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "Columns of the table, for each dataset: plain, weak, standard, strong, corrupt:KIND:SEVERITY (for "
-        "several corrupt:'noise:3,blur:2'), mismatched:0.2, imbalanced:100, domains:style, or several joined by +, as "
-        "in strong+mismatched:0.2; in a file also your own name with options of `contraport train`.",
+        "Columns of the table, for each dataset: an augmentation (weak, standard or strong), plain (the defaults of "
+        "`contraport train`), corrupt:KIND:SEVERITY (for several corrupt:'noise:3,blur:2'), mismatched:0.2, "
+        "imbalanced:100, domains:style, or several joined by +, as in strong+mismatched:0.2; in a file also your own "
+        "name with options of `contraport train`.",
     )
     over: Sequence[str] = option(
         (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."
@@ -83,8 +84,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     metrics: Sequence[str] = option(
         (),
         "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary. "
-        "Default: those of the verdict of `contraport evaluate` on the first data, such as linear_probe and knn with "
-        "labels.",
+        "Default: the main ones of `contraport evaluate` for the first data, such as linear_probe and knn with labels.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",
@@ -134,9 +134,9 @@ COMPARE_COMMAND_SPEC = Command(
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds.",
     details="""
-        Each cell of the table is trained with every seed and evaluated on test items that chose no settings. The tables
-        contain the mean over seeds with its interval, and the difference from the baseline on the same seeds and items,
-        with an interval that holds for all comparisons of the table at once (Bonferroni correction).
+        Each cell of the table is trained with every seed and evaluated on test items, which `tune` never uses. The
+        tables contain the mean over seeds with its interval, and the difference from the baseline on the same seeds and
+        items, with an interval that holds for all comparisons of the table at once (Bonferroni correction).
 
         The output folder contains `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`,
         the commands that train each cell by itself. The same command, or one with more seeds or objectives, resumes

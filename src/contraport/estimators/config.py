@@ -67,8 +67,8 @@ MAP_COMMAND_SPEC = Command(
         by its trustworthiness: 1 if the 12 nearest neighbors on the map are neighbors in the data.
 
         The folder `out` has `map.csv` (position, name, class, x and y of each item), `map.npz` (the same as a feature
-        file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, one file in which
-        points show their item and its nearest neighbors (of at most 2,000 items).
+        file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, a page of at most
+        2,000 of the items, in which each point shows its item and its nearest neighbors.
     """,
     examples=(
         "contraport map runs/photos --out maps/photos",

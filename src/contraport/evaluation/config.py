@@ -79,7 +79,7 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     alone: bool = option(
         False,
-        "Evaluate the trained encoder only, without baselines and samples for the page, which take most of the time.",
+        "Evaluate the trained encoder only. The baselines and the samples for `contraport report` take most time.",
     )
     dims: Sequence[int] = option(
         (),
@@ -121,13 +121,14 @@ EVALUATE_COMMAND_SPEC = Command(
     details="""
         Metrics are computed on the representation, not the projection, for the trained encoder and its baselines: the
         raw inputs and the encoder before training, called `untrained` if its weights were random and `given` if it
-        started from given weights. `notes` lists metrics that the data do not allow, such as accuracies without labels.
+        started from given weights. `notes` of the result lists metrics that the data do not allow, such as accuracies
+        without labels.
 
         Every metric has a 95% bootstrap interval over the test items (in the result: `intervals`), and so has its
         difference from the baselines and from other runs on the same test items (`differences`). For more than two runs
         the intervals hold for all pairs of runs at once (Bonferroni correction). Nothing is trained again for the
         intervals, so they do not cover other training items or seeds. Each run folder gets the result in
-        `evaluation.json`, samples for the page in `samples.npz`, and values per test item in `items.npz`.
+        `evaluation.json`, samples for `contraport report` in `samples.npz`, and values per test item in `items.npz`.
     """,
     examples=(
         "contraport evaluate runs/photos",
@@ -137,7 +138,7 @@ EVALUATE_COMMAND_SPEC = Command(
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer_path="contraport.cli.result_printers:print_evaluation",
-    printer_flags={"all": "Print all metrics, not only those of the verdict."},
+    printer_flags={"all": "Print all metrics, not only the main ones."},
     next_commands_path="contraport.cli.next_commands:after_evaluate",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,

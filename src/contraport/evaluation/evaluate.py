@@ -185,7 +185,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
-            report_step(f"{run.path.name}: samples for the page")
+            report_step(f"{run.path.name}: samples for contraport report")
             samples, plan_notes = _collect_page_arrays_and_notes(
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )

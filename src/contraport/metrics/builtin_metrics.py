@@ -466,7 +466,7 @@ _register_corruption_metric("noise", "Noise@{}", "test images with Gaussian nois
 _register_corruption_metric("blur", "Blur@{}", "blurred test images")
 _register_corruption_metric("brightness", "Brightness@{}", "brightened test images")
 _register_corruption_metric("contrast", "Contrast@{}", "test images with reduced contrast")
-_register_corruption_metric("occlusion", "Occlusion@{}", "test images with a grey square at a random position")
+_register_corruption_metric("occlusion", "Occlusion@{}", "test images with a gray square at a random position")
 _register_corruption_metric(
     "jpeg",
     "JPEG@{}",

@@ -29,12 +29,12 @@ DIMS_HELP = (
 
 def device_field() -> Any:
     """Return the dataclass field of the option `device`, for a command that uses an encoder."""
-    return option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
+    return option("auto", "Device: auto (the fastest available), cpu, cuda, mps or another torch device.")
 
 
 def training_device_field(**metadata: Any) -> Any:
     """Return the dataclass field of the option `device`, for a command that trains."""
-    help = "Device to train on: auto (the fastest available), cpu, cuda or mps."
+    help = "Device: auto (the fastest available), cpu, cuda or mps."
     return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
 
 
@@ -78,7 +78,9 @@ class DataEmbeddingOptions(TrustOptions):
     columns: dict[str, Any] | None = option(
         None, "Roles of table columns, as in `contraport train`; default: those of the run, for its own data."
     )
-    root: str | Path | None = option(None, "Root folder of named data; default: that of the run.")
+    root: str | Path | None = option(
+        None, "Folder with the files of named data (see `contraport list data`); default: that of the run."
+    )
     batch_size: int = option(
         512,
         "Number of items loaded at a time, rounded up to a multiple of 64. Results do not depend on it.",

@@ -146,7 +146,7 @@ class MiningOptions(TrustOptions):
         None, "Pairs, as in `contraport train`; default: the training items of the run."
     )
     columns: dict[str, Any] | None = option(None, "Roles of table columns, as in `contraport train`.")
-    root: str | Path | None = option(None, "Folder of named data.")
+    root: str | Path | None = option(None, "Folder with the files of named data (see `contraport list data`).")
     anchor: str | int | None = option(None, "View whose items get the negatives; default: the first.")
     positive: str | int | None = option(
         None, "View of the negatives; default: the first view other than the anchor, or the only one."
@@ -234,9 +234,9 @@ NEIGHBORS_COMMAND_SPEC = _command(
     "contraport.similarity_search:neighbors",
     "Find the embedded items that are nearest to an item or a file.",
     details="""
-        The search by cosine similarity is exact, unless `index` is given. An item is not its own neighbor. Features
-        have one vector per item, also for a run with a late-interaction kernel, whose sets of vectors `contraport
-        search` compares.
+        The search by cosine similarity is exact, unless `index` is given. An item is not its own neighbor. Items
+        are compared by one vector each; for a run with a late-interaction kernel, `contraport search` compares them by
+        all their vectors.
     """,
     examples=(
         "contraport neighbors photos.parquet --query photo.jpg --top 10",

@@ -149,12 +149,14 @@ class DataPreparationSettings(BaseOptions):
         (),
         "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all.",
     )
-    root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
+    root: str | Path | None = option(
+        None, "Folder with the files of named data (see `contraport list data`).", lifetime="machine"
+    )
     num_workers: int | None = num_workers_field()
     decoded: str | Path | None = option(
         None,
         "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "
-        "share it. With none, images are decoded again in each epoch; default: `decoded` in the run folder, or "
+        "share it. none: no cache, images are decoded in each epoch; default: `decoded` in the run folder, or "
         "none for one epoch.",
         lifetime="machine",
     )

@@ -190,7 +190,7 @@ class ObjectiveSettings(BaseOptions):
     predict: str | None = option(
         None,
         "Predict each view from each other view in place of a contrastive objective, with the loss l1 or l2; default: "
-        "contrastive.",
+        "no prediction.",
         check=one_of("l1", "l2"),
     )
 

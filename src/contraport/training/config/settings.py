@@ -201,7 +201,7 @@ ADVISE_COMMAND_SPEC = Command(
     details="""
         Reads the training split and looks at the number and kind of its views, its labels, domains and number of
         items. Prints the command to start from, the reason for each of its options, and options to compare it with.
-        The reasons refer to the measured suites; `contraport docs choosing` has their verdicts.
+        The reasons cite measured comparisons, which `contraport docs choosing` lists.
     """,
     examples=(
         "contraport advise digits",
