@@ -144,7 +144,7 @@ def test_images_beside_two_tables_are_the_data(tmp_path: Path) -> None:
     write_images(tmp_path)
     data = load(tmp_path, "train", test_fraction=0)
     assert data.entity_ids is None
-    assert data.is_image
+    assert data.is_first_view_image
     assert len(data) == 6
 
 

@@ -64,8 +64,9 @@ class Batch(NamedTuple):
 
 @accept_deprecated_keywords(rows="source_rows")
 @keep_deprecated_attributes(
-    digests="content_digests", align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows"
-)
+    digests="content_digests", align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows",
+    is_image="is_first_view_image",
+)  # fmt: skip
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
@@ -98,7 +99,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays(np.zeros((10, 28, 28), np.uint8), labels=[0, 1] * 5)
-    >>> dataset.shapes, dataset.is_image, len(dataset)
+    >>> dataset.shapes, dataset.is_first_view_image, len(dataset)
     (((1, 28, 28),), True, 10)
     >>> batch = dataset.__getitems__([3, 1])
     >>> batch.views[0].shape, batch.labels.tolist(), batch.ids.tolist()
@@ -190,7 +191,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return ids if is_repeated else None
 
     @property
-    def is_image(self) -> bool:
+    def is_first_view_image(self) -> bool:
         """True if the first view is an image."""
         return len(self.shapes[0]) == 3
 

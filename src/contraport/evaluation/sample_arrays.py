@@ -83,7 +83,7 @@ def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
         arrays["domains"] = dataset.domains[positions].numpy()
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(positions.tolist()).views
-    if dataset.is_image:
+    if dataset.is_first_view_image:
         arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:

@@ -146,7 +146,7 @@ def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> 
         for split in ("train", "test"):
             in_split = [item for item in sorted(set(items)) if features.splits[item] == split]
             dataset = build_dataset(settings, split) if in_split else None
-            if dataset is None or not dataset.is_image:
+            if dataset is None or not dataset.is_first_view_image:
                 continue
             places = {row: place for place, row in enumerate(dataset.source_rows.tolist())}
             present = [item for item in in_split if int(features.source_rows[item]) in places]

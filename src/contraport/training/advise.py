@@ -157,7 +157,7 @@ def find_series_note(dataset: Dataset) -> str | None:
 
 def find_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     """Return a suggested encoder for a dataset of few images; None for other data."""
-    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
+    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_first_view_image:
         return None
     channels = dataset.shapes[0][0]
     # Up to this number, gradients beat raw pixels and a self-trained network (guide "photos").

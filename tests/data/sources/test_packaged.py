@@ -60,7 +60,7 @@ def write_ts(folder, train, test, name="BasicMotions"):
 def test_series_have_their_own_test_split(tmp_path):
     write_ts(tmp_path, "1,2,3:4,5,6:b\n\n0,0,0:1,1,1:a\n", "7,8,9:1,2,3:a\n")
     train, test = load("basic-motions", root=tmp_path), load("basic-motions", "test", root=tmp_path)
-    assert not train.is_image
+    assert not train.is_first_view_image
     assert train.shapes == ((2, 3),)
     assert train[0].views[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0], [0])

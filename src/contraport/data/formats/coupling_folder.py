@@ -86,7 +86,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     sides = {}
     for part in TABLE_NAMES[:2]:
         side = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
-        if side.is_image:  # named by the column of keys, instead of by their paths
+        if side.is_first_view_image:  # named by the column of keys, instead of by their paths
             keyed = read_table(files[part])
             name = infer_roles_from_values(TableRows(keyed), None, str(files[part])).column_by_role["keys"]
             if name is not None:

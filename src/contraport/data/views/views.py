@@ -316,7 +316,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
 def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
     """Return the definition of a random RGB image; its lightness and its colors will be the two views of an item."""
     shapes = dataset.shapes
-    good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
+    good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
     check(good, message, "not_rgb")
     bounds = dataset.non_unit_channel_range()
@@ -334,7 +334,7 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."
-    check(len(shapes) == 1 and dataset.is_image, message, "not_images")
+    check(len(shapes) == 1 and dataset.is_first_view_image, message, "not_images")
     message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
     check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")
     channels, height, width = shapes[0]

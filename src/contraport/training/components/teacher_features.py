@@ -39,7 +39,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
         return _Teacher(as_run_folder(folder).model(trust_remote_code=trust_remote_code), None)
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
     names = weights.encoder_option
-    size = None if not dataset.is_image else weights.image_size
+    size = None if not dataset.is_first_view_image else weights.image_size
     shapes = [(*shape[:1], size, size) if size and len(shape) == 3 else shape for shape in dataset.shapes]
     views = Views(dataset, augment="none")
     shared = len(set(shapes)) == 1 and len(shapes) > 1 and (isinstance(names, str) or len(names) == 1)
