@@ -251,8 +251,8 @@ def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
 def unreadable_error(where: str, expected_content: str, error: Exception) -> UsageError:
     """Build the error for a file that cannot be read, with the message of the reader on one line.
 
-    >>> str(unreadable_error("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
-    'data: x.npy cannot be read as an .npy array: bad magic'
+    >>> str(unreadable_error("data: x.npy", ".npy", ValueError("bad\\n  magic")))
+    'data: x.npy cannot be read as .npy: bad magic'
     """
     return UsageError(f"{where} cannot be read as {expected_content}: {one_line_reason(error)}", kind="unreadable")
 
@@ -263,10 +263,10 @@ def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
 
-    >>> with translate_read_errors("data: x.npy", "an .npy array"):
+    >>> with translate_read_errors("data: x.npy", ".npy"):
     ...     raise ValueError("bad magic")
     Traceback (most recent call last):
-    contraport.errors.UsageError: data: x.npy cannot be read as an .npy array: bad magic
+    contraport.errors.UsageError: data: x.npy cannot be read as .npy: bad magic
     """
     try:
         yield
@@ -281,13 +281,16 @@ def one_line_reason(error: BaseException) -> str:
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')
-    >>> one_line_reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
+    >>> one_line_reason(ValueError("This file contains pickled (object) data"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
+    if re.search("^Object arrays|Python objects in dtype", str(error)):
+        return "it has pickled objects, which are never read, as they may run code; save numbers or texts instead"
     # Messages about pickled objects advise to load them without protection.
-    if re.search("allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", str(error), re.IGNORECASE):
+    if re.search("allow_pickle|weights.only|unpickl|pickled|pickle file", str(error), re.IGNORECASE):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
-    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
+    message = str(error).replace(". in row", " in row")  # of pyarrow's errors
+    return textwrap.shorten(message, 300, placeholder=" ...") or type(error).__name__
 
 
 def check(condition: bool, message: str, kind: str = "invalid") -> None:

@@ -49,11 +49,11 @@ def build_grid(explicit: OptionMap) -> Grid:
     options = CompareOptions(
         **{key: value for key, value in values.items() if key not in SUITE_ONLY_KEYS} | dict(explicit)
     )
-    check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
+    check(len(options.data) > 0, "data: required, not given. Name one or several datasets.", "missing")
     own_rows, own_columns = (suite_entries_by_name(key, suite_options, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
     rows = expand_rows(parsed, options.over)
-    check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
+    check(len(rows) > 0, "objectives: required, not given. Name one or several objectives.", "missing")
     settings = [
         parse_column_name_and_options(value, own_columns)
         for value in split_entries_at_commas(options.settings, own_columns)

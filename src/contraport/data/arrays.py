@@ -235,7 +235,9 @@ def _check_view(argument: str, array: np.ndarray) -> None:
     """Raise `UsageError` unless an array has the shape and the type of a view; see `from_arrays`."""
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0
-    check(good, f"{argument}: must be a non-empty array with one row per item, got shape {array.shape}.", "shape")
+    reshape = f"; reshape it to ({len(array)}, 1) if each number is an item" if array.ndim == 1 and array.size else ""
+    expected = "must be a nonempty array (n, d), (n, C, T) or (n, C, H, W)"
+    check(good, f"{argument}: {expected}, got shape {array.shape}{reshape}.", "shape")
     if array.ndim == 2:
         check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     else:

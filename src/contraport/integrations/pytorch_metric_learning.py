@@ -70,7 +70,7 @@ class MetricLearningLoss(nn.Module):
         same = ref_emb is embeddings
         ref_labels = labels if same and ref_labels is None else ref_labels
         complete = labels is not None and ref_labels is not None
-        check(complete, "ref_labels: required with ref_emb, as are labels, got None.", "missing")
+        check(complete, "ref_labels: required with ref_emb, as are labels, not given.", "missing")
         ids = (torch.arange(len(embeddings)),) * 2 if same else None
         loss: Tensor = self.reference(embeddings, ref_emb, labels=(labels, ref_labels), ids=ids)
         return loss

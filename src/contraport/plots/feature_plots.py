@@ -166,7 +166,7 @@ def nearest_items(
         check_integer("count", count, most=nearest.shape[1])
     else:
         rows = as_plot_array("features", features, 2)
-        check(items is not None, "items: is required to draw the neighbors of features.", "missing")
+        check(items is not None, "items: required to draw the neighbors of features, not given.", "missing")
         shown = to_numpy("items", items)
         good = shown.dtype.kind in "buif" and bool(np.isfinite(shown).all())
         check(good, f"items: must be finite numbers, got {format_value(items)}.", "not_numbers")

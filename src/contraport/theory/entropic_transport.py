@@ -266,7 +266,7 @@ def compare_constraints(
     check_points("z1", z1, 1)
     shape = (len(z0), len(z1))
     if partners is None:
-        check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
+        check(shape[0] == shape[1], f"partners: required for z0 and z1 of {shape} rows, not given.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
     good = is_dense_real_tensor(partners) and partners.shape == shape and partners.dtype == torch.bool
     check(good, f"partners: must be Booleans of shape {shape}, got {type_and_shape(partners)}.", "shape")

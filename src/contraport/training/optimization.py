@@ -30,7 +30,7 @@ def check_optimizer(optimizer: str, lr: float | None) -> None:
     if optimizer not in list_optimizers():
         raise unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
     has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
-    check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, got none.", "missing")
+    check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, not given.", "missing")
 
 
 def create_optimizer(

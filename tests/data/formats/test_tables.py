@@ -328,6 +328,7 @@ def test_rejects_invalid_tables_naming_file_and_column(tmp_path, name):
     [
         ({"view": ["x"]}, ("columns.unknown", "views")),
         ({"views": "x,label"}, ("columns.invalid", "['x', 'label']")),
+        ({"views": "no_column"}, ("columns.unknown", "no_column")),
         ({"views": []}, ("columns.invalid",)),
         ({"views": ["x", 3]}, ("columns.invalid", "3")),
         ({"views": ["z*"]}, ("columns.unknown", "'z*'", "x, label")),

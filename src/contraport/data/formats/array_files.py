@@ -18,7 +18,7 @@ from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
 from contraport.data.splits import DEFAULT_TEST_FRACTION, max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
-from contraport.errors import UsageError, check, translate_read_errors, unknown_name_error
+from contraport.errors import UsageError, check, format_value, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
@@ -66,7 +66,10 @@ def dataset_from_arrays(
         named = tuple(views.values()) if all(map(_RESERVED_KEY_PATTERN.fullmatch, views)) else views
         whole = from_arrays(named, **per_item, name=path, copy=False)
     except UsageError as error:
-        raise UsageError(f"data: {path}: {error}", kind=error.code.rpartition(".")[2]) from error
+        message = str(error)
+        for place, name in zip(range(len(views)) if isinstance(named, tuple) else views, views, strict=True):
+            message = message.replace(f"views[{place!r}]: ", "" if name == "x" else f"{name}: ")
+        raise UsageError(f"data: {path}: {message}", kind=error.code.rpartition(".")[2]) from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     is_test, groups = None, None
     if len(parts) == 2:
@@ -95,7 +98,7 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) ->
     """
     message = f"{argument}: {path} must be a single array, got an archive of several; name it .npz."
     check(not zipfile.is_zipfile(path), message, "archive")
-    with translate_read_errors(f"{argument}: {path}", "an .npy array"):
+    with translate_read_errors(f"{argument}: {path}", ".npy"):
         return read_npy_array(path, mmap_mode)
 
 
@@ -105,7 +108,7 @@ def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.
     """
-    with translate_read_errors(f"{argument}: {path}", "an .npz of plain arrays"):
+    with translate_read_errors(f"{argument}: {path}", ".npz"):
         return read_npz_arrays(path, mapped=mapped)
 
 
@@ -128,7 +131,9 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
             valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
             raise unknown_name_error(f"data: {path}", key, valid_keys, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
-        check(good, f"data: {path}: {key!r} must be an array with one row per item.", "shape")
+        place = path if key == "x" else f"{path}: {key}"
+        message = f"data: {place} must be an array with one row per item, got {format_value(array)}."
+        check(good, message, "shape")
     return checked
 
 
@@ -146,9 +151,10 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
-    message = f"data: {path}: must have 'x{suffix}', 'view0{suffix}' or two or more own names, got {sorted(arrays)}."
+    message = f"data: {path}: must have an array x{suffix}, view0{suffix} or two or more with names of your own, got "
+    message += f"{', '.join(sorted(arrays)) or 'none'}."
     check(len(views) > 0, message, "no_view")
-    message = f"data: {path}: must have either 'x' or 'view0', 'view1', ... without a gap, got {sorted(arrays)}."
+    message = f"data: {path}: must have either x or view0, view1, ... without a gap, got {', '.join(sorted(arrays))}."
     check(not extra, message, "view_keys")
     check(not {"labels", "y"} <= names.keys(), f"data: {path}: must have 'labels' or 'y', got both.", "conflict")
     part = {view: arrays[names[view]] for view in views}
@@ -156,5 +162,6 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
         if name in names:
             part["labels" if name == "y" else name] = arrays[names[name]]
     rows = {key: len(array) for key, array in part.items()}
-    check(len(set(rows.values())) == 1, f"data: {path}: must have equal numbers of rows, got {rows}.", "rows")
+    counts = ", ".join(f"{count} in {key}" for key, count in rows.items())
+    check(len(set(rows.values())) == 1, f"data: {path}: must have equal numbers of rows, got {counts}.", "rows")
     return part

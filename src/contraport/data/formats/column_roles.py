@@ -97,6 +97,8 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
         example = format_options(columns={"views": parts or ["audio_*", "image"]})
+        for name in parts:
+            _match_columns(name, names, where)
         message = "columns: views: must be a list with the column or columns of each view, such as "
         check(isinstance(value, list | tuple) and len(value) > 0, f"{message}{example}, got {value!r}.")
         roles = ColumnRoles(tuple(_match_columns(view, names, where) for view in explicit["views"]), column_by_role)

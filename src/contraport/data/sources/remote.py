@@ -80,7 +80,10 @@ def download(url: str, cache: Path) -> str:
             raise
         except Exception as error:  # each protocol raises its own errors
             if not local.exists():
-                raise UsageError(f"data: {one} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
+                package = f"fsspec[{one.partition('://')[0].replace('https', 'http')}]"
+                install = f": pip install {package!r}" if isinstance(error, ImportError) else ""
+                message = f"data: {one} cannot be read: {one_line_reason(error)}{install}"
+                raise UsageError(message, kind="unreadable") from error
             log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
         _remove_stale_files(local, {local / inside for inside in found}, one)

@@ -48,7 +48,7 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit
         UsageError: a stream without steps, or both steps and epochs for other data.
     """
     if isinstance(dataset, Stream):
-        check(settings.steps is not None, "steps: required for a stream, whose length is unknown.", "missing")
+        check(settings.steps is not None, "steps: required for a stream of unknown length, not given.", "missing")
         return settings if has_explicit_epochs or settings.resume else replace(settings, epochs=1)
     if settings.steps is None:
         return settings
@@ -152,7 +152,7 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
     try:
         return build_dataset(settings, "test")
     except UsageError as error:  # only the record of the split depends on them
-        log.info("the data have no test split: %s", error)
+        log.info("held-out items: none; %s", str(error).removeprefix("data: "))
         return None
 
 

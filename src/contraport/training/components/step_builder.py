@@ -79,7 +79,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     objective, temperature = settings.objective, settings.temperature
     objective_settings = dict(settings.objective_settings or {})
     if objective is None:
-        raise UsageError("objective: required unless predict is given, got none.", kind="missing")
+        raise UsageError("objective: required unless predict is given, not given.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
         for name in ("temperature", "objective_settings", *_FIXED_OBJECTIVE_PART_OPTION_NAMES):

@@ -218,7 +218,7 @@ class ObjectiveSettings(BaseOptions):
             check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
             message = "teacher: cannot be combined with learned prototypes; use prototypes='teacher'."
             check(self.teacher is None or distills, message, "prototypes")
-            message = "teacher: required by prototypes of a teacher, got none. Pass --teacher with a folder or a file."
+            message = "teacher: required by prototypes of a teacher, not given. Pass --teacher with a folder or a file."
             check(self.teacher is not None or not distills, message, "missing")
             message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
             check(self.negatives == "in-batch", message, "prototypes")
