@@ -34,7 +34,13 @@ from contraport.comparison.comparison_tables import (
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, iter_jobs_and_results, run_cell_job
+from contraport.comparison.jobs import (
+    CellJob,
+    TimeBudget,
+    build_cell_job,
+    iter_finished_jobs_and_results,
+    run_job_unless_in_use,
+)
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
@@ -52,7 +58,7 @@ from contraport.comparison.tuning import (
     build_search_space,
     build_trial_cells,
     find_best_trial_if_all_done,
-    untuned_settings_by_row,
+    settings_searched_by_other_rows,
 )
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
@@ -170,7 +176,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_changes_from_baseline] == rows
+    assert [*grid.encoder_changes_by_reference_row] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.reference_metrics] == names
@@ -184,12 +190,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_changes_from_baseline == {
+    assert grid.encoder_changes_by_reference_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_from_baseline] == ["2 views"], "all are judged by the same view"
+    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -213,13 +219,13 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
             assert (job.saved_result == found) == so, found
     jobs[0].result_path.unlink()
     RunFolder.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
-    assert run_cell_job(jobs[0])["values"]["knn"] > 0.5
+    assert run_job_unless_in_use(jobs[0])["values"]["knn"] > 0.5
 
 
 def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = build_grid({**SMALL, "epochs": 3, "out": tmp_path})
     whole, job = (build_cell_job(grid, cell) for cell in grid.cells[:2])
-    one = run_cell_job(whole)
+    one = run_job_unless_in_use(whole)
     own = running.train
 
     def stopped(**given: Any) -> Run:
@@ -231,7 +237,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
-        run_cell_job(stopped_job)
+        run_job_unless_in_use(stopped_job)
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.saved_result is None
@@ -243,7 +249,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         return own(**given)
 
     monkeypatch.setattr(running, "train", going_on)
-    found = run_cell_job(stopped_job)
+    found = run_job_unless_in_use(stopped_job)
     assert begun == [True]
     assert found["values"].keys() == one["values"].keys()
     assert job.saved_result is None
@@ -253,7 +259,7 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def killed(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_iter_parallel_results", killed)
+    monkeypatch.setattr(running, "_run_parallel_unless_in_use", killed)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -314,8 +320,8 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
-    monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
-    done = [job for job, _ in iter_jobs_and_results(jobs, processes=1, budget=clock)]
+    monkeypatch.setattr(running, "run_job_unless_in_use", lambda job: {"took": float(jobs.index(job))})
+    done = [job for job, _ in iter_finished_jobs_and_results(jobs, processes=1, budget=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
 
@@ -421,11 +427,11 @@ def test_fixed_settings_are_not_searched() -> None:
     assert build_search_space(rows[2], {}) == {}
     assert build_search_space(rows[3], {})["temperature"] == LogSearchRange(1.0, 32.0)
     assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
-    assert untuned_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert untuned_settings_by_row(rows[1:2], {}) == {}
+    assert settings_searched_by_other_rows(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert settings_searched_by_other_rows(rows[1:2], {}) == {}
     assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}
     assert set(build_search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert untuned_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert settings_searched_by_other_rows(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
@@ -484,7 +490,7 @@ def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
 
 def test_headings_name_shared_data_once() -> None:
     def heads(*columns: str) -> list[str]:
-        return Comparison("a title", Path(), "base", [], list(columns), []).table_headings
+        return Comparison("a title", Path(), "base", [], list(columns), []).table_header_row
 
     assert heads("digits, a, clean", "digits, b") == ["on digits", "a, clean", "b"]
     assert heads("digits, a", "photos, a") == ["objective", "digits, a", "photos, a"]
@@ -494,7 +500,7 @@ def test_headings_name_shared_data_once() -> None:
 def test_headings_keep_commas_of_names() -> None:
     def heads(*columns: tuple[str, str]) -> list[str]:
         names, data = [", ".join(column) for column in columns], [column[0] for column in columns]
-        return Comparison("a title", Path(), "base", [], names, [], column_data=data).table_headings
+        return Comparison("a title", Path(), "base", [], names, [], column_data=data).table_header_row
 
     assert heads(("a, b.csv", "clean"), ("a, b.csv", "noisy, much")) == ["on a, b.csv", "clean", "noisy, much"]
     assert heads(("a, b.csv", "clean"), ("a, c.csv", "clean")) == ["objective", "a, b.csv, clean", "a, c.csv, clean"]
@@ -505,7 +511,7 @@ def test_data_whose_name_has_a_comma_heads_the_table(tmp_path: Path) -> None:
     np.savez(tmp_path / "left, right.npz", view0=rng.normal(size=(40, 4)), view1=rng.normal(size=(40, 4)))
     changes = {"data": [str(tmp_path / "left, right.npz")], "settings": ["plain", "weak"], "seeds": 1, "dry_run": True}
     found = compare(**SMALL | changes, out=tmp_path / "out")
-    assert found.table_headings == ["on left, right.npz", "plain", "weak"]
+    assert found.table_header_row == ["on left, right.npz", "plain", "weak"]
     assert found.to_json_dict()["column_data"] == ["left, right.npz"] * 2
 
 
@@ -682,10 +688,10 @@ def test_sentence_names_the_seeds_that_would_decide() -> None:
 
 def test_no_row_is_marked_as_best_if_all_tie() -> None:
     tied, (knn,) = [cell(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
-    assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_with_best_mean("on", knn) == set()
+    assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_to_mark_best("on", knn) == set()
     three = [*tied, cell("worse", 0.8, measure="knn")]
     found = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
-    assert found.rows_with_best_mean("on", knn) == {"base", "other"}
+    assert found.rows_to_mark_best("on", knn) == {"base", "other"}
 
 
 def sentence_of(*cells: TableEntry) -> str:
@@ -873,7 +879,7 @@ def test_skipped_metrics_are_noted_per_cell_and_in_the_tables(
 def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
     cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
-    run_cell_job(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
+    run_job_unless_in_use(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.num_missing == 1
     assert any(one.startswith("Only one seed for gca-ince on digits") for one in found.notes)
@@ -905,39 +911,39 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
     own = running.evaluate
 
     def judge(*given: Any, **asked: Any) -> Any:
-        met.append(run_cell_job(job))  # as another process would
+        met.append(run_job_unless_in_use(job))  # as another process would
         return own(*given, **asked)
 
     monkeypatch.setattr(running, "evaluate", judge)
-    assert run_cell_job(job) is not None
+    assert run_job_unless_in_use(job) is not None
     assert met == [None]
-    assert run_cell_job(job) == job.saved_result
+    assert run_job_unless_in_use(job) == job.saved_result
 
 
 def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["contraport.comparison.compare"]
-    own, refused = module.save_figure, []
+    own, refused = module.save_figure_if_any_mean, []
 
-    def save_figure(*given: Any) -> None:
+    def save_figure_if_any_mean(*given: Any) -> None:
         with pytest.raises(FolderInUseError) as caught, lock_folder(tmp_path, "compare"):
             pytest.fail("two processes at once")
         assert str(tmp_path) in str(caught.value)
         refused.append(own(*given))
 
-    monkeypatch.setattr(module, "save_figure", save_figure)
+    monkeypatch.setattr(module, "save_figure_if_any_mean", save_figure_if_any_mean)
     compare(**SMALL | {"seeds": 1}, out=tmp_path)
     assert refused == [None]
     assert not (tmp_path / "lock.json").exists()
 
 
 def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, asked = running.run_cell_job, list[Path]()
+    own, asked = running.run_job_unless_in_use, list[Path]()
 
     def once_in_use(job: CellJob) -> Any:
         asked.append(job.run_folder)
         return None if len(asked) == 1 else own(job)
 
-    monkeypatch.setattr(running, "run_cell_job", once_in_use)
+    monkeypatch.setattr(running, "run_job_unless_in_use", once_in_use)
     assert compare(**SMALL | {"seeds": 1}, out=tmp_path).num_missing == 0
     assert asked[0] == asked[-1]
     assert len(asked) == 3

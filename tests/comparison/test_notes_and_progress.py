@@ -23,7 +23,7 @@ from contraport.comparison.compare import (
     _build_trial_records,
     _check_metrics_and_estimate_seconds,
     _compose_notes,
-    _describe_result,
+    _describe_first_metric_or_failure,
     _failed_search_results_by_cell,
     _provide_progress_callback,
     _run_cells,
@@ -94,7 +94,7 @@ def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeBudget, "allows_next_job", lambda clock: not clock.finished_job_seconds)
-    monkeypatch.setattr(running, "run_cell_job", judged)
+    monkeypatch.setattr(running, "run_job_unless_in_use", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert found.num_missing == 3
     assert not any("none was started" in note for note in found.notes)
@@ -125,10 +125,12 @@ def test_trial_records(tmp_path: Path) -> None:
     tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
     assert _failed_search_results_by_cell(grid, trials, tried) == {}, "one of them is enough"
-    shown = _describe_result(of[2], tried[of[2].folder_name])
+    shown = _describe_first_metric_or_failure(of[2], tried[of[2].folder_name])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
-    assert _describe_result(grid.cells[0], both).startswith("info-nce on digits, standard, seed 0: Uniformity -2.000")
+    assert _describe_first_metric_or_failure(grid.cells[0], both).startswith(
+        "info-nce on digits, standard, seed 0: Uniformity -2.000"
+    )
 
 
 def test_fixed_settings_are_noted(tmp_path: Path) -> None:
@@ -147,7 +149,9 @@ def test_first_evaluated_cell_must_have_a_metric(
 
     def run_with(result: JobResult) -> dict[str, JobResult]:
         results = (*failed, result)
-        monkeypatch.setattr(MODULE, "iter_jobs_and_results", lambda jobs, **_: zip(jobs, results, strict=False))
+        monkeypatch.setattr(
+            MODULE, "iter_finished_jobs_and_results", lambda jobs, **_: zip(jobs, results, strict=False)
+        )
         return _run_cells(grid, grid.cells[:2], TimeBudget(None), lambda cell, result: None)
 
     assert len(run_with({"values": {"knn": 0.5}})) == len(failed) + 1

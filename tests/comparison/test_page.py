@@ -12,8 +12,13 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.page import build_column_panels, plot_first_metric, render_comparison_page, save_figure
+from contraport.comparison.comparison_tables import Comparison, summarize_first_metric
+from contraport.comparison.page import (
+    build_column_panels,
+    plot_first_metric,
+    render_comparison_page,
+    save_figure_if_any_mean,
+)
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.figure_setup import SERIES_COLORS
@@ -56,15 +61,15 @@ def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
     column = several.columns[0]
     single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
     (summary,) = single.summary_sentences
-    assert single.single_column_lede is not None
-    assert summary.startswith(single.single_column_lede)
-    assert "Of 2 metrics" in summary.removeprefix(single.single_column_lede)
-    for shown, heading in ((single, single.single_column_lede), (several, several.title)):
+    lede = summarize_first_metric(single, column)
+    assert summary.startswith(lede)
+    assert "Of 2 metrics" in summary.removeprefix(lede)
+    for shown, heading, shown_above in ((single, lede, lede), (several, several.title, "")):
         html = render_comparison_page(shown, [])
         (found,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", found).split())) == heading
         text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
-        rest = [sentence.removeprefix(shown.single_column_lede or "").strip() for sentence in shown.summary_sentences]
+        rest = [sentence.removeprefix(shown_above).strip() for sentence in shown.summary_sentences]
         assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
         assert shown.title in text
 
@@ -75,11 +80,11 @@ def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
         assert (table.trials, table.verdicts, table.missing) == (table.search_trials, table.claim_verdicts, 0)
     with pytest.warns(FutureWarning, match="find_entry"):
         assert table.entry("nt-xent", COLUMNS[0], "knn").mean == 0.9
-    with pytest.warns(FutureWarning, match="table_headings"):
-        assert table.headings == table.table_headings
+    with pytest.warns(FutureWarning, match="table_header_row"):
+        assert table.headings == table.table_header_row
     metric = table.metrics[0]
-    with pytest.warns(FutureWarning, match="rows_with_best_mean"):
-        assert table.best_rows(COLUMNS[0], metric) == table.rows_with_best_mean(COLUMNS[0], metric)
+    with pytest.warns(FutureWarning, match="rows_to_mark_best"):
+        assert table.best_rows(COLUMNS[0], metric) == table.rows_to_mark_best(COLUMNS[0], metric)
 
 
 def test_panels_span_all_intervals(tmp_path: Path) -> None:
@@ -125,7 +130,9 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     ):
         assert found[:-1] == pytest.approx(expected[:-1])
         assert found[-1] == expected[-1]
-    save_figure(Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png")
+    save_figure_if_any_mean(
+        Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png"
+    )
     assert not (tmp_path / "plot.png").exists(), "nothing was measured"
 
 

@@ -169,7 +169,7 @@ def print_comparison(comparison: Comparison) -> None:
     # Imported here because the other tables need no SciPy.
     from contraport.comparison.comparison_tables import explain_verdict, format_mean_with_interval
 
-    first, *headings = comparison.table_headings
+    first, *headings = comparison.table_header_row
     for metric in comparison.metrics:
         rows = [
             {first: row}

@@ -31,15 +31,15 @@ from contraport.comparison.jobs import (
     TimeBudget,
     build_cell_job,
     check_data_unchanged,
-    iter_jobs_and_results,
+    iter_finished_jobs_and_results,
 )
-from contraport.comparison.page import render_comparison_page, save_figure
+from contraport.comparison.page import render_comparison_page, save_figure_if_any_mean
 from contraport.comparison.result_statistics import (
     JobAndResultByCell,
     build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_cells_without_seed_variance,
+    list_single_seed_differences,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
@@ -47,7 +47,7 @@ from contraport.comparison.tuning import (
     build_trial_cells,
     describe_trial_settings,
     find_best_trial_if_all_done,
-    untuned_settings_by_row,
+    settings_searched_by_other_rows,
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, report_write_errors
@@ -160,7 +160,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in iter_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
+    for job, result in iter_finished_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         first = next((one for one in results.values() if "values" in one), None)
         if first is not None and not first["values"]:
@@ -331,7 +331,9 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
             done += 1
             left = format_rough_duration((time.monotonic() - started) / done * (total - done))
             console.print(
-                f"{done}/{total}  {_describe_result(cell, result)}  {left} left", highlight=False, soft_wrap=True
+                f"{done}/{total}  {_describe_first_metric_or_failure(cell, result)}  {left} left",
+                highlight=False,
+                soft_wrap=True,
             )
 
         yield print_line
@@ -344,10 +346,10 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=total, cell="")
-        yield lambda cell, result: progress.update(bar, advance=1, cell=_describe_result(cell, result))
+        yield lambda cell, result: progress.update(bar, advance=1, cell=_describe_first_metric_or_failure(cell, result))
 
 
-def _describe_result(cell: Cell, result: JobResult) -> str:
+def _describe_first_metric_or_failure(cell: Cell, result: JobResult) -> str:
     """Return a line of text about a finished cell: the value of its first metric, or the reason why there is none."""
     kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
@@ -387,7 +389,7 @@ def _build_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_metrics_by_reference_and_column(grid, results),
+        reference_metrics=_first_seed_metrics_by_reference(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -415,7 +417,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
-        save_figure(comparison, out / "plot.png")
+        save_figure_if_any_mean(comparison, out / "plot.png")
         write_text(out / "page.html", render_comparison_page(comparison, commands))
 
 
@@ -433,10 +435,13 @@ def _failed_search_results_by_cell(
     return failed_cells
 
 
-def _metrics_by_reference_and_column(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key."""
+def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+    """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key.
+
+    References are evaluated with the first seed only.
+    """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_from_baseline.items():
+    for row, differing in grid.encoder_changes_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -484,7 +489,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_cells_without_seed_variance(grid, results)):
+    if most_seeds > 1 and (single := list_single_seed_differences(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(
@@ -513,7 +518,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in untuned_settings_by_row(grid.rows, grid.common_options).items()
+            for name, fixed in settings_searched_by_other_rows(grid.rows, grid.common_options).items()
         ]
     return notes
 

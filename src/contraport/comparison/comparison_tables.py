@@ -23,8 +23,8 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
     missing="num_missing",
     entry="find_entry",
     sentences="summary_sentences",
-    headings="table_headings",
-    best_rows="rows_with_best_mean",
+    headings="table_header_row",
+    best_rows="rows_to_mark_best",
 )
 @dataclass(frozen=True)
 class Comparison:
@@ -66,8 +66,8 @@ class Comparison:
         return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property
-    def table_headings(self) -> list[str]:
-        """Headings of the table: the first is above the row names, then one for each column.
+    def table_header_row(self) -> list[str]:
+        """Header row of the tables: a heading for the row names, then one for each column.
 
         Data that all columns share are named in the first heading only.
         """
@@ -90,8 +90,8 @@ class Comparison:
         """Return the entries of all rows in a column for one metric."""
         return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
-    def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
-        """Return the names of the rows with the best mean in a column.
+    def rows_to_mark_best(self, column: str, metric: Metric) -> set[str]:
+        """Return the names of the rows to mark as best in a column: those with the best mean.
 
         The set is empty if the metric has no better direction, or if all rows with a mean, or the only one, share it.
         """
@@ -120,23 +120,17 @@ class Comparison:
         if not self.entries:
             return []
         return [
-            _summarize_first_metric(self, column)
+            summarize_first_metric(self, column)
             + _summarize_significant_metrics(self, column)
             + _summarize_seeds_to_decide(self, column)
             for column in self.columns
         ]
 
-    @property
-    def single_column_lede(self) -> str | None:
-        """Summary sentence that heads the page, on the first metric; None for several columns or no results."""
-        has_one = len(self.columns) == 1 and len(self.entries) > 0
-        return _summarize_first_metric(self, self.columns[0]) if has_one else None
-
     def markdown(self) -> str:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [
             f"# {self.title}",
-            *_list_table_paragraphs(self),
+            *_list_mean_and_difference_tables(self),
             "\n".join(f"- {one}" for one in self.summary_sentences),
         ]
         for metric in self.metrics:
@@ -249,7 +243,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
         rows.append([f"*{name}*", *values])
-    return format_markdown_table(comparison.table_headings, rows)
+    return format_markdown_table(comparison.table_header_row, rows)
 
 
 class EpochTable(NamedTuple):
@@ -279,7 +273,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
     return tables
 
 
-def _list_table_paragraphs(comparison: Comparison) -> list[str]:
+def _list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
     """Return captions and Markdown tables: the means of each metric, and the differences of the first metric."""
     parts = []
     for metric in comparison.metrics:
@@ -304,12 +298,12 @@ def _list_table_paragraphs(comparison: Comparison) -> list[str]:
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
                 "that hold at 95% for all comparisons of the table at once"
             )
-            parts.append(format_markdown_table(comparison.table_headings, rows))
+            parts.append(format_markdown_table(comparison.table_header_row, rows))
     return parts
 
 
-def _summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Return a sentence on a column: best row, differences from the baseline, failures and references."""
+def summarize_first_metric(comparison: Comparison, column: str) -> str:
+    """Return a sentence on the first metric in a column: best row, differences from the baseline, failures."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]

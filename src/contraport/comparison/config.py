@@ -126,9 +126,6 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     progress: bool = progress_field("Show a progress bar, or a line per training run, on standard error.")
 
 
-DATA_OPTIONS = get_declared_options(DataPreparationSettings)
-"""Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training run."""
-
 COMPARE_COMMAND_SPEC = Command(
     CompareOptions,
     "contraport.comparison:compare",
@@ -153,7 +150,9 @@ COMPARE_COMMAND_SPEC = Command(
     group=TRAIN_AND_EVALUATE_GROUP,
     # Options of data preparation are those of `train`.
     short_help_options=tuple(
-        one.name for one in fields(CompareOptions) if one.name not in {*DATA_OPTIONS, "validation", "progress"}
+        one.name
+        for one in fields(CompareOptions)
+        if one.name not in {*get_declared_options(DataPreparationSettings), "validation", "progress"}
     ),
     docs_page="evaluating comparing",
 )

@@ -15,7 +15,7 @@ from contraport._utils.spec_parser import parse_setting_value, split_at_unquoted
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
 from contraport.catalog.option_parsers import AUGMENTS
-from contraport.comparison.config import DATA_OPTIONS, CompareOptions
+from contraport.comparison.config import CompareOptions
 from contraport.comparison.grid import (
     SUITE_ONLY_KEYS,
     Claim,
@@ -29,8 +29,8 @@ from contraport.comparison.grid import (
 )
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
-from contraport.options import replace_deprecated_options
-from contraport.training.config import TRAIN_OPTIONS
+from contraport.options import get_declared_options, replace_deprecated_options
+from contraport.training.config import TRAIN_OPTIONS, DataPreparationSettings
 
 
 def build_grid(explicit: OptionMap) -> Grid:
@@ -78,8 +78,9 @@ def build_grid(explicit: OptionMap) -> Grid:
             "no_direction",
         )
     shared = {name: getattr(options, name) for name in ("epochs", "encoder")}
-    shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.lifetime == "run"}
-    defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
+    data_options = get_declared_options(DataPreparationSettings)
+    shared |= {name: getattr(options, name) for name, one in data_options.items() if one.lifetime == "run"}
+    defaults = {name: one.default for name, one in data_options.items()}
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
     common = replace_deprecated_options(TRAIN_OPTIONS, options.train or {}) | changed
     check_train_options("train", common)
@@ -291,7 +292,7 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
     return expanded
 
 
-_OPTION_BY_SETTING_WORD = {
+_OPTION_AND_DEFAULT_BY_WORD = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
@@ -299,7 +300,7 @@ _OPTION_BY_SETTING_WORD = {
 }
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
+_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_WORD)
 """Words that the name of a setting is joined from: augmentations and options."""
 
 
@@ -330,7 +331,7 @@ def parse_column_name_and_options(
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":
-            option, default = _OPTION_BY_SETTING_WORD[name]
+            option, default = _OPTION_AND_DEFAULT_BY_WORD[name]
             options[option] = parse_setting_value(strip_quotes(rest or default))
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options

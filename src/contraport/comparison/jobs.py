@@ -118,11 +118,11 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_changes_from_baseline,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
     )
 
 
-def run_cell_job(job: CellJob) -> JobResult | None:
+def run_job_unless_in_use(job: CellJob) -> JobResult | None:
     """Train and evaluate a cell, write the result to its JSON file and return it.
 
     A saved result is returned without training, and an interrupted training is resumed.
@@ -206,10 +206,10 @@ class TimeBudget:
         return self._end is None or time.monotonic() + sum(seconds) / len(seconds) <= self._end
 
 
-def iter_jobs_and_results(
+def iter_finished_jobs_and_results(
     jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult]]:
-    """Run jobs and yield each with its result as soon as it is finished.
+    """Run jobs and yield each with its result as soon as it is finished; those with a saved result come first.
 
     Jobs beyond the time budget are skipped. So are jobs that another process still runs when all others are done.
     """
@@ -221,8 +221,10 @@ def iter_jobs_and_results(
             waiting.append(job)
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
-        sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting))
-        for job, result in sequential if workers < 2 else _iter_parallel_results(waiting, workers, budget):
+        sequential = (
+            (job, run_job_unless_in_use(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting)
+        )
+        for job, result in sequential if workers < 2 else _run_parallel_unless_in_use(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
             else:
@@ -231,7 +233,7 @@ def iter_jobs_and_results(
         waiting = skipped
 
 
-def _iter_parallel_results(
+def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
     """Run jobs in worker processes; yield each job with its result, or with None if another process runs the job."""
@@ -246,7 +248,7 @@ def _iter_parallel_results(
         while waiting or running:
             while waiting and len(running) < processes and budget.allows_next_job():
                 job = waiting.pop()
-                running[pool.submit(run_cell_job, job)] = job
+                running[pool.submit(run_job_unless_in_use, job)] = job
             if not running:
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:

@@ -13,6 +13,7 @@ from contraport.comparison.comparison_tables import (
     explain_verdict,
     format_mean_with_interval,
     significance_arrow,
+    summarize_first_metric,
 )
 from contraport.metrics.intervals import Interval
 from contraport.plots.figure_setup import SERIES_COLORS, create_figure, encode_png, escape_dollars
@@ -29,7 +30,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     down = -(-len(comparison.columns) // across)
     names, heads = (
         [_wrap_for_matplotlib(row) for row in rows],
-        [_wrap_for_matplotlib(head) for head in comparison.table_headings[1:]],
+        [_wrap_for_matplotlib(head) for head in comparison.table_header_row[1:]],
     )
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
@@ -69,10 +70,10 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 def _shared_data_suffix(comparison: Comparison) -> str:
     """Return a string such as ", on digits" if all columns have the same data, otherwise an empty string."""
-    return f", {comparison.table_headings[0]}" if comparison.table_headings[1:] != comparison.columns else ""
+    return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 
-def save_figure(comparison: Comparison, path: Path) -> None:
+def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
     """Write the comparison figure to a PNG file; write nothing if no mean was computed."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
@@ -87,7 +88,7 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
     if not comparison.entries:
         return []
     panels, metric = [], comparison.metrics[0]
-    for column, heading in zip(comparison.columns, comparison.table_headings[1:], strict=True):
+    for column, heading in zip(comparison.columns, comparison.table_header_row[1:], strict=True):
         entries = {
             entry.row_name: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
             for entry in comparison.list_column_entries(column, metric)
@@ -121,7 +122,8 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Render the HTML page of a comparison, with the shell commands of its training runs."""
-    lede = comparison.single_column_lede
+    has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
+    lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
     rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]
     return render_page(
         "comparison.html.j2",

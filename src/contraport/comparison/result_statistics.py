@@ -211,10 +211,10 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_cells_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List the cells, as "row on column", whose difference from the baseline has no variance between seeds.
+def list_single_seed_differences(grid: Grid, results: JobAndResultByCell) -> list[str]:
+    """List the differences in the first metric of rows from the baseline, as "row on column", that have one seed only.
 
-    It is the difference in the first metric. It has one seed, and the table is too small for a prior of the variance.
+    They are listed if the table is too small for a prior of the variance between seeds, as then they have no variance.
     """
     values = collect_metric_values(grid, results, grid.metrics[0].key)
     return [

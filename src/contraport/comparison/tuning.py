@@ -82,8 +82,8 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def untuned_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return by row name the settings that the row fixes and another row searches."""
+def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+    """Return by row name the settings that another row searches and this row fixes."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
