@@ -132,20 +132,20 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return normalized_rows_and_divisors(z, z.detach(), length)[0]
+        return normalized_rows_and_divisors(z, length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def normalized_rows_and_divisors(z: Tensor, detached_z: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return the rows scaled to `length`, (n, d), and the two divisors of each row, (n, 1) each, that scale it."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
-    largest = detached_z.abs().amax(1, keepdim=True)
+    largest = z.detach().abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
     # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
     scale = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1) / length
-    return units / scale, largest, scale
+    return units / scale, (largest, scale)
 
 
 class _NormalizeRows(torch.autograd.Function):
@@ -153,7 +153,7 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = normalized_rows_and_divisors(z, z, length)
+        rows, (largest, scale) = normalized_rows_and_divisors(z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -163,8 +163,8 @@ class _NormalizeRows(torch.autograd.Function):
         z, rows, largest, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
 
-            def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return normalized_rows_and_divisors(z, z.detach(), ctx.length)[:1]
+            def scaled(z: Tensor) -> tuple[Tensor]:
+                return (normalized_rows_and_divisors(z, ctx.length)[0],)
 
             return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.

@@ -129,24 +129,24 @@ class SimilarityExclusion(PairExclusion):
 
     Attributes:
         features: Constant features of the rows, (N, k), and of the columns, (M, k).
-        row_and_column_limits: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
+        limit_summands: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
         exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); pairs with equal ones are kept.
     """
 
     features: tuple[Tensor, Tensor]
-    row_and_column_limits: tuple[Tensor, Tensor]
+    limit_summands: tuple[Tensor, Tensor]
     exception_labels: tuple[Tensor, Tensor]
 
     @property
     def T(self) -> SimilarityExclusion:
-        return SimilarityExclusion(self.features[::-1], self.row_and_column_limits[::-1], self.exception_labels[::-1])
+        return SimilarityExclusion(self.features[::-1], self.limit_summands[::-1], self.exception_labels[::-1])
 
     def take_rows(self, rows: Indices) -> SimilarityExclusion:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_summands, self.exception_labels
         return SimilarityExclusion((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
     def append_columns(self, num_columns: int) -> SimilarityExclusion:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_summands, self.exception_labels
         unused = (row_labels.amin() - 1).expand(num_columns).to(column_labels)
         return SimilarityExclusion(
             (x, torch.cat([y, y.new_zeros(num_columns, y.shape[1])])),
@@ -155,12 +155,12 @@ class SimilarityExclusion(PairExclusion):
         )
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_summands, self.exception_labels
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_summands, self.exception_labels
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
 

@@ -57,44 +57,49 @@ class Relaxation(NamedTuple):
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
     Attributes:
-        dampings: Damping factor in (0, 1] of each step, (steps,); None is 1. A Kullback-Leibler penalty on the
-            marginal gives it.
-        max_shifts: Largest distance of each potential from its reference, (steps,); None is infinity. A total
-            variation penalty on the marginal gives it.
+        damping_by_step: Damping factor in (0, 1] of each half-step, (steps,); None is 1. A Kullback-Leibler penalty on
+            the marginal gives it.
+        max_shift_by_step: Largest distance of the potential of each half-step from its reference, (steps,); None is
+            infinity. A total variation penalty on the marginal gives it.
         reference_potentials: Reference potentials r of the rows, (N,), and of the columns, (M,); None is zero.
     """
 
-    dampings: Tensor | None = None
-    max_shifts: Tensor | None = None
+    damping_by_step: Tensor | None = None
+    max_shift_by_step: Tensor | None = None
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
-    def damped_clamped_potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential of half-step k after damping and clamping, per row, (N,), or column, (M,)."""
+    def damped_clamped_potential(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the potential of a half-step after damping and clamping, per row, (N,), or column, (M,)."""
         step = self._undamped_step(axis, log_marginal, log_sum)
-        step = step if self.dampings is None else self.dampings[k] * step
-        step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])
+        if self.damping_by_step is not None:
+            step = self.damping_by_step[step_index] * step
+        if self.max_shift_by_step is not None:
+            bound = self.max_shift_by_step[step_index]
+            step = torch.clamp(step, -bound, bound)
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
-    def derivative_in_log_marginal(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of half-step k with respect to the log marginal, (N,) or (M,)."""
-        derivative = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
-        if self.max_shifts is None:
+    def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the derivative of the potential of a half-step with respect to the log marginal, (N,) or (M,)."""
+        dampings = self.damping_by_step
+        derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
+        if self.max_shift_by_step is None:
             return derivative
-        return derivative.masked_fill(self._clamped_mask(k, self._undamped_step(axis, log_marginal, log_sum)), 0)
+        undamped = self._undamped_step(axis, log_marginal, log_sum)
+        return derivative.masked_fill(self._clamped_mask(step_index, undamped), 0)
 
     def backward(
         self,
-        k: int,
+        step_index: int,
         axis: Axis,
         log_marginals: tuple[Tensor, Tensor],
         log_sum: Tensor,
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient of half-step k before damping and clamping, given the gradient of its potential.
+        """Return the gradient of a half-step before damping and clamping, given the gradient of its potential.
 
         Args:
-            k: index of the half-step.
+            step_index: index of the half-step.
             axis: axis of the half-step.
             log_marginals: log a and log b.
             log_sum: log-sum-exp of the half-step.
@@ -106,16 +111,17 @@ class Relaxation(NamedTuple):
         d_log_marginal, d_dampings, d_bounds, d_reference = gradients[side], *gradients[2:4], gradients[4 + side]
         if d_reference is not None:
             d_reference += cotangent
-        if self.max_shifts is not None or d_dampings is not None:
+        if self.max_shift_by_step is not None or d_dampings is not None:
             step = self._undamped_step(axis, log_marginals[side], log_sum)
-            if self.max_shifts is not None:
-                clamped = self._clamped_mask(k, step)
+            if self.max_shift_by_step is not None:
+                clamped = self._clamped_mask(step_index, step)
                 if d_bounds is not None:
-                    d_bounds[k] = (cotangent * step.sign() * clamped).sum()
+                    d_bounds[step_index] = (cotangent * step.sign() * clamped).sum()
                 cotangent = cotangent.masked_fill(clamped, 0)
             if d_dampings is not None:
-                d_dampings[k] = (cotangent * step).sum()
-        cotangent = cotangent if self.dampings is None else self.dampings[k] * cotangent
+                d_dampings[step_index] = (cotangent * step).sum()
+        if self.damping_by_step is not None:
+            cotangent = self.damping_by_step[step_index] * cotangent
         if d_log_marginal is not None:
             d_log_marginal += cotangent
         if d_reference is not None:
@@ -128,14 +134,15 @@ class Relaxation(NamedTuple):
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
-    def _clamped_mask(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the potentials that half-step k clamps to its bound; their gradient is zero."""
-        assert self.max_shifts is not None
-        return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
+    def _clamped_mask(self, step_index: int, undamped: Tensor) -> Tensor:
+        """Return a mask of the potentials that a half-step clamps to its bound; their gradient is zero."""
+        assert self.max_shift_by_step is not None
+        damped = undamped if self.damping_by_step is None else self.damping_by_step[step_index] * undamped
+        return damped.abs() > self.max_shift_by_step[step_index]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """Return the damping, bound and reference tensors of the relaxation, None where unset."""
-        return self.dampings, self.max_shifts, *(self.reference_potentials or (None, None))
+        return self.damping_by_step, self.max_shift_by_step, *(self.reference_potentials or (None, None))
 
 
 LOG2E = math.log2(math.e)

@@ -218,16 +218,19 @@ def _set_similarities_op(
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
-        row_blocks = list(_iter_set_blocks(x, MAX_TILE_ROW_VECTORS))
-        for columns in _iter_set_blocks(y, MAX_TILE_COLUMN_VECTORS):
+        row_blocks = list(_iter_size_sorted_blocks(x, MAX_TILE_ROW_VECTORS))
+        for columns in _iter_size_sorted_blocks(y, MAX_TILE_COLUMN_VECTORS):
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
                     value = tile.run_half_steps().matching_similarities()
                 else:
-                    value, where = tile.max_sim_with_argmax()
-                    places = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
-                    positions[places] = where.to(positions.dtype)
+                    maxima, places = tile.cosines.max(3)
+                    value = (maxima * tile.a).sum(1) * tile.scale
+                    found = columns.vector_positions.expand(*places.shape[:2], *tile.b.shape)
+                    found = found.gather(3, places[..., None])[..., 0]  # in the sets as given, with their padding
+                    entries = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
+                    positions[entries] = found.to(positions.dtype)
                 scores[rows.set_indices[:, None], columns.set_indices] = value
     return [scores, positions]
 
@@ -263,9 +266,9 @@ def _set_similarities_gradient_op(
         if temperature == 0:
             _write_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
             return [d_x, d_y]
-        row_blocks = list(_iter_set_blocks(x, MAX_TILE_ROW_VECTORS))
+        row_blocks = list(_iter_size_sorted_blocks(x, MAX_TILE_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
-        for columns in _iter_set_blocks(y, MAX_TILE_COLUMN_VECTORS):
+        for columns in _iter_size_sorted_blocks(y, MAX_TILE_COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 block_grad_output = grad_output[rows.set_indices[:, None], columns.set_indices]
@@ -312,7 +315,7 @@ def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Te
 _set_similarities_op.register_autograd(_set_similarities_backward, setup_context=_save_for_backward)
 
 
-class _SetBlock(NamedTuple):
+class _PaddedSetBlock(NamedTuple):
     """Block of sets of similar size, each padded at its end to the size of the block's largest set.
 
     Attributes:
@@ -350,7 +353,7 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
     return mask | (first & ~mask.any(1, keepdim=True))
 
 
-def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
+def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
     """Split sets, (n, t, d), into blocks of at most `max_vectors` vectors, unless one set has more.
 
     Sets are taken in the order of their size, so that a block needs little padding.
@@ -365,33 +368,26 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
         # A stable sort moves padding behind the vectors, which keep their order.
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        parts = normalized_rows_and_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
-        units, *divisors = (part.view(*rows.shape[:2], -1) for part in parts)
+        flat_units, flat_divisors = normalized_rows_and_divisors(rows.flatten(0, 1), 1.0)
+        units, *divisors = (part.view(*rows.shape[:2], -1) for part in (flat_units, *flat_divisors))
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
-        yield _SetBlock(sets, positions, units, divisors, masses, count)
+        yield _PaddedSetBlock(sets, positions, units, divisors, masses, count)
         start += len(sets)
 
 
 class _CosineTile:
     """Cosines of the vectors of b row sets with those of c column sets, (b, t, c, s), and the matching of the sets."""
 
-    def __init__(self, rows: _SetBlock, columns: _SetBlock, matching: SetMatching) -> None:
+    def __init__(self, rows: _PaddedSetBlock, columns: _PaddedSetBlock, matching: SetMatching) -> None:
         products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T
         self.cosines = products.view(*rows.masses.shape, *columns.masses.shape)
         self.matching = matching
         self.a, self.b = rows.masses[:, :, None], columns.masses  # (b, t, 1), (c, s)
         self.scale = 1.0 if matching.is_mean else rows.sizes[:, None].to(products.dtype)
-        self.column_positions = columns.vector_positions
         # Sets are ordered by size. With steps on columns their masses of 0 are enough, and the sums stay positive.
         if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.set_indices):
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
-
-    def max_sim_with_argmax(self) -> tuple[Tensor, Tensor]:
-        """Return the MaxSim similarities, (b, c), and the argmax positions in the sets of columns, (b, t, c)."""
-        values, places = self.cosines.max(3)
-        positions = self.column_positions.expand(*places.shape[:2], *self.b.shape).gather(3, places[..., None])
-        return (values * self.a).sum(1) * self.scale, positions[..., 0]
 
     def run_half_steps(self) -> _CosineTile:
         """Run the half-steps for all pairs of sets at once, as products with the kernel e^((cosine - shift) / tau).
@@ -462,7 +458,7 @@ def _write_max_sim_gradient(
     that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, *divisors = normalized_rows_and_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    units, divisors = normalized_rows_and_divisors(x.reshape(-1, d), 1.0)
     masses = _nonpadding_mask(x).to(grad_output.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
@@ -471,7 +467,7 @@ def _write_max_sim_gradient(
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, *column_divisors = normalized_rows_and_divisors(*(y[block].reshape(-1, d),) * 2, 1.0)
+        column_units, column_divisors = normalized_rows_and_divisors(y[block].reshape(-1, d), 1.0)
         entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)

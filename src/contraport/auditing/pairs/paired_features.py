@@ -370,7 +370,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, divisors[0, rows], divisors[1, rows] = normalized_rows_and_divisors(fetched, fetched, 1.0)
+            units, (divisors[0, rows], divisors[1, rows]) = normalized_rows_and_divisors(fetched, 1.0)
             if values is not None:
                 values[rows] = units
         computed = ComputedRows(partial(_read_unit_rows, store, divisors), (len(dataset), width))

@@ -69,7 +69,7 @@ It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the
 kernels beat fewer operations there.
 """
 
-MAX_STORED_BYTES_OF_ONE_PASS = 32 << 20
+MAX_STORED_BYTES_ONE_BFLOAT16_PASS = 32 << 20
 """Largest size of stored tiles for products in bfloat16 in an operation of one pass before its gradient.
 
 glibc gets larger blocks anew from the system, page by page in each call, which takes longer than such products.
@@ -180,18 +180,23 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
-    ``"dense"``, the only backend made of plain operations.
+    ``"dense"``, the only backend made of plain operations. The ring exchange has ``"streamed"`` and ``"cuda"`` only.
 
     Args:
         geometry: the pairs.
         half_steps: number of half-steps.
         passes: number of passes over the pairs before the gradient; None is one for each half-step.
     """
-    if isinstance(geometry.log_kernel, RingLogKernel):
-        return _choose_ring_backend_name(geometry.log_kernel, geometry)
+    forced, ring = _forced_backend.get(), geometry.log_kernel
+    if isinstance(ring, RingLogKernel):
+        names = " or ".join(RING_BACKENDS)
+        message = f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {names}."
+        check(forced is None or forced in RING_BACKENDS, message, "exchange")
+        is_supported = unsupported_reason(replace(geometry, log_kernel=ring.own)) is None
+        has_cuda = forced == "cuda" or (ring.inputs[0].is_cuda and HAS_TRITON)
+        return "cuda" if is_supported and has_cuda and forced != "streamed" else "streamed"
     if is_in_torch_func():
         return "dense"
-    forced = _forced_backend.get()
     if forced is not None and (forced != "cuda" or unsupported_reason(geometry) is None):
         return forced
     n, m = geometry.shape
@@ -203,19 +208,8 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
         return "cuda"
     size, limit = n * m * like.element_size(), MAX_STORED_BYTES
     if (passes or half_steps) == 1 and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
-        limit = MAX_STORED_BYTES_OF_ONE_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
+        limit = MAX_STORED_BYTES_ONE_BFLOAT16_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
     return "stored" if size <= limit else "streamed"
-
-
-def _choose_ring_backend_name(ring: RingLogKernel, geometry: Geometry) -> BackendName:
-    """Return the name of the backend for pairs whose embeddings travel around the ring of processes."""
-    forced, visit = _forced_backend.get(), replace(geometry, log_kernel=ring.own)
-    supported = unsupported_reason(visit) is None
-    message = f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}."
-    check(forced is None or forced in RING_BACKENDS, message, "exchange")
-    if forced == "streamed" or not supported:
-        return "streamed"
-    return "cuda" if forced == "cuda" or (ring.inputs[0].is_cuda and HAS_TRITON) else "streamed"
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:

@@ -434,7 +434,7 @@ class _LaunchConfig(NamedTuple):
     BLOCK_D: int = 0
 
 
-_LAUNCH_CONFIGS: dict[str, dict[int, list[_LaunchConfig]]] = {
+_CONFIGS_BY_KERNEL_AND_ROW_BYTES: dict[str, dict[int, list[_LaunchConfig]]] = {
     "row_sums_kernel": {
         256: [_LaunchConfig(128, 128, 8, 2)],
         512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
@@ -466,7 +466,7 @@ def choose_launch_config(
         warps, depth = (4, 16) if kernel == "row_sums_kernel" else (8, 32)
         return _LaunchConfig(128, 128, warps, 2, depth)
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
-    for largest, shapes in _LAUNCH_CONFIGS[kernel].items():
+    for largest, shapes in _CONFIGS_BY_KERNEL_AND_ROW_BYTES[kernel].items():
         depth = whole if largest else 128 // itemsize
         for blocks in shapes:
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.

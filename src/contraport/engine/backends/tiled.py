@@ -87,11 +87,10 @@ class StreamedPairPasses(PairPasses):
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
-    def _label_ranges_by_mask(self) -> list[_TileLabelRanges | None]:
-        """For each mask, the ranges of the labels in each tile; None for masks not given by labels."""
-        return [
-            _TileLabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks
-        ]
+    def _ranges_by_label_mask(self) -> dict[LabelExclusion, _TileLabelRanges]:
+        """Ranges of the labels of each tile, for each mask that is given by labels."""
+        masks = self.geometry.masks
+        return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
@@ -154,7 +153,7 @@ class StreamedPairPasses(PairPasses):
             row_slots = [gradients[0], None, gradients[2], None]
         groups = self._group_terms(terms)
         for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
-            weight, *others = (self._group_weights_on_tile(group, tile) for group in groups)
+            weight, *others = (self._gradient_weights_on_tile(group, tile) for group in groups)
             for other in others:
                 weight += other
             if link is not None and tile.link_input is not None:
@@ -187,9 +186,9 @@ class StreamedPairPasses(PairPasses):
             kernel, t = self.log_kernel.tile_with_link_input(rows, columns, buffer)
             if kernel is t and with_link_input:
                 kernel = kernel.clone()
-        for mask, ranges in zip(self.geometry.masks, self._label_ranges_by_mask, strict=True):
+        for mask in self.geometry.masks:
             # Most masks exclude one pair per row: tiles whose ranges of labels do not overlap are skipped.
-            if ranges is None or ranges.may_overlap(rows, columns):
+            if not isinstance(mask, LabelExclusion) or self._ranges_by_label_mask[mask].may_overlap(rows, columns):
                 kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
@@ -247,8 +246,8 @@ class StreamedPairPasses(PairPasses):
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _group_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights W of a group of terms on a tile; for a symmetric geometry, W + W^T."""
+    def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
+        """Return the pair weights W of a group of terms on a tile; W + W^T for a symmetric geometry."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
