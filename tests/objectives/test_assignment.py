@@ -261,8 +261,8 @@ def test_the_seed_determines_the_auction():
 
 def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
     """Values are computed for blocks of rows."""
-    monkeypatch.setattr(auction, "MAX_ROWS_IN_MEMORY", 64)
-    shapes, product = [], auction.Auction._update_column_shortlists
+    monkeypatch.setattr(auction, "ROWS_PER_BLOCK", 64)
+    shapes, product = [], auction.Auction._update_shortlists_and_bounds
 
     def spy(self, rows):
         values = self.values
@@ -270,7 +270,7 @@ def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
         product(self, rows)
         self.values = values
 
-    monkeypatch.setattr(auction.Auction, "_update_column_shortlists", spy)
+    monkeypatch.setattr(auction.Auction, "_update_shortlists_and_bounds", spy)
     x, y = points(500)
     approximate_assignment(x, y, block_size=100)
     assert 0 < max(shapes) <= 64

@@ -12,12 +12,12 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
 from contraport.engine.kernels import MIN_LEARNED_TEMPERATURE
-from contraport.objectives import PAIRWISE_PRESETS
+from contraport.objectives import PAIRWISE_FROM_EPSILON_AND_C
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
 CASES = [
     *((name, SETTINGS.get(name, {})) for name in OBJECTIVES),
-    *(("pairwise", {"preset": preset}) for preset in PAIRWISE_PRESETS),
+    *(("pairwise", {"preset": preset}) for preset in PAIRWISE_FROM_EPSILON_AND_C),
     *(("alpha-cl", {"regularizer": name}) for name in ("entropy", "inverse", "inverse-shifted", "square", "uniform")),
     ("iot-quadratic", {"closed_form": False}),
     ("gca-uot", {"rince_weight": 0.2}),

@@ -101,7 +101,7 @@ class LogSoftplus(Link):
 
 @dataclass(frozen=True)
 class LogOfFunction(Link):
-    """Link of a nonnegative function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
+    """Link of a function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is not positive."""
 
     psi: Callable[[Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.seeding import numpy_generator
 
-MAX_ROWS_IN_MEMORY = 500
+ROWS_PER_BLOCK = 500
 """Number of rows whose values or costs are computed at a time."""
 
 STEP_RATIO = 4.0
@@ -54,7 +54,7 @@ class Auction:
         self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
         self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
         self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
-        self._update_column_shortlists(np.arange(n))
+        self._update_shortlists_and_bounds(np.arange(n))
         largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
         self.smallest_step = 64 * float(np.finfo(dtype).eps) * largest
 
@@ -80,7 +80,7 @@ class Auction:
         best = profits.max(1)
         stale = best < self._bounds[rows]
         if stale.any():
-            self._update_column_shortlists(rows[stale])
+            self._update_shortlists_and_bounds(rows[stale])
             rows = rows[~stale]
             if not len(rows):
                 return
@@ -103,10 +103,10 @@ class Auction:
         self._own_values[rows[winners]] = values[winners]
         self.prices[won] = bids[winners]
 
-    def _update_column_shortlists(self, rows: np.ndarray) -> None:
+    def _update_shortlists_and_bounds(self, rows: np.ndarray) -> None:
         """Update the list of the most profitable columns of each given row, and the largest profit of all others."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
-        for part in np.split(rows, range(MAX_ROWS_IN_MEMORY, len(rows), MAX_ROWS_IN_MEMORY)):
+        for part in np.split(rows, range(ROWS_PER_BLOCK, len(rows), ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))
             largest, columns = (values - prices).topk(min(listed + 1, len(prices)), 1)
             self._columns[part] = columns[:, :listed].numpy()
@@ -166,14 +166,14 @@ def _shortest_path_column_potentials(
         g: potentials to start from, (n,), of any value; good ones take less time.
     """
     changed, followed = np.arange(len(costs)), g.copy()
-    blocks = np.split(costs, range(MAX_ROWS_IN_MEMORY, len(costs), MAX_ROWS_IN_MEMORY))
+    blocks = np.split(costs, range(ROWS_PER_BLOCK, len(costs), ROWS_PER_BLOCK))
     largest = max(float(np.abs(block).max(where=np.isfinite(block), initial=0)) for block in blocks)
     # A cycle could seem negative by rounding errors alone, a thousandth of this, and shorten paths forever.
     precision = 1e-12 * largest
     while len(changed):
         followed[columns[changed]] = g[columns[changed]]
         shorter = g.copy()
-        for part in np.split(changed, range(MAX_ROWS_IN_MEMORY, len(changed), MAX_ROWS_IN_MEMORY)):
+        for part in np.split(changed, range(ROWS_PER_BLOCK, len(changed), ROWS_PER_BLOCK)):
             paths = costs[part] + (g[columns[part]] - own_costs[part])[:, None]
             np.minimum(shorter, paths.min(0), out=shorter)
         g = shorter

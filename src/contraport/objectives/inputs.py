@@ -226,7 +226,7 @@ def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[
     """Build inputs from two views that show n and m different items: n + m items, each with one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
-        check_views([view], first=v, sets=sets)
+        check_views([view], first_number=v, sets=sets)
     (n, *_, d), (m, *_, columns) = views[0].shape, views[1].shape
     check(columns == d, f"z1: must have {d} columns as z0, got {columns}.", "shape")
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.", "device")
@@ -262,7 +262,7 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
     form = f"{d}" if ndim == 2 else f"t, {d}"
     expected = f"a tensor (k, {form}), or ({rows}, k, {form}) for each item"
     check(good, f"negatives: must be {expected}, got {type_and_shape(negatives)}.", "shape")
-    _check_floating("negatives", negatives, z0)
+    _check_floating_on_device("negatives", negatives, z0.device)
     if ids is not None:
         ids = to_numeric_tensor("negative_ids", ids, negatives.device)
         check(is_integer_tensor(ids), f"negative_ids: must be integers, got {ids.dtype}.", "type")
@@ -274,24 +274,26 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
     return ExtraNegatives(negatives, ids, same_on_all_processes=bool(shared))
 
 
-def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0, sets: bool = False) -> None:
+def check_views(
+    views: Sequence[Tensor], *, shared_columns: bool = False, first_number: int = 0, sets: bool = False
+) -> None:
     """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d), n and d at least 1.
 
     Args:
         views: the embeddings; or sets of vectors, (n, t, d), of which views may have different numbers t.
         shared_columns: whether the last view may have another number of rows.
-        first: number of the first of these views in the call, for messages.
+        first_number: number of the first of these views in the call, for messages.
         sets: whether items are sets of vectors.
     """
     ndim = 3 if sets else 2
     if not views:
         raise UsageError("views: must be embeddings, got none.", kind="missing")
-    for k, view in enumerate(views, first):
+    for k, view in enumerate(views, first_number):
         if not isinstance(view, Tensor):
             raise UsageError(f"z{k}: must be a tensor, got {type(view).__name__}.", kind="type")
         if view.layout != torch.strided:
             raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
-        shared = shared_columns and k == first + len(views) - 1
+        shared = shared_columns and k == first_number + len(views) - 1
         # Sets may differ in their number of vectors.
         agrees = view.ndim == ndim and view.shape[-1] == views[0].shape[-1]
         if not (agrees and (shared or view.shape[0] == views[0].shape[0])):
@@ -299,7 +301,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
             expected = f"{'(k, t, d)' if sets else '(k, d)'}, with the d of z0" if shared else f"{form} for all views"
             raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
         if not view.is_floating_point() or view.dtype.itemsize < 2 or view.device != views[0].device:
-            _check_floating(f"z{k}", view, views[0])
+            _check_floating_on_device(f"z{k}", view, views[0].device)
         if view.numel() == 0:
             got = tuple(view.shape)
             raise UsageError(f"z{k}: must have at least one item and one coordinate, got {got}.", kind="empty")
@@ -376,10 +378,10 @@ def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple([view.to(dtype) for view in views])
 
 
-def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
+def _check_floating_on_device(name: str, value: Tensor, device: torch.device) -> None:
     """Raise `UsageError` unless embeddings are floats of at least 16 bits, on the device of the first view."""
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         message = f"{name}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
         raise UsageError(message, kind="type")
-    if value.device != first.device:
-        raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.", kind="device")
+    if value.device != device:
+        raise UsageError(f"{name}: is on {value.device}, but z0 is on {device}.", kind="device")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from contraport.engine import autocast_disabled, normalize
 from contraport.errors import check, check_integer, check_name, import_optional, is_number, type_and_shape
-from contraport.objectives.auction import MAX_ROWS_IN_MEMORY, STEP_RATIO, Auction
+from contraport.objectives.auction import ROWS_PER_BLOCK, STEP_RATIO, Auction
 from contraport.objectives.inputs import check_dense_and_not_meta, check_values
 from contraport.seeding import numpy_generator, torch_generator
 
-_COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_PAIRED_COSTS_BY_NAME: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sqeuclidean": lambda x, y: (x - y).square().sum(1),
     "cosine": lambda x, y: 1 - torch.linalg.vecdot(x, y),
     "negative-cosine": lambda x, y: -torch.linalg.vecdot(x, y),
@@ -105,7 +105,7 @@ def approximate_assignment(
     >>> bool((shuffled[result.partners] == torch.arange(3000)).all()), result.cost
     (True, 0.0)
     """
-    check_name("cost", cost, _COST_FUNCTIONS)
+    check_name("cost", cost, _PAIRED_COSTS_BY_NAME)
     check_integer("block_size", block_size, 2)
     check_integer("passes", passes, 0)
     check_integer("auction_size", auction_size, 0)
@@ -130,8 +130,8 @@ def approximate_assignment(
             # Squared distances contain -2 <x, y>, the other costs -<x, y>.
             gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in ("sqeuclidean", "chordal") else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
-        partners, row_cost, pass_costs = _refine_hierarchically((x, y), (u, v), cost, block_size, passes, generator)
-    return Assignment(partners.to(device), row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
+        assignment = _refine_hierarchically((x, y), (u, v), cost, block_size, passes, generator)
+    return replace(assignment, partners=assignment.partners.to(device))
 
 
 def _check_points(x: Tensor, y: Tensor) -> None:
@@ -153,12 +153,8 @@ def _refine_hierarchically(
     block_size: int,
     passes: int,
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor, list[float]]:
-    """Assign points by divide and conquer, then improve the assignment in passes over blocks of nearby pairs.
-
-    Returns:
-        The partners, (n,), the cost of each pair, (n,), and the mean cost before and after each pass.
-    """
+) -> Assignment:
+    """Assign points by divide and conquer, then improve the assignment in passes over blocks of nearby pairs."""
     linear_sum_assignment = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
     (x, y), (u, v) = points, scaled
     leaves = list(_iterate_part_indices((u, v), block_size, generator))
@@ -183,12 +179,12 @@ def _refine_hierarchically(
         pass_costs.append(float(row_cost.mean()))
         if len(blocks) == 1 or (number and gain == 0):
             break
-    return partners, row_cost, pass_costs
+    return Assignment(partners, row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     """Return the costs of the k pairs of rows of x and y, (k, d) each, in double precision, (k,)."""
-    return _COST_FUNCTIONS[cost](x.double(), y.double())
+    return _PAIRED_COSTS_BY_NAME[cost](x.double(), y.double())
 
 
 def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
@@ -216,7 +212,7 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
     """
     prices, partners = torch.from_numpy(auction.prices).double(), torch.from_numpy(auction.partners)
     columns, losses = v.double(), []
-    for rows in torch.arange(len(u)).split(MAX_ROWS_IN_MEMORY):
+    for rows in torch.arange(len(u)).split(ROWS_PER_BLOCK):
         profits = u[rows].double() @ columns.T - prices
         losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
     return float(torch.cat(losses).mean())

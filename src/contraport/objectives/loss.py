@@ -24,7 +24,7 @@ from contraport.options import keep_deprecated_attributes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CallOption: TypeAlias = Any
+CallOptionValue: TypeAlias = Any
 """Value of a keyword argument of a call of a loss; see `Loss.forward`."""
 
 PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
@@ -88,11 +88,11 @@ class Loss(nn.Module, ABC):
         return False
 
     @abstractmethod
-    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
         """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
 
     @abstractmethod
-    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
         """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
@@ -236,22 +236,22 @@ class Loss(nn.Module, ABC):
         assert total is not None
         return total
 
-    def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
+    def terms(self, *views: Tensor, **options: CallOptionValue) -> dict[str, float]:
         """Return the weighted terms of the loss by name, as numbers; takes the same arguments as the loss."""
         with torch.no_grad():
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
-    def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+    def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
         """Return the plan of the first block of pairs as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
-    def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+    def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
         """Return the target plan of the first block of pairs, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 
-    def plot(self, *views: Tensor, **options: CallOption) -> Figure:
+    def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
         """Plot the solved and the target plan of the first block side by side; takes the same arguments as the loss.
 
         Raises:

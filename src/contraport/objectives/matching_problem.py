@@ -128,7 +128,7 @@ class MatchingProblem:
         negatives = () if self.negatives is None else (self.negatives.embeddings,)
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
-    def list_blocks(self) -> list[Block]:
+    def list_blocks_of_present_views(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
@@ -185,7 +185,16 @@ class MatchingProblem:
                     side, select_row_and_column_features(attributes, side, transposed=k > 0)
                 )
             target_plan = rule(side, attributes)
-            row_weights = None if unweighted else _compute_row_weights(side, target_plan, weights)
+            row_weights = None
+            if not unweighted:
+                # Proportional to the weights of the items, such that the weighted target mass is 1.
+                mass = target_plan.row_mass()
+                nonempty = mass > 0
+                row_weights = nonempty.to(mass.dtype)
+                if weights is not None:
+                    row_weights = weights.to(mass.dtype)[side.pattern.row_items] * nonempty
+                total = mass.sum() if weights is None else row_weights @ mass
+                row_weights = row_weights / total.masked_fill(total == 0, 1)
             if negatives is not None:
                 # A block may compare the first coordinates only.
                 embeddings = self.layout.transform_negatives_like_views(negatives.embeddings)[..., : side.x.shape[-1]]
@@ -246,7 +255,7 @@ def build_local_problem(
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
-            raise _unmatchable_views_error(target, inputs)
+            raise _single_or_unpaired_views_error(target, inputs)
         target.check_inputs(inputs)
     if not traits.compares_items:
         _check_inputs_of_coordinate_layout(layout, target, inputs, options)
@@ -389,7 +398,7 @@ def _build_placeholder_views(
     return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
 
 
-def _unmatchable_views_error(target: Target, inputs: CallInputs) -> UsageError:
+def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Build the error for a single view or views of different items: the target pairs views of the same item."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
@@ -411,17 +420,3 @@ def _check_inputs_of_coordinate_layout(
         used = name in inputs.attributes or options.get(name) is not None
         check(not used, f"{name}: not accepted by {of}.", "conflict")
     check(inputs.num_first_view_items is None, f"views: must show the same items for {of}.", "different_items")
-
-
-def _compute_row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the weight of each row in the loss, (N,), 0 for rows without target mass.
-
-    They are proportional to the weights of the items, and the weighted sum of the row masses of the target is 1.
-    """
-    mass = target.row_mass()
-    nonempty = mass > 0
-    row_weights = nonempty.to(mass.dtype)
-    if weights is not None:
-        row_weights = weights.to(mass.dtype)[block.pattern.row_items] * nonempty
-    total = mass.sum() if weights is None else row_weights @ mass
-    return row_weights / total.masked_fill(total == 0, 1)

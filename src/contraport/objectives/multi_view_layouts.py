@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +42,7 @@ def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iter
 class AllViewPairs(Layout):
     """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
 
-    There are V (V - 1) / 2 blocks, (n, n) each.
+    There are V (V - 1) / 2 blocks, (n, n) each, whose losses are added.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -61,7 +62,7 @@ class AllViewPairs(Layout):
 class CoreViewPairs(Layout):
     """Layout that compares the first view with each other view (CMC, core view), in both directions.
 
-    There are V - 1 blocks, (n, n) each.
+    There are V - 1 blocks, (n, n) each, whose losses are added.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -103,7 +104,7 @@ class WithinView(Layout):
         pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
 
-    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
+    def transform_negatives_like_views(self, negatives: Tensor) -> NoReturn:
         message = "negatives: not accepted by WithinView, which compares each view with itself."
         raise UsageError(message, kind="conflict")
 

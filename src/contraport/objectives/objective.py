@@ -16,7 +16,7 @@ from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequ
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import Attributes, unpack_views
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
-from contraport.objectives.loss import CallOption, Loss, add_terms
+from contraport.objectives.loss import CallOptionValue, Loss, add_terms
 from contraport.objectives.matching_problem import (
     MatchingProblem,
     build_local_problem,
@@ -211,7 +211,7 @@ class Objective(Loss):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
         """Compute the divergence and the weighted penalties, as tensors by name; see `forward` for the options.
 
         The divergence is 0 if nothing is left to compare, as no item has two views.
@@ -224,7 +224,7 @@ class Objective(Loss):
         has_weights = bool(problem.inputs.attributes.keys() & {"weights", "column_weights"})
         is_unweighted = problem.target.positives_from_views and not has_weights
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.list_blocks():
+            for block in problem.list_blocks_of_present_views():
                 for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
                     log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
@@ -247,15 +247,15 @@ class Objective(Loss):
             totals[type(self.divergence).__name__] = zero
         return totals
 
-    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.list_blocks():
+            for block in problem.list_blocks_of_present_views():
                 yield from self._solve_block(problem, block)
 
     def _build_problem(
-        self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object = None
+        self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: object = None
     ) -> MatchingProblem:
         """Check the arguments of a call and build its matching problem; `reduction` is None if no loss is computed."""
         try:
@@ -268,7 +268,7 @@ class Objective(Loss):
             raise
         return problem.gather_across_processes(self.kernel)
 
-    def _check_call_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
+    def _check_call_options(self, options: Mapping[str, CallOptionValue], reduction: object) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
         terms = (self.divergence, *self.penalties)
         if not isinstance(reduction, str) or reduction not in ("mean", "none"):
@@ -420,14 +420,14 @@ class SumLoss(Loss):
         """Mass of the first objective's plan in the last call; see `Objective.last_plan_mass`."""
         return self._first_objective.last_plan_mass
 
-    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         for objective, factor in self.iterate_objectives_with_weights():
             for name, value in objective.compute_terms_by_name(*views, **options).items():
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
-    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
         for objective, _ in self.iterate_objectives_with_weights():
             yield from objective.iterate_block_results(*views, **options)
 

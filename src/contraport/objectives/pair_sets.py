@@ -88,16 +88,9 @@ class SignedLabelEquality:
 
     def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
         same = self.rows is self.columns and other.rows is other.columns
-        rows = _concatenate_labels(self.rows, other.rows)
-        columns = rows if same else _concatenate_labels(self.columns, other.columns)
+        rows = torch.cat([self.rows, other.rows], 1)
+        columns = rows if same else torch.cat([self.columns, other.columns], 1)
         return SignedLabelEquality(self.sign * other.sign, rows, columns)
-
-
-def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
-    """Concatenate labels (n, k) and (n, l) to (n, k + l), without a copy if one of them is empty."""
-    if labels.shape[1] == 0:
-        return others
-    return labels if others.shape[1] == 0 else torch.cat([labels, others], dim=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -456,7 +456,7 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
     return -kernel.cost_unit * sums
 
 
-def generalized_kl(log_mass: Tensor, log_target: Tensor) -> Tensor:
+def generalized_kl_sum(log_mass: Tensor, log_target: Tensor) -> Tensor:
     """Return the generalized KL divergence of masses m from targets a: sum m log(m / a) - sum m + sum a."""
     mass = log_mass.exp()
     present = mass > 0

@@ -65,8 +65,8 @@ class Constraint(Component, ABC):
         return False
 
     @property
-    def meets_both_marginals(self) -> bool:
-        """True if the plan meets both marginals; their total masses must then be equal."""
+    def constrains_both_marginals(self) -> bool:
+        """True if the masses of rows and columns are both prescribed; their totals must then be equal."""
         return False
 
     @property
@@ -169,7 +169,7 @@ class Exact(Constraint):
 
     differentiable: ClassVar[bool] = False
     has_exact_zeros: ClassVar[bool] = True
-    meets_both_marginals: ClassVar[bool] = True
+    constrains_both_marginals: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:

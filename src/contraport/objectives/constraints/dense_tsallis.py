@@ -26,18 +26,13 @@ class DenseTsallisPlan(DensePlan):
 
     has_potential_per_row: bool = False
 
-    @property
-    def logit_geometry(self) -> Geometry:
-        """Geometry of the logits -C / temperature of the compared pairs."""
-        return self.kernel_geometry
-
     def quadratic_conjugate(self) -> Tensor:
         """Return the conjugate of the quadratic regularizer, a scalar tensor: max <logits, P> - |P|^2 / 2 over plans P.
 
-        theta are the logits. The gradient in them is the plan, which is therefore held fixed.
+        The logits are -C / temperature. The gradient in them is the plan, which is therefore held fixed.
         """
-        plan, theta = self.masses.detach(), self.logit_geometry.dense().to(self.masses)
-        return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
+        plan, logits = self.masses.detach(), self.kernel_geometry.dense().to(self.masses)
+        return (plan * logits.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
 
 
 def solve_dense_tsallis(

@@ -30,7 +30,7 @@ from contraport.objectives.constraints.constraint import (
     PlanRequest,
     uniform_log_marginals,
 )
-from contraport.objectives.plan import Plan, generalized_kl
+from contraport.objectives.plan import Plan, generalized_kl_sum
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 REFERENCE_MEASURES = ("product", "counting")
@@ -112,7 +112,7 @@ class SinkhornConstraint(Constraint):
         return NO_RELAXATION
 
     @property
-    def meets_both_marginals(self) -> bool:
+    def constrains_both_marginals(self) -> bool:
         return len(set(self.half_step_axes())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
@@ -385,14 +385,14 @@ class Unbalanced(AlternatingConstraint):
         return {"rows": rho[0], "columns": rho[1]}
 
     @property
-    def meets_both_marginals(self) -> bool:
+    def constrains_both_marginals(self) -> bool:
         return all(math.isinf(value) for value in self._relaxation_by_axis().values())
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
         log_masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
         divergence = (
-            generalized_kl if self.marginal_divergence == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
+            generalized_kl_sum if self.marginal_divergence == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         )
         total = super().marginal_penalty(plan)
         for axis, price in self._relaxation_by_axis().items():

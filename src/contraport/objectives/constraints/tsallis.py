@@ -49,11 +49,6 @@ class TsallisPlan(Plan):
     potential: Tensor
 
     @property
-    def logit_geometry(self) -> Geometry:
-        """Geometry of the logits theta of the compared pairs."""
-        return self.problem.logit_geometry
-
-    @property
     def has_potential_per_row(self) -> bool:
         """True if each row has its own potential; otherwise all rows share one."""
         return self.problem.has_potential_per_row
@@ -239,7 +234,7 @@ class Tsallis(Constraint):
         return self.order > 1
 
     @property
-    def meets_both_marginals(self) -> bool:
+    def constrains_both_marginals(self) -> bool:
         return self.mass_constraint == "balanced"
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:

@@ -20,7 +20,7 @@ from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
-    check_has_negatives,
+    check_not_single_item,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
     replace_zeros_by_one,
@@ -221,7 +221,7 @@ class LogSumKernel(Divergence):
         return f"LogSumKernel sums the kernel itself and requires the constraint Free, got {constraint!r}."
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled_over_views:
             pattern = result.block.pattern
@@ -245,7 +245,7 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, torch.exp(log_means))
 
@@ -266,7 +266,7 @@ class LogMeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         return log_mean_kernel_of_block(result)
 
 
@@ -296,7 +296,7 @@ class MeanSquaredCost(KernelDivergence):
     summed: bool = False
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = row_log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)))
@@ -393,7 +393,7 @@ class ContrastiveEnergy(Divergence):
         pattern = result.block.pattern
         if pattern.includes_positives:
             return self._energy_per_row(result)
-        check_has_negatives(result)
+        check_not_single_item(result)
         if pattern.has_no_empty_rows:
             return self._energy_per_row(result)
         empty = pattern.compared_pairs().row_counts(result.plan.f) == 0

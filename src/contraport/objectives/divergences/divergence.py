@@ -56,8 +56,8 @@ class KernelDivergence(Divergence):
     depends_on_constraint: ClassVar[bool] = False
 
 
-def check_has_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if no row has negatives: there is only one item, and no additional negatives."""
+def check_not_single_item(result: BlockResult) -> None:
+    """Raise `UsageError` if a block has a single item and no additional negatives, so that no row has negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "

@@ -20,7 +20,7 @@ from contraport.engine import Link, LogOfFunction, LogPower, row_log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
-    check_has_negatives,
+    check_not_single_item,
     log_candidate_counts_per_row,
     replace_zeros_by_one,
     scale_rows_by_target_mass,
@@ -66,7 +66,7 @@ class Pairwise(KernelDivergence):
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         values = self.phi_of_log_sum(_log_psi_row_sums(result, self.log_psi, self.shift))
         if self.times_temperature:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
@@ -93,24 +93,23 @@ class PairwiseSum(KernelDivergence):
             check_type(name, getattr(self, name), Callable, "torch.exp")
 
     def __call__(self, result: BlockResult) -> Tensor:
-        check_has_negatives(result)
+        check_not_single_item(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_psi_row_sums(result, LogOfFunction(_PositiveOrNegativePart(self.psi_of_difference, sign)), 0.0).exp()
-            for sign in (1, -1)
+            _log_psi_row_sums(result, LogOfFunction(function), 0.0).exp()
+            for function in (self.psi_of_difference, _NegatedFunction(self.psi_of_difference))
         )
         return scale_rows_by_target_mass(result, self.phi_of_sum(positive - negative))
 
 
 @dataclass(frozen=True)
-class _PositiveOrNegativePart:
-    """Positive part of psi (sign 1), or negative part of psi (sign -1), as a nonnegative function."""
+class _NegatedFunction:
+    """Minus a function; equal for equal functions, so that a compiled pass is found again."""
 
-    psi: PointwiseFunction
-    sign: int
+    function: PointwiseFunction
 
     def __call__(self, t: Tensor) -> Tensor:
-        return (self.sign * self.psi(t)).clamp_min(0)
+        return -self.function(t)
 
 
 def _log_psi_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
@@ -140,7 +139,7 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
     return torch.sigmoid(slope * t)
 
 
-PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = {
+PAIRWISE_FROM_EPSILON_AND_C: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = {
     "info_nce": lambda epsilon, c: Pairwise(
         "info_nce", partial(_log_sum_plus_epsilon, epsilon=epsilon), times_temperature=True
     ),
@@ -152,7 +151,7 @@ PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = 
     "sigmoid_pairs": lambda epsilon, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c))),
     "linear_pairs": lambda epsilon, c: PairwiseSum(torch.clone, torch.clone),
 }
-"""Builders of pairwise losses from epsilon and c, by name: table 1 of the alpha-CL paper (Tian, 2022)."""
+"""Builders of pairwise losses from epsilon and c, by preset: table 1 of the alpha-CL paper (Tian, 2022)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,7 +193,7 @@ class DebiasedContrastive(KernelDivergence):
         geometry, target = result.plan.kernel_geometry, result.target
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
-        check_has_negatives(result)
+        check_not_single_item(result)
         a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
         positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.

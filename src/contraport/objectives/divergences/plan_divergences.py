@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,9 +18,9 @@ from torch import Tensor
 from contraport.engine import checkpoint_row_blocks
 from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
-from contraport.objectives.divergences.divergence import Divergence, check_has_negatives, replace_zeros_by_one
+from contraport.objectives.divergences.divergence import Divergence, check_not_single_item, replace_zeros_by_one
 from contraport.objectives.inputs import check_values
-from contraport.objectives.plan import BlockResult, Plan, generalized_kl
+from contraport.objectives.plan import BlockResult, Plan, generalized_kl_sum
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +57,7 @@ class KL(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the term of each row, (N,); that of the total masses is divided among rows by their target mass."""
         if not result.block.pattern.includes_positives:
-            check_has_negatives(result)
+            check_not_single_item(result)
         target, plan = result.target, result.plan
         # No pass over the pairs: the target has mass on few of them, or sums over it have a closed form.
         rows = target.row_relative_entropy(plan.geometry.log_kernel, plan.row_potential, plan.column_potential)
@@ -189,11 +188,8 @@ class FenchelYoung(Divergence):
         mass = target.row_mass()
         shared = mass if plan.has_potential_per_row else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
-        return (
-            mass * plan.quadratic_conjugate()
-            - target.row_products_with_log_kernel(plan.logit_geometry.log_kernel)
-            + own
-        )
+        logits = plan.problem.logit_geometry if isinstance(plan, TsallisPlan) else plan.kernel_geometry
+        return mass * plan.quadratic_conjugate() - target.row_products_with_log_kernel(logits.log_kernel) + own
 
 
 class PlanDistance(Divergence):
@@ -314,15 +310,6 @@ class PlanUniformity(Divergence):
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
 
 
-_MARGINAL_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "kl": lambda target, log_mass: generalized_kl(log_mass, target.log()),
-    "squared-l2": lambda target, log_mass: len(target) / 2 * (log_mass.exp() - target).square().sum(),
-    "total-variation": lambda target, log_mass: TotalVariation().elementwise_distance(target, log_mass).sum(),
-    "jensen-shannon": lambda target, log_mass: JensenShannon().elementwise_distance(target, log_mass).sum(),
-}
-"""Distances of masses, given by their logarithm, from the target marginal, by name."""
-
-
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Divergence):
     """Penalty on the divergence of the plan's row or column masses, or both, from the target marginals.
@@ -347,17 +334,25 @@ class MarginalPenalty(Divergence):
     sides: str = "both"
 
     def __post_init__(self) -> None:
-        check_name("divergence", self.divergence, _MARGINAL_DISTANCES)
+        check_name("divergence", self.divergence, ("kl", "squared-l2", "total-variation", "jensen-shannon"))
         check_name("sides", self.sides, ("both", "rows", "columns"))
 
     def __call__(self, result: BlockResult) -> Tensor:
-        plan, distance = result.plan, _MARGINAL_DISTANCES[self.divergence]
-        values = []
+        plan, values = result.plan, []
         if self.sides != "columns":
-            values.append(distance(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
+            values.append(self._total_distance(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
         if self.sides != "rows":
-            values.append(distance(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
+            values.append(self._total_distance(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
         return torch.stack(values).sum()
+
+    def _total_distance(self, target: Tensor, log_mass: Tensor) -> Tensor:
+        """Return the divergence of masses from a target marginal, (N,) each, a scalar tensor."""
+        if self.divergence == "kl":
+            return generalized_kl_sum(log_mass, target.log())
+        if self.divergence == "squared-l2":
+            return len(target) / 2 * (log_mass.exp() - target).square().sum()
+        distance = TotalVariation() if self.divergence == "total-variation" else JensenShannon()
+        return distance.elementwise_distance(target, log_mass).sum()
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from contraport.engine import LogSoftplus, create_scalar_parameter, gather_scala
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
-    check_has_negatives,
+    check_not_single_item,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
 )
@@ -147,7 +147,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
 
         In training mode the averages are updated first.
         """
-        check_has_negatives(result)
+        check_not_single_item(result)
         items = self.require_ids(result.ids)
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
