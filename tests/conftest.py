@@ -35,8 +35,8 @@ def pytest_runtest_setup() -> None:
 @cache
 def generators_of(module: ModuleType | None) -> list[tuple[np.random.Generator, Any]]:
     """Return the generators among the names of a module, with their states before its first test."""
-    found = [] if module is None else vars(module).values()
-    return [(value, value.bit_generator.state) for value in found if isinstance(value, np.random.Generator)]
+    result = [] if module is None else vars(module).values()
+    return [(value, value.bit_generator.state) for value in result if isinstance(value, np.random.Generator)]
 
 
 @pytest.fixture(autouse=True)

@@ -29,10 +29,10 @@ def reports_of(function: Callable[..., None], processes: int, *given: Any) -> li
         meeting = f"file://{Path(folder) / 'meeting'}"
         arguments = (meeting, processes, function, reported, given)
         mp.start_processes(_in_group, arguments, nprocs=processes, start_method="forkserver")
-    found = []
+    result = []
     while not reported.empty():
-        found.append(reported.get())
-    return found
+        result.append(reported.get())
+    return result
 
 
 def _in_group(

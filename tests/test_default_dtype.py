@@ -59,20 +59,20 @@ def test_evaluates(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", view0=centered[0], view1=centered[1], labels=labels)
     with double_precision():
         contraport.train(data=tmp_path / "data.npz", objective="info-nce", out=tmp_path / "run", **QUICK)
-        found = contraport.evaluate(tmp_path / "run", metrics=["knn", "recall@1"], progress=False)
-    assert found["rows"]["raw"]["knn"] > 0.9
+        result = contraport.evaluate(tmp_path / "run", metrics=["knn", "recall@1"], progress=False)
+    assert result["rows"]["raw"]["knn"] > 0.9
 
 
 def test_audits_as_in_single_precision() -> None:
     options: dict[str, Any] = {"data": views(2), "method": "frozen", "device": "cpu", "progress": False}
     expected = contraport.audit(**options)
     with double_precision():
-        found = contraport.audit(**options)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+        result = contraport.audit(**options)
+    np.testing.assert_allclose(result.scores, expected.scores, atol=1e-4)
 
 
 def test_maps_as_in_single_precision() -> None:
     expected = TSNE(perplexity=10, random_state=0).fit(views(1)[0])
     with double_precision():
-        found = TSNE(perplexity=10, random_state=0).fit(views(1)[0])
-    assert found.kl_divergence_ == pytest.approx(expected.kl_divergence_, rel=0.02)
+        result = TSNE(perplexity=10, random_state=0).fit(views(1)[0])
+    assert result.kl_divergence_ == pytest.approx(expected.kl_divergence_, rel=0.02)

@@ -122,16 +122,16 @@ def test_nor_on_older_processors(machine: dict[str, str]) -> None:
 
 
 def test_the_callers_threads_stay_as_they_are() -> None:
-    threads, found = torch.get_num_threads(), []
+    threads, result = torch.get_num_threads(), []
     torch.set_num_threads(3)
     seen = apply_in_fixed_blocks(
         lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU()
     )
-    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later = threading.Thread(target=lambda: result.append(torch.get_num_threads()))
     later.start()
     later.join()
     assert (seen == 1).all()
-    assert [torch.get_num_threads(), *found] == [3, 3]
+    assert [torch.get_num_threads(), *result] == [3, 3]
     torch.set_num_threads(threads)
 
 

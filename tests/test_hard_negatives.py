@@ -40,7 +40,7 @@ def expected(queries, columns, anchors, candidates, rule):
     excludes = {"relative_margin", "absolute_margin", "max_score"} & rule.keys()
     k, low = rule.get("k", 5), rule.get("range_min", 0)
     high = rule.get("range_max", low + k * (10 if excludes else 1) + most)
-    found = []
+    result = []
     for item, query in enumerate(queries):
         own = set(columns[queries == query])
         positive = min(score[item, other] for other in np.flatnonzero(queries == query))
@@ -54,8 +54,8 @@ def expected(queries, columns, anchors, candidates, rule):
             and not distinct[column] + rule.get("absolute_margin", -np.inf) > positive
             and rule.get("min_score", -np.inf) <= distinct[column] <= rule.get("max_score", np.inf)
         ]
-        found.append(left[:high][low : low + k])
-    return found
+        result.append(left[:high][low : low + k])
+    return result
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -207,17 +207,17 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     assert not torch.equal(mined.positions, exact.positions)
     assert float((mined.positions == exact.positions).float().mean()) > 0.9
     assert float((mined.scores - exact.scores)[exact.positions >= 0].abs().mean()) < 1e-3
-    found = mined.positions >= 0
-    assert bool(found.any())
-    assert not bool(found[options["trusted_mask"].logical_not()].any())
-    others = torch.where(found, mined.positions, -2)
+    result = mined.positions >= 0
+    assert bool(result.any())
+    assert not bool(result[options["trusted_mask"].logical_not()].any())
+    others = torch.where(result, mined.positions, -2)
     assert not bool((others // 2 == pairs[:, None] // 2).any())  # the second views of both pairs of a first view
     assert not bool((others == options["excluded_partners"][:, None]).any())
     lowest = mined.positive_scores.reshape(-1, 2)
     lowest = torch.where(options["trusted_mask"].reshape(-1, 2), lowest, torch.inf).amin(1)[pairs // 2]
     margin = (lowest - lowest.abs() * 0.02)[:, None].expand_as(mined.scores)
-    assert bool((mined.scores[found] <= margin[found]).all())
-    assert bool((mined.scores[found] >= 0.1).all())
+    assert bool((mined.scores[result] <= margin[result]).all())
+    assert bool((mined.scores[result] >= 0.1).all())
 
 
 def test_search_without_clusters_is_exact(monkeypatch, caplog):

@@ -34,7 +34,7 @@ TOOLS = ("pytest", "hypothesis")
 SECONDS = 1800
 
 
-def found(python: str) -> bool:
+def result(python: str) -> bool:
     """Whether this machine has a Python that starts."""
     if shutil.which(f"python{python}") is None:
         return False
@@ -75,7 +75,7 @@ def main() -> int:
     """Print a line for each environment; the exit status is 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if found(python)])
+    parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if result(python)])
     parser.add_argument("--torch", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
     asked = parser.parse_args()

@@ -170,7 +170,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
 def test_a_good_file_is_known_wherever_the_writer_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, str], None]
 ) -> None:
-    found = set()
+    result = set()
     place = tmp_path / "place"
     path = place / "weights" if write is write_folder else place
     write(place, "0")
@@ -186,11 +186,11 @@ def test_a_good_file_is_known_wherever_the_writer_is_killed(
                 killed = False
         check_checksum(path)
         assert path.read_text() in (before, str(call + 1))
-        found.add(path.read_text() == before)
+        result.add(path.read_text() == before)
         if not killed:
             break
     assert not killed
-    assert found == {True, False}
+    assert result == {True, False}
     write(place, "end")
     assert len(checksum_path(path).read_text().splitlines()) == 1, "no more of what was there before"
     check_checksum(path)

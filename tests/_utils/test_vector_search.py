@@ -45,14 +45,14 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
     values = centers[torch.arange(12_000) % 40] + 0.5 * torch.randn(12_000, 16, generator=generator)
     values = F.normalize(values, dim=1)
     rows = torch.arange(0, 12_000, 2)
-    found = make_search(values, rows).nearest_row_indices(values[:500], 10)
+    result = make_search(values, rows).nearest_row_indices(values[:500], 10)
     exact = rows[(values[:500] @ values[rows].T).topk(10, dim=1).indices]
-    assert bool((found % 2 == 0).all())
-    shared = (found[:, :, None] == exact[:, None]).any(2)
+    assert bool((result % 2 == 0).all())
+    shared = (result[:, :, None] == exact[:, None]).any(2)
     assert float(shared.float().mean()) > 0.9
-    similarity = (values[:500, None] * values[found]).sum(2)
+    similarity = (values[:500, None] * values[result]).sum(2)
     assert bool((similarity.diff(dim=1) <= 1e-6).all())
-    assert torch.equal(found, make_search(values, rows).nearest_row_indices(values[:500], 10))
+    assert torch.equal(result, make_search(values, rows).nearest_row_indices(values[:500], 10))
 
 
 def test_rows_scaled_when_read_are_found_as_rows_scaled_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_rows_scaled_when_read_are_found_as_rows_scaled_before(monkeypatch: pyte
     exact = [top_products_and_indices(keys[:50], keys, 7) for keys in (computed, copied)]
     assert all(map(torch.equal, *exact))
     rows = torch.arange(0, 3_000, 2)
-    found, expected = make_search(computed, rows), make_search(copied, rows)
-    assert torch.equal(found.nearest_row_indices(computed, 7), expected.nearest_row_indices(copied, 7))
-    nearest = found.top_products_and_indices(computed, 7, 400), expected.top_products_and_indices(copied, 7, 400)
+    result, expected = make_search(computed, rows), make_search(copied, rows)
+    assert torch.equal(result.nearest_row_indices(computed, 7), expected.nearest_row_indices(copied, 7))
+    nearest = result.top_products_and_indices(computed, 7, 400), expected.top_products_and_indices(copied, 7, 400)
     assert all(map(torch.equal, *nearest))
     assert max(read) <= 600  # those of 4,000 products, or of the cells that a query is compared with
     at = torch.tensor([4, 0])
@@ -91,27 +91,27 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
     values = F.normalize(torch.randn(6_000, 8, generator=generator), dim=1)
     rows = torch.arange(0, 6_000, 2)
     search, queries = make_search(values, rows), values[1:40:2]
-    products, found = search.top_products_and_indices(queries, 10, num_compared)
+    products, result = search.top_products_and_indices(queries, 10, num_compared)
     for number, query in enumerate(queries):
         order = (search._centers @ query).argsort(descending=True, stable=True).tolist()
         compared = torch.cat([search._cells[cell] for cell in order])
         ends = torch.tensor([len(search._cells[cell]) for cell in order]).cumsum(0)
         before = int(ends[(ends < num_compared).sum()])
         largest, places = (values[compared[:before]] @ query).topk(10)
-        assert torch.equal(found[number], compared[places])
+        assert torch.equal(result[number], compared[places])
         torch.testing.assert_close(products[number], largest)
         starts = ends - torch.tensor([len(search._cells[cell]) for cell in order])
-        where = (compared == found[number][:, None]).long().argmax(1)
+        where = (compared == result[number][:, None]).long().argmax(1)
         needed = starts[torch.searchsorted(ends, where, right=True)]
-        assert torch.equal(search.count_rows_before(queries, found)[number], needed)
+        assert torch.equal(search.count_rows_before(queries, result)[number], needed)
         assert bool((needed < num_compared).all())
 
 
 def test_few_rows_are_all_compared() -> None:
     values = F.normalize(torch.randn(MIN_CANDIDATE_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     rows = torch.arange(MIN_CANDIDATE_ROWS)
-    found = make_search(values, rows).nearest_row_indices(values, 5)
-    assert torch.equal(found.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
+    result = make_search(values, rows).nearest_row_indices(values, 5)
+    assert torch.equal(result.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
 
 
 def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
@@ -121,8 +121,8 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     compared = [len(rows) for rows in search._iter_candidate_rows_by_cell()]
     assert min(compared) >= MIN_CANDIDATE_ROWS
     assert max(compared) < MIN_CANDIDATE_ROWS + MAX_CELL_ROWS
-    found = search.nearest_row_indices(values[[0, 20_000, 25_000]], 5)
-    assert bool((values[found].argmax(2) == torch.arange(3)[:, None]).all())
+    result = search.nearest_row_indices(values[[0, 20_000, 25_000]], 5)
+    assert bool((values[result].argmax(2) == torch.arange(3)[:, None]).all())
 
 
 @pytest.mark.parametrize("keys", [5, 64, 1_000])

@@ -59,15 +59,15 @@ def frozen(views: tuple[np.ndarray, np.ndarray]) -> Audit:
     return contraport.audit(data=views, method="frozen")
 
 
-def check_found(found: Audit) -> None:
+def check_found(result: Audit) -> None:
     right = np.arange(ITEMS) >= WRONG
-    assert roc_auc_score(right, found.scores) > 0.9
-    assert found.noise_rate == pytest.approx(WRONG / ITEMS, abs=0.08)
-    assert found.noise_interval[0] <= found.noise_rate <= found.noise_interval[1]
-    assert (~right[found.flagged(count=40)]).mean() > 0.9
-    proposed = found.partners >= 0
+    assert roc_auc_score(right, result.scores) > 0.9
+    assert result.noise_rate == pytest.approx(WRONG / ITEMS, abs=0.08)
+    assert result.noise_interval[0] <= result.noise_rate <= result.noise_interval[1]
+    assert (~right[result.flagged(count=40)]).mean() > 0.9
+    proposed = result.partners >= 0
     assert proposed[:WRONG].mean() > 0.3
-    assert (found.partner_scores[proposed] > found.scores[proposed]).mean() > 0.8
+    assert (result.partner_scores[proposed] > result.scores[proposed]).mean() > 0.8
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def check_found(found: Audit) -> None:
     ids=lambda asked: asked["method"],
 )
 def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any]) -> None:
-    found = contraport.audit(data=views, **asked)
-    assert (found.method, len(found.scores)) == (asked["method"], ITEMS)
-    check_found(found)
+    result = contraport.audit(data=views, **asked)
+    assert (result.method, len(result.scores)) == (asked["method"], ITEMS)
+    check_found(result)
 
 
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
@@ -142,9 +142,9 @@ def test_rows_of_many_vectors_are_read_where_they_are_needed(
         return take_rows(self, positions)
 
     monkeypatch.setattr(stores.MappedRowStore, "_take_rows", take_and_record)
-    found = contraport.audit(**options, progress=False)
-    np.testing.assert_allclose(found.scores, copied.scores, rtol=0, atol=1e-5)
-    assert np.mean(found.partners == copied.partners) > 0.99
+    result = contraport.audit(**options, progress=False)
+    np.testing.assert_allclose(result.scores, copied.scores, rtol=0, atol=1e-5)
+    assert np.mean(result.partners == copied.partners) > 0.99
     assert largest == items if statistic == "csls" else largest <= items / 3  # csls compares each item with all others
 
 
@@ -158,9 +158,9 @@ def test_proposed_partners_are_suspected_mismatches(frozen: Audit) -> None:
 
 def test_flags_almost_nothing_in_clean_data() -> None:
     hidden = np.random.default_rng(1).normal(size=(ITEMS, 3))
-    found = contraport.audit(data=(hidden, hidden @ np.random.default_rng(2).normal(size=(3, 5))), method="frozen")
-    assert found.noise_rate < 0.02
-    assert len(found.flagged()) <= 0.02 * ITEMS
+    result = contraport.audit(data=(hidden, hidden @ np.random.default_rng(2).normal(size=(3, 5))), method="frozen")
+    assert result.noise_rate < 0.02
+    assert len(result.flagged()) <= 0.02 * ITEMS
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
@@ -183,13 +183,13 @@ def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     out = tmp_path / "audit"
-    found = contraport.audit(data=views, out=out, **QUICK)
+    result = contraport.audit(data=views, out=out, **QUICK)
     rows = list(csv.DictReader((out / "pairs.csv").open()))
     assert [int(row["id"]) for row in rows] == list(range(ITEMS))
-    assert [row["flagged"] == "true" for row in rows] == np.isin(np.arange(ITEMS), found.flagged()).tolist()
-    np.testing.assert_allclose([float(row["score"]) for row in rows], found.scores, rtol=1e-5)
+    assert [row["flagged"] == "true" for row in rows] == np.isin(np.arange(ITEMS), result.flagged()).tolist()
+    np.testing.assert_allclose([float(row["score"]) for row in rows], result.scores, rtol=1e-5)
     told = json.loads((out / "audit.json").read_text())
-    assert (told["pairs"], told["method"], told["noise_rate"]) == (ITEMS, "online", found.noise_rate)
+    assert (told["pairs"], told["method"], told["noise_rate"]) == (ITEMS, "online", result.noise_rate)
     log = (out / "training" / "train.log").read_text()
     assert "few steps" not in log
     assert "contraport evaluate" not in log
@@ -197,7 +197,7 @@ def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
     with raises_usage_error("out.exists", out, "resume=True"):
         contraport.audit(data=views, out=out, **QUICK)
     again = contraport.audit(data=views, out=out, resume=True, **QUICK)
-    assert (again.scores == found.scores).all()
+    assert (again.scores == result.scores).all()
     assert (out / "pairs.csv").read_bytes() == before
 
 
@@ -206,8 +206,8 @@ def test_scores_all_rows_of_a_file_in_order(
 ) -> None:
     first, second = views
     np.savez(tmp_path / "pairs.npz", view0=first, view1=second)
-    found = contraport.audit(data=tmp_path / "pairs.npz", method="frozen")
-    assert (found.scores == frozen.scores).all()
+    result = contraport.audit(data=tmp_path / "pairs.npz", method="frozen")
+    assert (result.scores == frozen.scores).all()
 
 
 CROSSFIT: dict[str, Any] = {"method": "crossfit", "folds": 2, "repeats": 2, "rounds": 2, **QUICK, "epochs": 2}
@@ -327,46 +327,46 @@ def test_flags_by_rate_count_or_fdr(frozen: Audit) -> None:
 def test_flagging_by_fdr_keeps_the_share_of_right_pairs() -> None:
     """Of the two and of the three lowest scores a half and two thirds are right, as all mismatches score below."""
     scores, none = np.array([3.0, 0.0, 2.0, 1.0]), np.full(4, -1)
-    found = Audit("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.25, (0.1, 0.4), none, scores)
-    assert found.pair_fdrs == pytest.approx([3 / 4, 1 / 2, 2 / 3, 1 / 2])
-    assert found.flagged(fdr=0.5).tolist() == [1, 3]
-    assert found.flagged(fdr=0.49).tolist() == []
-    assert found.flagged(fdr=0.7).tolist() == [1, 3, 2]
+    result = Audit("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.25, (0.1, 0.4), none, scores)
+    assert result.pair_fdrs == pytest.approx([3 / 4, 1 / 2, 2 / 3, 1 / 2])
+    assert result.flagged(fdr=0.5).tolist() == [1, 3]
+    assert result.flagged(fdr=0.49).tolist() == []
+    assert result.flagged(fdr=0.7).tolist() == [1, 3, 2]
 
 
 def test_deprecated_attributes_still_work_with_a_warning() -> None:
     scores, none = np.arange(4.0), np.full(4, -1)
-    found = Audit("toy", "frozen", "cosine", scores, scores, 0.25, (0.1, 0.4), none, scores)
+    result = Audit("toy", "frozen", "cosine", scores, scores, 0.25, (0.1, 0.4), none, scores)
     for old, new in (("data", "data_name"), ("rows", "source_rows"), ("mismatch_scores", "known_mismatch_scores")):
         with pytest.warns(FutureWarning, match=new):
-            assert getattr(found, old) is getattr(found, new)
+            assert getattr(result, old) is getattr(result, new)
     with pytest.warns(FutureWarning, match="pair_fdrs"):
-        assert np.array_equal(found.fdr, found.pair_fdrs)
+        assert np.array_equal(result.fdr, result.pair_fdrs)
     with pytest.raises(AttributeError):
-        found.no_such_attribute  # noqa: B018
+        result.no_such_attribute  # noqa: B018
 
 
 @pytest.mark.parametrize(("remembered", "notes"), [(0.5, 0), (0.9, 1)])
 def test_audit_of_a_training_keeps_its_arrays(remembered: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0) - 1, "partners": np.array([1, -1, -1, -1])}
     arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
-    found = build_audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
+    result = build_audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
     for name in ("scores", "partners", "partner_scores"):
-        assert np.array_equal(getattr(found, name), arrays[name])
-    assert np.array_equal(found.known_mismatch_scores, arrays["mismatched"])
-    assert (found.noise_rate, found.noise_interval) == (0.2, (0.1, 0.3))
-    assert len(found.notes) == notes
-    assert all("90%" in note for note in found.notes)
+        assert np.array_equal(getattr(result, name), arrays[name])
+    assert np.array_equal(result.known_mismatch_scores, arrays["mismatched"])
+    assert (result.noise_rate, result.noise_interval) == (0.2, (0.1, 0.3))
+    assert len(result.notes) == notes
+    assert all("90%" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("seed", range(4))  # of some of them all pairs seem wrong, and none follows to judge by them
 def test_notes_uninformative_scores(seed: int) -> None:
     random = np.random.default_rng(seed)
     other = random.normal(size=(200, 5))
-    found = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
-    assert len(found.notes) == 1
-    assert re.search(r"\d+%", found.notes[0])
-    assert found.json_summary()["notes"] == list(found.notes)
+    result = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
+    assert len(result.notes) == 1
+    assert re.search(r"\d+%", result.notes[0])
+    assert result.json_summary()["notes"] == list(result.notes)
 
 
 @pytest.mark.parametrize(("noise", "is_reliable"), [(0.3, True), (2.0, False)])
@@ -375,20 +375,20 @@ def test_gives_a_rate_only_if_the_views_share_enough(noise: float, is_reliable: 
     hidden = random.normal(size=(500, 8))
     first, second = (hidden + noise * random.normal(size=hidden.shape) for _ in range(2))
     second[:100] = np.roll(second[:100], 1, axis=0)
-    found = contraport.audit(data=(first, second), method="frozen", out=tmp_path / "audit", progress=False)
-    assert found.is_rate_reliable == is_reliable
+    result = contraport.audit(data=(first, second), method="frozen", out=tmp_path / "audit", progress=False)
+    assert result.is_rate_reliable == is_reliable
     saved, page = read_json_or_none(tmp_path / "audit" / "audit.json"), (tmp_path / "audit" / "audit.html").read_text()
     if is_reliable:
         assert saved["noise_rate"] == pytest.approx(0.2, abs=0.05)
-        assert found.notes == ()
+        assert result.notes == ()
         assert "could not be estimated" not in page
-        assert "look wrong" in repr(found)
+        assert "look wrong" in repr(result)
     else:
         assert saved["noise_rate"] is saved["noise_interval"] is None
         assert len(saved["notes"]) == 1
         assert "could not be estimated" in page
         assert "look wrong" not in page
-        assert "unknown" in repr(found)
+        assert "unknown" in repr(result)
 
 
 def test_gives_a_rate_for_views_that_share_only_a_class() -> None:
@@ -397,9 +397,9 @@ def test_gives_a_rate_for_views_that_share_only_a_class() -> None:
     first = random.normal(size=(10, 12))[classes] + 0.4 * random.normal(size=(600, 12))
     shown = classes.copy()
     shown[:120] = np.roll(shown[:120], 1)
-    found = contraport.audit(data=(first, np.eye(10)[shown]), method="frozen")
-    assert found.is_rate_reliable
-    assert found.noise_rate == pytest.approx((shown != classes).mean(), abs=0.05)
+    result = contraport.audit(data=(first, np.eye(10)[shown]), method="frozen")
+    assert result.is_rate_reliable
+    assert result.noise_rate == pytest.approx((shown != classes).mean(), abs=0.05)
 
 
 def test_notes_an_interval_that_covers_most_pairs() -> None:
@@ -490,17 +490,17 @@ def test_pairs_keep_their_rows_and_names(
         lines += [f'"{row:04d}, a",test,{told}'] * (row % 50 == 0) + [f'"{row:04d}, b",train,{told}']
     data = tmp_path / "data.csv"
     data.write_text("\n".join(lines))
-    found = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
+    result = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
     rows = list(csv.DictReader((tmp_path / "audit" / "pairs.csv").open()))
     names = [line.split('"')[1] for line in lines[1:]]
     assert [row["key"] for row in rows] == [names[int(row["row"])] for row in rows]
     assert [row["key"] for row in rows] == [f"{row:04d}, b" for row in range(ITEMS)]
     assert '"row": ' in (tmp_path / "audit" / "audit.html").read_text()
-    print_audit(found)
-    worst = f"{int(found.flagged(count=1)[0]):04d}, b"
+    print_audit(result)
+    worst = f"{int(result.flagged(count=1)[0]):04d}, b"
     assert worst in capsys.readouterr().out
-    assert f">{worst}<" in found._repr_html_()
-    assert found._repr_html_().count("<tr>") == 1 + 10 + len(found.notes)
+    assert f">{worst}<" in result._repr_html_()
+    assert result._repr_html_().count("<tr>") == 1 + 10 + len(result.notes)
 
 
 @pytest.mark.parametrize("views", [(), (1, 0)])
@@ -516,32 +516,32 @@ def test_names_are_escaped_for_spreadsheets_and_the_console(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["=1+1", "+x", "-x", "@x", "-2", "[/x]1", "[red]y"]
-    found = replace(
+    result = replace(
         contraport.audit(data=views, method="frozen"), keys=[f"{names[row % len(names)]}" for row in range(ITEMS)]
     )
-    found.save(tmp_path)
+    result.save(tmp_path)
     rows = list(csv.DictReader((tmp_path / "pairs.csv").open(newline="")))
     written = ["'=1+1", "'+x", "'-x", "'@x", "-2", "[/x]1", "[red]y"]
     assert [row["key"] for row in rows] == [written[row % len(names)] for row in range(ITEMS)]
-    assert [float(row["score"]) for row in rows] == pytest.approx(found.scores.tolist(), rel=1e-4)
+    assert [float(row["score"]) for row in rows] == pytest.approx(result.scores.tolist(), rel=1e-4)
     assert min(float(row["score"]) for row in rows) < 0, "numbers below zero are among them"
-    print_audit(found)
+    print_audit(result)
     shown = capsys.readouterr().out
-    assert all(found.keys[pair] in shown for pair in found.flagged(count=10))
-    assert shown.startswith(found.headline)
+    assert all(result.keys[pair] in shown for pair in result.flagged(count=10))
+    assert shown.startswith(result.headline)
 
 
 def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, np.ndarray]) -> None:
-    found = contraport.audit(data=views, method="frozen")
-    assert found.is_rate_reliable
-    assert f"{len(found.flagged()):,}" in found.advice
-    assert "drop=True" in found.advice
-    assert "resume=True" in found.advice
-    cleaned = replace(found, clean_files=(Path("a.csv"), Path("b.csv"))).advice
+    result = contraport.audit(data=views, method="frozen")
+    assert result.is_rate_reliable
+    assert f"{len(result.flagged()):,}" in result.advice
+    assert "drop=True" in result.advice
+    assert "resume=True" in result.advice
+    cleaned = replace(result, clean_files=(Path("a.csv"), Path("b.csv"))).advice
     assert "a.csv or b.csv" in cleaned
     assert "drop" not in cleaned
-    assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
-    unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])
+    assert "drop" not in replace(result, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
+    unknown = replace(result, scores=result.known_mismatch_scores[np.arange(ITEMS) % len(result.known_mismatch_scores)])
     assert not unknown.is_rate_reliable
     assert "drop" not in unknown.advice
 
@@ -658,13 +658,13 @@ def test_a_corrupt_checkpoint_is_explained_by_options_of_audits(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     options = {"data": views, "out": tmp_path / "audit", **QUICK, "epochs": 2}
-    found, training = contraport.audit(**options), tmp_path / "audit" / "training"
+    result, training = contraport.audit(**options), tmp_path / "audit" / "training"
     (training / "checkpoints" / "last.ckpt").write_bytes(b"junk")
     with raises_usage_error("run.corrupt", f"delete {training}", "resume=True") as caught:
         contraport.audit(**options, resume=True)
     assert "overwrite" not in str(caught.value)
     shutil.rmtree(training)
-    assert (contraport.audit(**options, resume=True).scores == found.scores).all()
+    assert (contraport.audit(**options, resume=True).scores == result.scores).all()
 
 
 @pytest.mark.parametrize("method", ["online", "crossfit"])
@@ -672,10 +672,10 @@ def test_encoders_by_view(views: tuple[np.ndarray, np.ndarray], method: str) -> 
     three = {"ear": views[0], "eye": views[1], "hand": views[0] @ np.eye(6, 4)}
     options = {"data": three, "method": method, **QUICK, "epochs": 1}
     options |= {"folds": 2, "rounds": 1} if method == "crossfit" else {}
-    found = contraport.audit(encoder={"hand": torch.nn.Linear(4, 256), "eye": "mlp"}, **options)
+    result = contraport.audit(encoder={"hand": torch.nn.Linear(4, 256), "eye": "mlp"}, **options)
     default = contraport.audit(**options)
     is_equal = {
-        pair: np.array_equal(found.pair_audits[pair].scores, audit.scores)
+        pair: np.array_equal(result.pair_audits[pair].scores, audit.scores)
         for pair, audit in default.pair_audits.items()
     }
     assert is_equal == {("ear", "eye"): True, ("ear", "hand"): False, ("eye", "hand"): False}

@@ -28,7 +28,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def found(wrong: list[int] = WRONG) -> Audit:
+def actual(wrong: list[int] = WRONG) -> Audit:
     """Of 60 pairs 3, 10 and 4 seem wrong, the partner of 3 is that of 7, that of 4 is 3's, and 10 has none."""
     scores, partners = np.ones(ITEMS), np.full(ITEMS, -1)
     scores[wrong], partners[wrong] = [-3, -2, -1], PARTNERS
@@ -53,7 +53,7 @@ def table(folder: Path, suffix: str) -> Path:
 
 def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     dataset = load(data)
-    path = write_clean_data(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(actual(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
     again = load(path, columns={"weights": "audit_weight"} if way == "weigh" and path.suffix != ".npz" else None)
     first, second = again.store.fetch_views(torch.arange(len(again)))
     weights = np.ones(len(again)) if again.weights is None else again.weights.numpy()
@@ -97,7 +97,7 @@ def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
     told: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
     for way, kept in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
-        with np.load(write_clean_data(found(), way, tmp_path, **told)) as file:
+        with np.load(write_clean_data(actual(), way, tmp_path, **told)) as file:
             assert (len(file["ear"]), len(file["eye"])) == (kept, kept)
             assert way != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
             assert ("weights" in file) == (way == "weigh")
@@ -110,14 +110,14 @@ def test_unaudited_rows_stay_and_count(tmp_path: Path) -> None:
     dataset = load(tmp_path / "pairs.npz").subset(torch.arange(5, ITEMS + 5))
     told: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
-    with np.load(write_clean_data(found(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(actual(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
         assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
         assert len(file["ear_test"]) == 3
-    with np.load(write_clean_data(found(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(actual(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
         assert file["eye"][7:10, 0].tolist() == [70, 120, 80], "3 has the partner of 7, and 4 that of 3, five rows on"
-    weighed = write_clean_data(found(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
+    weighed = write_clean_data(actual(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
     assert load(weighed, "test").weights.tolist() == [1, 1, 1], "no test item was judged"
-    weights = np.load(write_clean_data(found(), "weigh", tmp_path, data="no file", **told))
+    weights = np.load(write_clean_data(actual(), "weigh", tmp_path, data="no file", **told))
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
 
 
@@ -129,7 +129,7 @@ def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:
     dataset = load(data, test_fraction=0)
     texts = {}
     for way in ("drop", "repair", "weigh"):
-        path = write_clean_data(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+        path = write_clean_data(actual(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
         texts[way] = [json.loads(line) for line in path.read_text().splitlines()]
     said = {way: [row["captions"] for row in of] for way, of in texts.items()}
     assert said["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
@@ -144,8 +144,8 @@ def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
     told: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
-    assert np.load(write_clean_data(found(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
-    mended = load(write_clean_data(found(), "repair", tmp_path, **told), test_fraction=1e-12)
+    assert np.load(write_clean_data(actual(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
+    mended = load(write_clean_data(actual(), "repair", tmp_path, **told), test_fraction=1e-12)
     assert mended.class_names == ("cat", "dog")
     with np.load(tmp_path / "repaired.npz") as file:
         assert file["view1"][:5].tolist() == ["text 0", "text 1", "text 2", "text 7", "text 3"]
@@ -165,7 +165,7 @@ def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     out.mkdir(parents=True)
     data = tmp_path / "pairs.csv"
     dataset = load(data, test_fraction=1e-12)
-    path = write_clean_data(found(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(actual(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
     first, second = load(path, test_fraction=1e-12).store.fetch_views(torch.arange(5))
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
@@ -194,7 +194,7 @@ def test_unchanged_csv_cells_are_copied_verbatim(tmp_path: Path) -> None:
     data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(actual(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert path.read_text().splitlines()[1:] == expected
 
@@ -205,7 +205,7 @@ def test_dates_in_json_lines_stay_unchanged(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(actual(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     kept = [row for number, row in enumerate(rows) if number not in WRONG]
     assert [json.loads(line) for line in path.read_text().splitlines()] == kept
 
@@ -239,7 +239,7 @@ def test_a_coupling_stays_a_coupling(tmp_path: Path, way: str, suffix: str) -> N
     assert dataset.entity_ids is not None
     assert dataset.entity_ids.tolist() == LINKS.tolist()
     wrong = [3, ITEMS - 1, 4]
-    path = write_clean_data(found(wrong), way, out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(actual(wrong), way, out, data=data, dataset=dataset, second=1, columns=None)
     links, weights = LINKS.copy(), np.arange(1.0, 61)
     weights[3] += 61
     if way == "repair":
@@ -262,7 +262,7 @@ def test_a_coupling_stays_a_coupling(tmp_path: Path, way: str, suffix: str) -> N
 
 def test_a_repair_of_the_first_view_replaces_rows_of_a_coupling(tmp_path: Path) -> None:
     data = write_coupling(tmp_path / "shop", ".csv")
-    path = write_clean_data(found(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
+    path = write_clean_data(actual(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
     ids = load(path).entity_ids
     assert ids is not None
     assert ids[3:5].tolist() == [[7, LINKS[3, 1]], [3, LINKS[4, 1]]]

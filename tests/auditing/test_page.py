@@ -31,7 +31,7 @@ ITEMS = 250
 ATTACK = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
 
 
-def found(name: str = "toy") -> Audit:
+def result(name: str = "toy") -> Audit:
     """The lower the number of a pair the worse it is; the first fifty are wrong, and each two of them swapped."""
     scores = np.arange(ITEMS) / ITEMS
     partners = np.where(np.arange(ITEMS) < 50, np.arange(ITEMS) ^ 1, -1)
@@ -55,7 +55,7 @@ def of(first: str, second: str) -> Dataset:
 
 
 def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
-    rows = build_worst_pair_rows(found(), of("vector", "caption"))
+    rows = build_worst_pair_rows(result(), of("vector", "caption"))
     assert [row["id"] for row in rows] == list(range(MAX_PAGE_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
@@ -68,7 +68,7 @@ def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
 
 
 def test_rows_and_scores_follow_the_order_of_pairs() -> None:
-    mirrored = replace(found(), scores=found().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
+    mirrored = replace(result(), scores=result().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
     first = build_worst_pair_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
@@ -88,7 +88,7 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
     ],
 )
 def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
-    shown = build_worst_pair_rows(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
+    shown = build_worst_pair_rows(result(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
     assert shown["is"] == told["is"]
     if "uri" in told:
         assert shown["uri"].startswith(told["uri"])
@@ -102,25 +102,25 @@ def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
     [(0.996, "100%", "100%"), (0.004, "0.4%", "0.4%"), (0.001, "None", "0.1%")],
 )
 def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, end: str) -> None:
-    text = replace(found(), noise_rate=rate, noise_interval=(rate, rate)).headline
+    text = replace(result(), noise_rate=rate, noise_interval=(rate, rate)).headline
     assert text.startswith(f"{share} of the 250 pairs of toy ")
     assert text.count(end) >= 2
 
 
 def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
-    bins = compute_score_histograms(found())
+    bins = compute_score_histograms(result())
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    alike = compute_score_histograms(replace(found(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
+    alike = compute_score_histograms(replace(result(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
     assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 
 def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
-    write_audit_page(found(ATTACK), of("large", "photo"), tmp_path / "audit.html")
+    write_audit_page(result(ATTACK), of("large", "photo"), tmp_path / "audit.html")
     text = (tmp_path / "audit.html").read_text()
     assert len(text) < 3_000_000
-    addresses = {found for found in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in found}
+    addresses = {result for result in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in result}
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
@@ -131,7 +131,7 @@ def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_in_a_browser(tmp_path: Path) -> None:
     """One page and one browser, as each takes seconds to begin."""
-    write_audit_page(found(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
+    write_audit_page(result(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
 
     def seen() -> tuple[int, str]:
         cards = browser.evaluate("document.querySelectorAll('#list h3').length")

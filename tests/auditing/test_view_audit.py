@@ -32,34 +32,34 @@ def views() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def found(views: dict[str, np.ndarray]) -> ViewAudit:
+def actual(views: dict[str, np.ndarray]) -> ViewAudit:
     result = contraport.audit(data=views, method="frozen")
     assert isinstance(result, ViewAudit)
     return result
 
 
-def test_names_the_wrong_view(found: ViewAudit) -> None:
+def test_names_the_wrong_view(actual: ViewAudit) -> None:
     is_wrong = np.zeros((ITEMS, 4), dtype=bool)
     is_wrong[:WRONG, 1] = True
-    assert found.view_names == ("a", "b", "c", "d")
-    assert roc_auc_score(is_wrong.ravel(), -found.scores.ravel()) > 0.97
-    assert (found.scores[:WRONG].argmin(axis=1) == 1).mean() > 0.9
+    assert actual.view_names == ("a", "b", "c", "d")
+    assert roc_auc_score(is_wrong.ravel(), -actual.scores.ravel()) > 0.97
+    assert (actual.scores[:WRONG].argmin(axis=1) == 1).mean() > 0.9
 
 
-def test_estimates_the_share_of_each_view(found: ViewAudit) -> None:
-    assert found.noise_rates[1] == pytest.approx(0.2, abs=0.06)
-    assert found.noise_rates[[0, 2, 3]].max() < 0.05
+def test_estimates_the_share_of_each_view(actual: ViewAudit) -> None:
+    assert actual.noise_rates[1] == pytest.approx(0.2, abs=0.06)
+    assert actual.noise_rates[[0, 2, 3]].max() < 0.05
 
 
-def test_flags_items_with_their_views(found: ViewAudit) -> None:
-    flagged = found.flagged(count=np.int64(WRONG))
+def test_flags_items_with_their_views(actual: ViewAudit) -> None:
+    flagged = actual.flagged(count=np.int64(WRONG))
     assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
-    assert found.to_columns()["flagged"][flagged[0, 0]] == "b"
+    assert actual.to_columns()["flagged"][flagged[0, 0]] == "b"
 
 
-def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], found: ViewAudit) -> None:
+def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], actual: ViewAudit) -> None:
     pair = contraport.audit(data=views, given_views=("a", "c"), method="frozen")
-    assert np.array_equal(pair.scores, found.pair_audits["a", "c"].scores)
+    assert np.array_equal(pair.scores, actual.pair_audits["a", "c"].scores)
 
 
 def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_an_npz_without_flagged_views_keeps_its_other_arrays(views: dict[str, np
     assert len(load(out / "dropped.npz", "test")) == 7
 
 
-def test_data_without_flagged_views_keep_weights_and_names(found: ViewAudit, tmp_path: Path) -> None:
+def test_data_without_flagged_views_keep_weights_and_names(actual: ViewAudit, tmp_path: Path) -> None:
     numbers = np.arange(ITEMS, dtype=np.float32)
     kinds = np.where(numbers < 100, "cat", "dog")
     views = {name: np.zeros((ITEMS, 2)) for name in "abcd"}
     dataset = from_arrays(views, kinds, kinds, weights=numbers + 1, numbers=numbers)
-    data = load(found.write_npz_without_flagged_views(dataset, tmp_path), test_fraction=0)
+    data = load(actual.write_npz_without_flagged_views(dataset, tmp_path), test_fraction=0)
     assert (data.class_names, data.domain_names) == (("cat", "dog"), ("cat", "dog"))
     assert data.weights is not None
     assert data.weights.tolist() == (numbers + 1).tolist()
@@ -109,9 +109,9 @@ def test_data_without_flagged_views_keep_weights_and_names(found: ViewAudit, tmp
 
 
 @pytest.mark.parametrize("count", [-1, 4 * ITEMS + 1, 1.5, "3"])
-def test_rejects_an_invalid_count_of_flagged_views(found: ViewAudit, count: Any) -> None:
+def test_rejects_an_invalid_count_of_flagged_views(actual: ViewAudit, count: Any) -> None:
     with raises_usage_error("count.invalid", str(4 * ITEMS)):
-        found.flagged(count=count)
+        actual.flagged(count=count)
 
 
 def test_rates_of_views_explain_those_of_pairs() -> None:
@@ -120,10 +120,10 @@ def test_rates_of_views_explain_those_of_pairs() -> None:
     np.testing.assert_allclose(estimate_view_noise_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
 
 
-def test_recommends_to_leave_out_flagged_views(found: ViewAudit) -> None:
-    assert f"{len(found.flagged()):,} flagged views" in found.advice
-    assert "drop=True" in found.advice
-    assert "drop" not in replace(found, scores=np.ones((ITEMS, 4))).advice
+def test_recommends_to_leave_out_flagged_views(actual: ViewAudit) -> None:
+    assert f"{len(actual.flagged()):,} flagged views" in actual.advice
+    assert "drop=True" in actual.advice
+    assert "drop" not in replace(actual, scores=np.ones((ITEMS, 4))).advice
 
 
 def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_folders_of_pairs_are_valid_and_different(
     views: dict[str, np.ndarray], tmp_path: Path, names: tuple[str, ...], folders: set[str]
 ) -> None:
     data = dict(zip(names, views.values(), strict=False))
-    found = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
-    assert found.view_names == names
+    actual = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
+    assert actual.view_names == names
     assert {path.parent.name for path in tmp_path.rglob("pairs.csv")} == folders
     assert list(tmp_path.iterdir()) == [tmp_path / "audit"]

@@ -39,9 +39,9 @@ def test_what_is_offered(words: list[str], offered: list[str]) -> None:
 
 
 def test_an_unknown_shell(command) -> None:
-    found: Outcome = command("--print_completion", "tcsh")
-    assert found.status == 2
-    assert "bash, fish, zsh" in found.err
+    result: Outcome = command("--print_completion", "tcsh")
+    assert result.status == 2
+    assert "bash, fish, zsh" in result.err
     assert command("--print_completion").status == 2
 
 

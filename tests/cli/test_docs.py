@@ -20,12 +20,16 @@ Command = Callable[..., Outcome]
 PAGE = r'(?:hint_on_error\(|add_hint_if_missing\(\w+, )"contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"'
 
 POINTED_AT = {
-    *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),
+    *(
+        result
+        for file in Path(contraport.__file__).parent.rglob("*.py")
+        for result in re.findall(PAGE, file.read_text())
+    ),
     *((get_command(verb).docs_page, "") for verb in BUILTIN_COMMANDS if get_command(verb).docs_page),
 }
 
 
-@pytest.mark.parametrize("where", sorted(" ".join(filter(None, found)) for found in POINTED_AT))
+@pytest.mark.parametrize("where", sorted(" ".join(filter(None, result)) for result in POINTED_AT))
 def test_referenced_pages_exist(command: Command, where: str) -> None:
     outcome = command("docs", *where.split())
     assert (outcome.status, outcome.err) == (0, "")

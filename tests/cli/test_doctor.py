@@ -34,12 +34,12 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
         raise RuntimeError("the\n  disk")
 
     monkeypatch.setattr(module, "_iter_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
-    found: Outcome = command("doctor")
-    assert found.status == 1
-    assert "failed: something" in found.out
-    assert "RuntimeError: the disk" in found.out
-    assert "passed: all else" in found.out
-    first, second, failure = found.err.splitlines()
+    result: Outcome = command("doctor")
+    assert result.status == 1
+    assert "failed: something" in result.out
+    assert "RuntimeError: the disk" in result.out
+    assert "passed: all else" in result.out
+    first, second, failure = result.err.splitlines()
     assert first == "self-test 1 of 2: something"
     assert second == "self-test 2 of 2: all else"
     assert "something" in failure
@@ -47,8 +47,8 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
 
 
 def test_json_output(command) -> None:
-    found: Outcome = command("doctor", "--test", "false", "--json")
-    told = json.loads(found.out)
+    result: Outcome = command("doctor", "--test", "false", "--json")
+    told = json.loads(result.out)
     assert (
         told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
     )
@@ -58,6 +58,6 @@ def test_json_output(command) -> None:
 
 @pytest.mark.slow
 def test_all_self_tests_pass() -> None:
-    found = contraport.doctor()
-    assert found.passed, found.checks
-    assert any("training" in one.name for one in found.checks)
+    result = contraport.doctor()
+    assert result.passed, result.checks
+    assert any("training" in one.name for one in result.checks)

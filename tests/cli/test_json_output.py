@@ -21,8 +21,8 @@ from .conftest import Outcome
 
 
 def test_lists(command) -> None:
-    found: Outcome = command("list", "objectives", "--json")
-    rows = json.loads(found.out)
+    result: Outcome = command("list", "objectives", "--json")
+    rows = json.loads(result.out)
     assert [row["name"] for row in rows] == list(OBJECTIVES)
     assert all(row["method"] for row in rows)
 
@@ -33,19 +33,19 @@ def test_evaluations_and_neighbors(command, data: str) -> None:
     result = json.loads(command("evaluate", "run", "--progress=false", "--json").out)["run"]
     assert result["rows"]["trained"]["knn"] <= 1
     assert command("embed", "run", "--out", "features.npz", "--progress=false").status == 0
-    found = json.loads(command("neighbors", "features.npz", "--query", "3", "--top", "2", "--json").out)
+    actual = json.loads(command("neighbors", "features.npz", "--query", "3", "--top", "2", "--json").out)
     keys = ["class_name", "description", "name", "position", "row", "similarity"]
-    assert [sorted(near) for near in found] == [keys] * 2
+    assert [sorted(near) for near in actual] == [keys] * 2
     rows = read_features(Path("features.npz")).source_rows
-    assert [near["row"] for near in found] == [rows[near["position"]] for near in found]
+    assert [near["row"] for near in actual] == [rows[near["position"]] for near in actual]
 
 
 def test_demo(command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "DEMO_TRAIN_OPTIONS", {**demonstration.DEMO_TRAIN_OPTIONS, "encoder": "mlp"})
-    found = json.loads(command("demo", "--epochs", "1", "--progress", "false", "--json").out)
-    assert list(found["evaluations"]) == list(found["training_seconds"]) == list(demonstration.DEMO_OBJECTIVES)
-    assert all(evaluation["rows"]["trained"]["knn"] <= 1 for evaluation in found["evaluations"].values())
-    assert found["page"] == "runs/demo/report.html"
+    result = json.loads(command("demo", "--epochs", "1", "--progress", "false", "--json").out)
+    assert list(result["evaluations"]) == list(result["training_seconds"]) == list(demonstration.DEMO_OBJECTIVES)
+    assert all(evaluation["rows"]["trained"]["knn"] <= 1 for evaluation in result["evaluations"].values())
+    assert result["page"] == "runs/demo/report.html"
 
 
 def test_command_without_result_has_no_json(error_code) -> None:
@@ -92,10 +92,10 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("the disk")
 
     monkeypatch.setattr(doctor, "_iter_self_tests", lambda extras: [("something", broken)])
-    found = command("doctor", "--json")
-    assert json.loads(found.out)["checks"][0]["failure"] == "RuntimeError: the disk"
-    assert found.status == 1
-    assert "something" in found.err
+    result = command("doctor", "--json")
+    assert json.loads(result.out)["checks"][0]["failure"] == "RuntimeError: the disk"
+    assert result.status == 1
+    assert "something" in result.err
 
 
 def test_reader_may_close_the_pipe(tmp_path: Path) -> None:

@@ -71,13 +71,13 @@ def test_no_letter_of_a_long_name_is_lost(
 
 
 def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
-    found = NearestItems([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
-    print_neighbors(found)
+    result = NearestItems([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
+    print_neighbors(result)
     print_duplicate_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
     shown = capsys.readouterr().out
     assert "similarity position item" in shown
     assert shown.startswith("nearest to a red <bag>\n")
-    assert "nearest to a red &lt;bag&gt;" in found._repr_html_()
+    assert "nearest to a red &lt;bag&gt;" in result._repr_html_()
     assert NearestItems([], "x")._repr_html_() == "no other items"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
@@ -97,11 +97,11 @@ def test_shows_the_first_items_of_the_largest_groups(capsys: pytest.CaptureFixtu
 
 
 def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat", 1), Cluster(1, ("d",), None)))
-    print_clusters(found)
+    result = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat", 1), Cluster(1, ("d",), None)))
+    print_clusters(result)
     shown = capsys.readouterr().out
     assert shown.startswith("2 clusters of 3 items\n")
-    table = found._repr_html_()
+    table = result._repr_html_()
     for text in ("2 clusters of 3 items", "largest class", "cat (1 of 2)", "a &lt;b&gt;; c", ">d<"):
         assert text in table
 

@@ -138,16 +138,16 @@ def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
-    found = compare(**asked, out=tmp_path)
-    assert [(one.row_name, one.epoch) for one in found.epoch_means] == [
+    result = compare(**asked, out=tmp_path)
+    assert [(one.row_name, one.epoch) for one in result.epoch_means] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
     ]
-    entry = found.find_entry("gca-ince", "digits, standard", "knn")
+    entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert found.epoch_means[-1].mean == pytest.approx(entry.mean)
-    assert {*found.reference_metrics} == {"untrained encoder", "raw inputs"}
-    assert "by epoch, digits, standard" in found.markdown()
-    assert "| objective | 1 | 2 | 3 |" in found.markdown()
+    assert result.epoch_means[-1].mean == pytest.approx(entry.mean)
+    assert {*result.reference_metrics} == {"untrained encoder", "raw inputs"}
+    assert "by epoch, digits, standard" in result.markdown()
+    assert "| objective | 1 | 2 | 3 |" in result.markdown()
     assert "By epoch, digits, standard" in (tmp_path / "page.html").read_text()
     assert "--checkpoints all" in (tmp_path / "commands.sh").read_text()
     cells = json.loads((tmp_path / "results.json").read_text())["cells"]
@@ -156,7 +156,7 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     assert cells[0]["seconds"]["training"] == pytest.approx(trained[-1]["seconds"], abs=0.006)
     with_first = json.loads((tmp_path / "results.json").read_text())["waypoints"][0]
     assert with_first["epoch"] == 1
-    assert with_first["interval"] == pytest.approx(list(found.epoch_means[0].interval))
+    assert with_first["interval"] == pytest.approx(list(result.epoch_means[0].interval))
 
 
 def test_commands_reproduce_a_cell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,10 +177,10 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
     assert [*grid.encoder_changes_by_reference_row] == rows
-    found = compare(**asked, out=tmp_path)
+    result = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
-    assert [*found.reference_metrics] == names
-    own, other = (found.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
+    assert [*result.reference_metrics] == names
+    own, other = (result.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
     cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
     evaluated = Run(build_cell_job(grid, cells[0]).run_folder).evaluation()["rows"]
     assert other == evaluated["untrained"]
@@ -206,7 +206,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
     assert "--root 'my data'" in trained
     assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
     asked = {"measures": ["knn", "uniformity"]}
-    for found, finished in (
+    for result, finished in (
         (asked | {"failed": "the loss is nan"}, [True, True]),
         (asked | {"values": {}, "references": {}}, [False, True]),
         (asked | {"values": {}, "references": {"raw": {}}}, [True, True]),
@@ -215,8 +215,8 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
     ):
         for job, so in zip(jobs, finished, strict=False):
             job.result_path.parent.mkdir(parents=True, exist_ok=True)
-            job.result_path.write_text(json.dumps(found))
-            assert (job.saved_result == found) == so, found
+            job.result_path.write_text(json.dumps(result))
+            assert (job.saved_result == result) == so, result
     jobs[0].result_path.unlink()
     RunFolder.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
     assert run_job_unless_in_use(jobs[0])["values"]["knn"] > 0.5
@@ -249,9 +249,9 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         return own(**given)
 
     monkeypatch.setattr(running, "train", going_on)
-    found = run_job_unless_in_use(stopped_job)
+    result = run_job_unless_in_use(stopped_job)
     assert begun == [True]
-    assert found["values"].keys() == one["values"].keys()
+    assert result["values"].keys() == one["values"].keys()
     assert job.saved_result is None
 
 
@@ -274,23 +274,23 @@ def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
 
 def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
-    found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
-    assert (found.num_missing, found.epoch_means) == (0, [])
+    result = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
+    assert (result.num_missing, result.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
     assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(of: str | None, processes: int, devices: int) -> list[str | None]:
-        number, found = get_context("spawn").Value("i", 0), list[str | None]()
+        number, result = get_context("spawn").Value("i", 0), list[str | None]()
         for _ in range(processes):
             if of is None:
                 monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             else:
                 monkeypatch.setenv("CUDA_VISIBLE_DEVICES", of)
             running._init_worker_process(number, devices, torch.get_num_threads())
-            found.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return found
+            result.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return result
 
     assert taken(None, 3, 2) == ["0", "1", "0"]
     assert taken("2,GPU-7", 3, 2) == ["2", "GPU-7", "2"]
@@ -298,9 +298,9 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_budget_limits_the_trainings(tmp_path: Path) -> None:
-    found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.num_missing == 4
-    assert any(note.startswith("4 of 4 training runs") for note in found.notes)
+    result = compare(**SMALL, budget="0s", out=tmp_path)
+    assert result.num_missing == 4
+    assert any(note.startswith("4 of 4 training runs") for note in result.notes)
     clock = TimeBudget(100.0)
     assert clock.allows_next_job()
     clock.first_job_seconds = 150.0
@@ -327,12 +327,12 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
 
 
 def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) -> None:
-    found = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
-    assert len(found.search_trials) == 6
-    assert found.search_spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
+    result = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
+    assert len(result.search_trials) == 6
+    assert result.search_spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
     assert "- info-nce: temperature from 0.05 to 1" in (tmp_path / "table.md").read_text()
     assert "rince: temperature from 0.05 to 1, q from 0.05 to 0.95" in (tmp_path / "page.html").read_text()
-    assert sum(one["chosen"] for one in found.search_trials) == 2
+    assert sum(one["chosen"] for one in result.search_trials) == 2
     trials = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*trial*.json")]
     assert all(one["options"]["validation"] == 0.25 for one in trials)
     final = [json.loads(path.read_text())["options"] for path in (tmp_path / "cells").glob("*seed-*.json")]
@@ -345,10 +345,10 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
     grid = build_grid(asked)
     first, second = build_trial_cells(grid, grid.rows[0], grid.columns[0])
 
-    def lacking_once(cell: Cell, **found: Any) -> str:
+    def lacking_once(cell: Cell, **result: Any) -> str:
         job = build_cell_job(grid, cell)
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
-        job.result_path.write_text(json.dumps({"measures": ["knn"], **found}))
+        job.result_path.write_text(json.dumps({"measures": ["knn"], **result}))
         compare(**asked, dry_run=True)
         return capsys.readouterr().err.partition("; ")[2].partition("\n")[0].removesuffix(" to run")
 
@@ -368,14 +368,14 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
     grid = build_grid({**SMALL, "tune": 4})
     row, column = grid.rows[1], grid.columns[0]
     trials = build_trial_cells(grid, row, column)
-    found = {
+    result = {
         trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
-    assert find_best_trial_if_all_done(trials, found, knn) is trials[1]
-    assert find_best_trial_if_all_done(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
-    found[trials[1].folder_name] = {"failed": "it diverged"}
-    assert find_best_trial_if_all_done(trials, found, knn) is trials[3]
+    assert find_best_trial_if_all_done(trials, result, knn) is trials[1]
+    assert find_best_trial_if_all_done(trials, {trials[0].folder_name: result[trials[0].folder_name]}, knn) is None
+    result[trials[1].folder_name] = {"failed": "it diverged"}
+    assert find_best_trial_if_all_done(trials, result, knn) is trials[3]
     ranks = {
         trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
@@ -390,10 +390,10 @@ def test_all_seeds_use_the_selected_settings() -> None:
     grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "metrics": ["knn"]})
     trials = {(row.name, grid.columns[0].name): build_trial_cells(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
-    found = {
+    result = {
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
-    cells = _build_tuned_cells(grid, trials, found, measures(["knn"])[0])
+    cells = _build_tuned_cells(grid, trials, result, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),
@@ -480,12 +480,12 @@ def test_rejects_changed_data(tmp_path: Path) -> None:
 
 def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
     rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
-    found = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
-    entry = found.find_entry("too wide", "digits, standard", "knn")
+    result = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
+    entry = result.find_entry("too wide", "digits, standard", "knn")
     assert entry is not None
     assert entry.mean is None
     assert entry.failure_reason
-    assert any(entry.failure_reason in note for note in found.notes)
+    assert any(entry.failure_reason in note for note in result.notes)
 
 
 def test_headings_name_shared_data_once() -> None:
@@ -510,9 +510,9 @@ def test_data_whose_name_has_a_comma_heads_the_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "left, right.npz", view0=rng.normal(size=(40, 4)), view1=rng.normal(size=(40, 4)))
     changes = {"data": [str(tmp_path / "left, right.npz")], "settings": ["plain", "weak"], "seeds": 1, "dry_run": True}
-    found = compare(**SMALL | changes, out=tmp_path / "out")
-    assert found.table_header_row == ["on left, right.npz", "plain", "weak"]
-    assert found.to_json_dict()["column_data"] == ["left, right.npz"] * 2
+    result = compare(**SMALL | changes, out=tmp_path / "out")
+    assert result.table_header_row == ["on left, right.npz", "plain", "weak"]
+    assert result.to_json_dict()["column_data"] == ["left, right.npz"] * 2
 
 
 def test_judge_claim() -> None:
@@ -568,8 +568,8 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     claim = {"says": "balanced is better", "better": ["gca-ince"], "than": "info-nce", "measure": "knn"}
     given = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps({**given, "claims": [claim]}))
-    found = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
-    (verdict,) = found.claim_verdicts
+    result = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
+    (verdict,) = result.claim_verdicts
     ((name, gain),) = verdict.gains.items()
     assert name == "gca-ince on digits, standard"
     results = json.loads((folder / "results.json").read_text())
@@ -690,8 +690,8 @@ def test_no_row_is_marked_as_best_if_all_tie() -> None:
     tied, (knn,) = [cell(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
     assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_to_mark_best("on", knn) == set()
     three = [*tied, cell("worse", 0.8, measure="knn")]
-    found = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
-    assert found.rows_to_mark_best("on", knn) == {"base", "other"}
+    result = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
+    assert result.rows_to_mark_best("on", knn) == {"base", "other"}
 
 
 def sentence_of(*cells: TableEntry) -> str:
@@ -708,10 +708,10 @@ def test_table_marks_significant_differences(measure: str) -> None:
         cell("neither", 0.51, Difference(0.01, -0.04, 0.06), measure=measure),
         cell("hot", None, measure=measure, failed="the loss is nan"),
     ]
-    found = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], cells)
+    result = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], cells)
     marks = {
         line.split(" | ")[0].strip("| "): line[-3]
-        for line in format_means_table(found, measures([measure])[0]).splitlines()
+        for line in format_means_table(result, measures([measure])[0]).splitlines()
     }
     assert (marks["more"], marks["less"]) == ("▲", "▼")
     assert not {marks[row] for row in ("base", "neither", "hot")} & {"▲", "▼"}
@@ -847,20 +847,20 @@ def test_values_use_the_unit_and_digits_of_their_metric(
 ) -> None:
     (chosen,) = measures([measure])
     base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
-    found = Comparison(
+    result = Comparison(
         "", Path(), "base", ["base"], ["on"], [base], reference_metrics={"raw inputs": {"on": {measure: 0.612}}}
     )
     assert format_mean_with_interval(chosen, base) == mean
     assert chosen.format_difference((0.01, -0.005, 0.025), signed=True) == apart
-    assert told in found.markdown()
-    assert head in found.markdown()
+    assert told in result.markdown()
+    assert head in result.markdown()
 
 
 def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "metrics": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
-    found = compare(**asked, out=tmp_path)
-    assert "±" not in found.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
-    assert "no interval for gca-ince, as there is one seed" in found.summary_sentences[0]
+    result = compare(**asked, out=tmp_path)
+    assert "±" not in result.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
+    assert "no interval for gca-ince, as there is one seed" in result.summary_sentences[0]
     page = (tmp_path / "page.html").read_text()
     assert page.count('<span class="told">') == 2, "a row is drawn all the same"
 
@@ -871,8 +871,8 @@ def test_skipped_metrics_are_noted_per_cell_and_in_the_tables(
     np.savez(tmp_path / "plain.npz", x=np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32))
     asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "max_items": None}
     asked |= {"metrics": ["knn", "uniformity"]}
-    found = compare(**asked | {"progress": True}, out=tmp_path / "out")
-    assert found.notes[0] == "Not measured, as there are no labels: kNN."
+    result = compare(**asked | {"progress": True}, out=tmp_path / "out")
+    assert result.notes[0] == "Not measured, as there are no labels: kNN."
     assert "info-nce on plain.npz, standard, seed 0: Not measured, as there are no labels" in capsys.readouterr().err
 
 
@@ -880,10 +880,10 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
     cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
     run_job_unless_in_use(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
-    found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.num_missing == 1
-    assert any(one.startswith("Only one seed for gca-ince on digits") for one in found.notes)
-    assert "The budget of 0s is shorter than one training run, so none was started." in found.notes
+    result = compare(**SMALL, budget="0s", out=tmp_path)
+    assert result.num_missing == 1
+    assert any(one.startswith("Only one seed for gca-ince on digits") for one in result.notes)
+    assert "The budget of 0s is shorter than one training run, so none was started." in result.notes
 
 
 @pytest.mark.parametrize("by", ["train", "compare"])
@@ -896,12 +896,12 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
         else (taken.run_folder.parent, f"{taken.run_folder.name}.lock.json")
     )
     with lock_folder(where[0], by, name=where[1]):
-        found = compare(**SMALL, out=tmp_path)
-    assert found.num_missing == 1
-    entry = found.find_entry("gca-ince", "digits, standard", "knn")
+        result = compare(**SMALL, out=tmp_path)
+    assert result.num_missing == 1
+    entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert (entry.failure_reason, entry.num_seeds) == (None, 1)
-    assert any(note.startswith("1 of 4 training runs") for note in found.notes)
+    assert any(note.startswith("1 of 4 training runs") for note in result.notes)
 
 
 def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -958,22 +958,22 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
         return own(**given)
 
     monkeypatch.setattr(running, "train", train)
-    found = compare(**SMALL | {"seeds": 1}, out=tmp_path)
-    entry = found.find_entry("gca-ince", "digits, standard", "knn")
+    result = compare(**SMALL | {"seeds": 1}, out=tmp_path)
+    entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert "CUDA out of memory" in str(entry.failure_reason)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
-    assert "; gca-ince failed" in found.summary_sentences[0]
+    assert "; gca-ince failed" in result.summary_sentences[0]
 
 
 def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     rows = ["info-nce", {"hot": {"objective": "info-nce", "lr": 1e30}}]
-    found = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
-    entry = found.find_entry("hot", "digits, standard", "knn")
+    result = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
+    entry = result.find_entry("hot", "digits, standard", "knn")
     assert entry is not None
     assert "every trial of its search failed" in str(entry.failure_reason)
-    assert found.num_missing == 0
-    (told,) = [note for note in found.notes if note.startswith("hot on digits, standard: ")]
+    assert result.num_missing == 0
+    (told,) = [note for note in result.notes if note.startswith("hot on digits, standard: ")]
     assert told.startswith("hot on digits, standard: 2 of 2 training runs failed. First reason: every trial")
 
 
@@ -1016,10 +1016,10 @@ def test_several_processes_give_the_results_of_one(folder: Path, tmp_path: Path)
 
 
 def test_returned_comparison_matches_the_files(folder: Path) -> None:
-    found = compare(**SMALL, out=folder)
-    assert isinstance(found, Comparison)
-    assert found.markdown() == (folder / "table.md").read_text()
-    assert [measure.key for measure in found.metrics] == ["knn", "uniformity"]
+    result = compare(**SMALL, out=folder)
+    assert isinstance(result, Comparison)
+    assert result.markdown() == (folder / "table.md").read_text()
+    assert [measure.key for measure in result.metrics] == ["knn", "uniformity"]
 
 
 def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1032,10 +1032,10 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
     with raises_usage_error("metrics.none_computed", "there are no labels"):
         compare(**asked, metrics=["knn"])
     assert begun == []
-    found = compare(**asked)
-    assert found.num_missing == 0
-    assert [metric.key for metric in found.metrics] == ["recall@1", "recall@5"], "those of a verdict without labels"
-    assert found.find_entry("nt-xent", found.columns[0], "recall@1").mean is not None
+    result = compare(**asked)
+    assert result.num_missing == 0
+    assert [metric.key for metric in result.metrics] == ["recall@1", "recall@5"], "those of a verdict without labels"
+    assert result.find_entry("nt-xent", result.columns[0], "recall@1").mean is not None
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ def test_quoted_values_keep_commas() -> None:
             "objectives": [f"{named},temperature=0.2,info-nce"],
             "settings": [f"plain,corrupt:{quote}{corrupt}{quote}"],
         }
-        found = build_grid({**ASKED, **asked})
-        assert [row.name for row in found.rows] == [f"{named},temperature=0.2", "info-nce"]
-        assert found.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
-        assert [column.options for column in found.columns] == [{}, {"corrupt": corrupt}]
+        result = build_grid({**ASKED, **asked})
+        assert [row.name for row in result.rows] == [f"{named},temperature=0.2", "info-nce"]
+        assert result.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
+        assert [column.options for column in result.columns] == [{}, {"corrupt": corrupt}]
     over = build_grid({**ASKED, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
     assert [row.options["target"] for row in over.rows] == [target, "labels"]
     with raises_usage_error("objectives.unquoted", "'beta'", "target='domains:alpha=0.5,...'"):

@@ -31,9 +31,9 @@ def test_pacs(tmp_path: Path) -> None:
         for kind in ("dog", "elephant"):
             photographs(tmp_path / "pacs" / domain / kind, 5)
     rows = [{"beta 0.5": {"objective": "nt-xent", "target": "domains:alpha=0,beta=0.5"}}]
-    found = compare(suite="pacs", data=[tmp_path / "pacs"], objectives=rows, **SMALL, out=tmp_path / "out")
-    assert {entry.metric_key for entry in found.entries} == {"linear_probe", "domain_probe", "unseen_domain"}
-    assert all(entry.mean is not None for entry in found.entries)
+    result = compare(suite="pacs", data=[tmp_path / "pacs"], objectives=rows, **SMALL, out=tmp_path / "out")
+    assert {entry.metric_key for entry in result.entries} == {"linear_probe", "domain_probe", "unseen_domain"}
+    assert all(entry.mean is not None for entry in result.entries)
 
 
 def test_imagenet_100(tmp_path: Path) -> None:
@@ -41,9 +41,9 @@ def test_imagenet_100(tmp_path: Path) -> None:
         for kind in ("n01440764", "n01443537"):
             photographs(tmp_path / "imagenet-100" / split / kind, number)
     rows = ["info-nce"]
-    found = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, metrics=["linear_probe"],
+    result = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, metrics=["linear_probe"],
                     **SMALL, out=tmp_path / "out")  # fmt: skip
-    assert [entry.num_seeds for entry in found.entries] == [1] * 2
+    assert [entry.num_seeds for entry in result.entries] == [1] * 2
 
 
 def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / file).write_bytes(pickle.dumps({"data": images, "labels": [0, 1, 2, 0, 1, 2]}))
     names = {tv.CIFAR10.meta["key"]: [f"class {number}" for number in range(10)]}
     (folder / tv.CIFAR10.meta["filename"]).write_bytes(pickle.dumps(names))
-    found = compare(suite="cifar", data=["cifar10"], objectives=["info-nce"], metrics=["linear_probe"],
+    result = compare(suite="cifar", data=["cifar10"], objectives=["info-nce"], metrics=["linear_probe"],
                     settings=["corrupt+strong", "mismatched:0.4"], root=tmp_path,
                     **SMALL, out=tmp_path / "out")  # fmt: skip
-    assert len(found.columns) == 2
-    assert all(entry.mean is not None for entry in found.entries)
+    assert len(result.columns) == 2
+    assert all(entry.mean is not None for entry in result.entries)

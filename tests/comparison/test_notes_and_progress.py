@@ -50,7 +50,7 @@ def judged(job: CellJob) -> JobResult:
 
 def results_of(grid: Grid, **by_row: JobResult) -> dict[Any, Any]:
     """Return what was found, the same with each seed; of a row that is not named nothing."""
-    rows = {name.replace("_", "-"): found for name, found in by_row.items()}
+    rows = {name.replace("_", "-"): result for name, result in by_row.items()}
     return {
         (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), rows[cell.row.name])
         for cell in grid.cells
@@ -95,10 +95,10 @@ def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeBudget, "allows_next_job", lambda clock: not clock.finished_job_seconds)
     monkeypatch.setattr(running, "run_job_unless_in_use", judged)
-    found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
-    assert found.num_missing == 3
-    assert not any("none was started" in note for note in found.notes)
-    assert found.search_spaces == {}, "nothing was searched"
+    result = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
+    assert result.num_missing == 3
+    assert not any("none was started" in note for note in result.notes)
+    assert result.search_spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
     assert len(commands) == 2 + 2 * 4, "those that lack have a command too"
     told = json.loads((tmp_path / "results.json").read_text())
@@ -180,9 +180,9 @@ def test_plan_estimates_the_total_duration(
 def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = count_trainings(monkeypatch)
     monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
-    found = compare(**SMALL, budget="5m", out=tmp_path)
-    assert (begun, found.num_missing) == ([], 4)
-    assert "The budget of 5m is shorter than one training run, so none was started." in found.notes
+    result = compare(**SMALL, budget="5m", out=tmp_path)
+    assert (begun, result.num_missing) == ([], 4)
+    assert "The budget of 5m is shorter than one training run, so none was started." in result.notes
 
 
 def test_dry_run_without_progress_trains_nothing(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
     assert "Of 2 metrics" in summary.removeprefix(lede)
     for shown, heading, shown_above in ((single, lede, lede), (several, several.title, "")):
         html = render_comparison_page(shown, [])
-        (found,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
-        assert unescape(" ".join(re.sub("<[^>]*>", "", found).split())) == heading
+        (result,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
+        assert unescape(" ".join(re.sub("<[^>]*>", "", result).split())) == heading
         text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
         rest = [sentence.removeprefix(shown_above).strip() for sentence in shown.summary_sentences]
         assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
@@ -115,7 +115,7 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
     base, other = SERIES_COLORS[1], SERIES_COLORS[0]
-    for found, expected in zip(
+    for result, expected in zip(
         drawn,
         [
             (88, 92, 0, 0, base),
@@ -128,8 +128,8 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
         ],
         strict=True,
     ):
-        assert found[:-1] == pytest.approx(expected[:-1])
-        assert found[-1] == expected[-1]
+        assert result[:-1] == pytest.approx(expected[:-1])
+        assert result[-1] == expected[-1]
     save_figure_if_any_mean(
         Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png"
     )

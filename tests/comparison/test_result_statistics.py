@@ -43,7 +43,7 @@ def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: st
 
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByCell:
     """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
-    found = {}
+    result = {}
     for cell in grid.cells:
         known = values.get((cell.row.name, cell.column.setting_name), {})
         if cell.seed not in known:
@@ -57,8 +57,8 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
         hits = np.arange(200) < round(200 * known[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
         write_npz(run.items_path, {measure if items else "another": hits})
-        found[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: known[cell.seed]}}
-    return found
+        result[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: known[cell.seed]}}
+    return result
 
 
 BASE = {0: 0.90, 1: 0.91, 2: 0.90, 3: 0.92}
@@ -181,8 +181,8 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
 def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce"])
     results = results_of(grid, {("info-nce", "plain"): BASE})
-    for (_, _, seed), (_, found) in results.items():
-        found["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
+    for (_, _, seed), (_, result) in results.items():
+        result["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
     early, late = compute_epoch_means(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
     assert late.interval == pytest.approx(mean_interval_over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))

@@ -41,9 +41,9 @@ def test_interval_for_one_seed_uses_items() -> None:
 def test_difference_without_items_is_a_paired_t_test() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
     expected = ttest_rel(values, others).confidence_interval()
-    found = estimate_paired_difference(values, others).with_interval()
-    assert found is not None
-    assert found[1:] == pytest.approx((expected.low, expected.high))
+    result = estimate_paired_difference(values, others).with_interval()
+    assert result is not None
+    assert result[1:] == pytest.approx((expected.low, expected.high))
 
 
 def test_bonferroni_widens_intervals() -> None:
@@ -59,8 +59,8 @@ def test_bonferroni_widens_intervals() -> None:
 
 def test_prior_of_equal_variances_is_certain() -> None:
     true, freedom = 0.04, 3
-    found = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
-    likely = estimate_variance_prior(found)
+    result = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
+    likely = estimate_variance_prior(result)
     assert likely is not None
     assert likely.variance == pytest.approx(true, rel=0.1)
     assert likely.dof > 30
@@ -69,8 +69,8 @@ def test_prior_of_equal_variances_is_certain() -> None:
 def test_prior_of_different_variances_is_less_certain() -> None:
     prior, freedom = 6.0, 4
     true = 0.04 * prior / random.chisquare(prior, 4000)
-    found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
-    likely = estimate_variance_prior(found)
+    result = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
+    likely = estimate_variance_prior(result)
     assert likely is not None
     assert likely.dof == pytest.approx(prior, rel=0.25)
     assert likely.variance == pytest.approx(0.04, rel=0.1)
@@ -79,11 +79,11 @@ def test_prior_of_different_variances_is_less_certain() -> None:
 def test_prior_agrees_with_smyth() -> None:
     """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
     variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
-    found = estimate_variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
-    assert found is not None
+    result = estimate_variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
+    assert result is not None
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
-    assert polygamma(1, found.dof / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
-    assert np.log(found.variance) == pytest.approx(logs.mean() + digamma(found.dof / 2) - np.log(found.dof / 2))
+    assert polygamma(1, result.dof / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
+    assert np.log(result.variance) == pytest.approx(logs.mean() + digamma(result.dof / 2) - np.log(result.dof / 2))
 
 
 def test_zero_variance_is_raised_to_a_share_of_the_median() -> None:
@@ -100,9 +100,9 @@ def test_no_prior_from_two_or_zero_variances() -> None:
 
 def test_interval_for_one_seed_uses_the_prior() -> None:
     likely = VarianceEstimate(0.01**2, 4.0)
-    found = estimate_paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
-    assert found is not None
-    assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
+    result = estimate_paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
+    assert result is not None
+    assert result.high - result.value == pytest.approx(2.776 * 0.01, rel=1e-3)
     low, high = mean_interval_over_seeds(np.array([0.9]), prior=likely)
     assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
 
@@ -130,11 +130,11 @@ def test_intervals_cover_at_their_level() -> None:
             filter(None, (estimate_moderated_variance(one - means[0]) for one in means[1:]))
         )
         for one in range(1, rows):
-            found = estimate_paired_difference(
+            result = estimate_paired_difference(
                 means[one], means[0], values[one], values[0], prior=likely
             ).with_interval()
-            assert found is not None
-            held.append(not found.is_significant)
+            assert result is not None
+            held.append(not result.is_significant)
     assert 0.93 <= np.mean(held) <= 0.995
 
 
@@ -146,13 +146,13 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     apart = items - others
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
     low, high = welch.confidence_interval(1 - 0.05 / comparisons)
-    found = estimate_paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
+    result = estimate_paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
         comparisons=comparisons
     )
-    assert found is not None
-    assert found.value == pytest.approx(apart.mean())
-    assert found.high - found.low == pytest.approx(high - low)
-    assert found.high - found.value == pytest.approx(found.value - found.low)
+    assert result is not None
+    assert result.value == pytest.approx(apart.mean())
+    assert result.high - result.low == pytest.approx(high - low)
+    assert result.high - result.value == pytest.approx(result.value - result.low)
 
 
 def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
@@ -160,8 +160,8 @@ def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
     random = np.random.default_rng(7)
     lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
     passing = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
-    found = lasting + passing + random.normal(0, 0.02, (seeds, 1))
-    return estimate_paired_difference(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
+    result = lasting + passing + random.normal(0, 0.02, (seeds, 1))
+    return estimate_paired_difference(result.mean(axis=1), np.zeros(seeds), result, np.zeros_like(result))
 
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
@@ -217,10 +217,10 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
 
 def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
-    found = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
+    result = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
-        told = found.with_interval(seeds=seeds)
+        told = result.with_interval(seeds=seeds)
         assert told is not None
-        by_seeds = PairedDifference(found.value, 2, found.seed_variance, None).with_interval(seeds=seeds)
+        by_seeds = PairedDifference(result.value, 2, result.seed_variance, None).with_interval(seeds=seeds)
         assert by_seeds is not None
         assert told[1:] == pytest.approx(by_seeds[1:])

@@ -329,17 +329,19 @@ def test_search_adds_a_prior_of_popularity(run: Run) -> None:
     vectors = alone.features[np.argsort(alone.source_rows)]
     for features, options in ((run, {"split": "all"}), (run, {"split": "test"}), (alone, {})):
         plain = contraport.search(features, "user 4", top=20, query_view="row", **options)
-        found = contraport.search(features, "user 4", top=20, query_view="row", popularity=0.3, **options)
-        assert len(found) == len({near.name for near in found}) == (12 if options != {"split": "test"} else len(plain))
+        result = contraport.search(features, "user 4", top=20, query_view="row", popularity=0.3, **options)
+        assert (
+            len(result) == len({near.name for near in result}) == (12 if options != {"split": "test"} else len(plain))
+        )
         similarities = {near.position: near.similarity for near in plain}
         read = alone if options == {} else contraport.embed(run, view="column", out=None, progress=False, **options)
-        columns = [int(np.abs(vectors - read.features[near.position]).sum(1).argmin()) for near in found]
+        columns = [int(np.abs(vectors - read.features[near.position]).sum(1).argmin()) for near in result]
         expected = [
-            similarities[near.position] + 0.3 * np.log1p(counts[c]) for near, c in zip(found, columns, strict=True)
+            similarities[near.position] + 0.3 * np.log1p(counts[c]) for near, c in zip(result, columns, strict=True)
         ]
-        assert [near.similarity for near in found] == pytest.approx(expected, abs=1e-6)
+        assert [near.similarity for near in result] == pytest.approx(expected, abs=1e-6)
         assert expected == sorted(expected, reverse=True)
-        assert [near.position for near in found] != [near.position for near in plain]
+        assert [near.position for near in result] != [near.position for near in plain]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".npy"])
@@ -351,21 +353,21 @@ def test_search_names_entities_by_their_ids_and_describes_them_by_their_texts(
     folder = Path(str(run.settings().data))
     for data in (folder / "rows.csv", None):
         contraport.embed(run, data=data, view="row", out=f"rows{suffix}", overwrite=True, progress=False)
-        found = contraport.search(f"rows{suffix}", "size.npy", run=run, query_view="column", top=30)
-        assert {(near.name, near.description) for near in found} == {(f"r{row}", f"user {row}") for row in range(30)}
+        result = contraport.search(f"rows{suffix}", "size.npy", run=run, query_view="column", top=30)
+        assert {(near.name, near.description) for near in result} == {(f"r{row}", f"user {row}") for row in range(30)}
     directly = contraport.search(run, "size.npy", query_view="column", split="all", top=30)
-    assert [(near.name, near.description) for near in directly] == [(near.name, near.description) for near in found]
+    assert [(near.name, near.description) for near in directly] == [(near.name, near.description) for near in result]
     columns = contraport.search(run, "user 4", query_view="row", split="all", top=12)
     assert {(near.name, near.description) for near in columns} == {(f"c{column}", None) for column in range(12)}
     words = ["search", f"rows{suffix}", "size.npy", "--run", str(run.path), "--query_view", "column", "--top", "3"]
     assert main(words) == 0
     assert all(
-        f" {near.name} " in line for near, line in zip(found, capsys.readouterr().out.splitlines()[3:], strict=False)
+        f" {near.name} " in line for near, line in zip(result, capsys.readouterr().out.splitlines()[3:], strict=False)
     )
     assert main([*words, "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [(record["name"], record["description"]) for record in records] == [
-        (near.name, near.description) for near in found[:3]
+        (near.name, near.description) for near in result[:3]
     ]
 
 
@@ -382,11 +384,11 @@ def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
     assert train is not None
     given = {"split": "all", "top": 30, "query_view": "column", "view": "row"}
     np.save(run.path / "size.npy", COLUMNS[0, :2])
-    plain, found = (contraport.search(run, run.path / "size.npy", popularity=beta, **given) for beta in (0.0, -1.0))
+    plain, result = (contraport.search(run, run.path / "size.npy", popularity=beta, **given) for beta in (0.0, -1.0))
     similarities = {near.name: near.similarity for near in plain}
     counts = train[:, 0].bincount(minlength=30).numpy()
     expected = {name: value - np.log1p(counts[int(name.removeprefix("r"))]) for name, value in similarities.items()}
-    assert {near.name: near.similarity for near in found} == pytest.approx(expected, abs=1e-6)
+    assert {near.name: near.similarity for near in result} == pytest.approx(expected, abs=1e-6)
 
 
 def test_rejects_a_prior_where_nothing_counts_pairs(run: Run, tmp_path: Path) -> None:

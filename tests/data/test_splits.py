@@ -25,9 +25,9 @@ def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
 def test_each_class_of_each_domain_gives_its_share() -> None:
     labels, domains = np.repeat([0, 1, 0, 1], [20, 30, 40, 10]), np.repeat([0, 0, 1, 1], [20, 30, 40, 10])
     test = select_split_positions("test", 100, is_test=None, labels=labels, domains=domains, test_fraction=0.1)
-    found = np.zeros((2, 2), dtype=int)
-    np.add.at(found, (labels[test], domains[test]), 1)
-    assert found.tolist() == [[2, 4], [3, 1]]
+    result = np.zeros((2, 2), dtype=int)
+    np.add.at(result, (labels[test], domains[test]), 1)
+    assert result.tolist() == [[2, 4], [3, 1]]
     train = select_split_positions("train", 100, is_test=None, labels=labels, domains=domains, test_fraction=0.1)
     assert sorted([*train, *test]) == list(range(100))
 

@@ -126,8 +126,8 @@ def in_another_order(rank, report):
     names = list(known) if rank == 0 else list(known)[::-1]
     loss = contraport.sup_con()
     z = views(rank)
-    found = loss.terms(*z, **{name: known[name] for name in names})
-    report((rank, found, {name: value.tolist() for name, value in known.items()}))
+    result = loss.terms(*z, **{name: known[name] for name in names})
+    report((rank, result, {name: value.tolist() for name, value in known.items()}))
 
 
 def test_the_order_of_keywords_does_not_matter():

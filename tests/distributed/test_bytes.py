@@ -55,8 +55,8 @@ def work_in_bfloat16(rank, report, size):
 
 
 def test_embeddings_and_gradients_travel_in_the_precision_of_products():
-    found = {name: rest for rank, name, *rest in reports_of(work_in_bfloat16, 2, 2) if rank == 0}
-    (sent, scattered, slope), (sent_in_half, scattered_in_half, rounded) = found["float32"], found["bfloat16"]
+    result = {name: rest for rank, name, *rest in reports_of(work_in_bfloat16, 2, 2) if rank == 0}
+    (sent, scattered, slope), (sent_in_half, scattered_in_half, rounded) = result["float32"], result["bfloat16"]
     padded, rows, agreed = 2 * 2 * 5 * DIMENSIONS, 2 * 9 * DIMENSIONS, 8 * 17 * 2
     assert (sent, scattered) == (padded * 4 + agreed, rows * 4)
     assert (sent_in_half, scattered_in_half) == (padded * 2 + agreed, rows * 2)
@@ -66,11 +66,11 @@ def test_embeddings_and_gradients_travel_in_the_precision_of_products():
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_embeddings_are_sent_once_forward_and_once_backward(size):
-    found = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}
+    result = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}
     rows = 2 * ITEMS  # of both views
     embeddings, vector, agreed = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * 17 * size
     # One half step, one sum; its gradient is one pass, and no sum.
-    assert found["nt-xent"] == (
+    assert result["nt-xent"] == (
         {"gathered": embeddings + agreed, "reduced": vector},
         {"gathered": 0, "reduced": embeddings},
     )
@@ -79,4 +79,4 @@ def test_embeddings_are_sent_once_forward_and_once_backward(size):
         {"gathered": embeddings + agreed, "reduced": 6 * vector},
         {"gathered": 0, "reduced": 5 * vector + embeddings},
     )
-    assert found["gca-ince"] == expected
+    assert result["gca-ince"] == expected

@@ -24,5 +24,5 @@ class Block(NamedTuple):
 def blocks(page: Path, language: str) -> list[Block]:
     """Return the blocks of a page in a language, in their order."""
     return [
-        block for block in (Block(*found) for found in BLOCK.findall(page.read_text())) if block.language == language
+        block for block in (Block(*result) for result in BLOCK.findall(page.read_text())) if block.language == language
     ]

@@ -17,9 +17,9 @@ MOVING = [name for name in PAGES if name.startswith("docs/moving/") and not name
 
 @pytest.mark.parametrize("name", MOVING)
 def test_the_line_that_changes_is_one_of_ours(name):
-    found = re.match(r"# [^\n]+\n\n```diff\n-([^\n]+)\n\+([^\n]+)\n```\n", PAGES[name].read_text())
-    assert found, "expected one line out and one line in below the heading"
-    theirs, ours = found.groups()
+    result = re.match(r"# [^\n]+\n\n```diff\n-([^\n]+)\n\+([^\n]+)\n```\n", PAGES[name].read_text())
+    assert result, "expected one line out and one line in below the heading"
+    theirs, ours = result.groups()
     assert "contraport" not in theirs
     if ours.startswith("contraport "):
         _, verb, *given = shlex.split(ours)

@@ -114,10 +114,10 @@ def test_the_commands_of_a_page_are_commands(name):
         for verb, *given in commands(block.code):
             if verb in ("--version", "--help"):
                 continue
-            found = get_command(verb)
-            arguments = parse_command_line(found, given, prog=f"contraport {verb}")
+            result = get_command(verb)
+            arguments = parse_command_line(result, given, prog=f"contraport {verb}")
             if arguments is not None:
-                found.options_class(**(found.resolve_options(arguments) if found.resolve_options else arguments))
+                result.options_class(**(result.resolve_options(arguments) if result.resolve_options else arguments))
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -131,10 +131,10 @@ def test_the_commands_of_a_guide_run(name, here, capsys):
 def commands(code: str) -> list[list[str]]:
     """Return the words of the lines that call contraport, after its name."""
     lines = [shlex.split(line, comments=True) for line in code.replace("\\\n", " ").splitlines()]
-    found = []
+    result = []
     for words in filter(None, lines):
         if words[0] == "contraport":
-            found.append(words[1:])
+            result.append(words[1:])
         elif words[0] in ("torchrun", "srun") and "contraport" in words:
-            found.append(words[words.index("contraport") + 1 :])
-    return [words[: words.index(">")] if ">" in words else words for words in found]
+            result.append(words[words.index("contraport") + 1 :])
+    return [words[: words.index(">")] if ">" in words else words for words in result]

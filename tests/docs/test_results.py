@@ -15,8 +15,8 @@ MEASURED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "suite
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # options under their deprecated names
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_saved_options_of_a_suite_build_the_same_rows_and_columns(path: Path) -> None:
-    found = json.loads(path.read_text())
-    grid = build_grid(replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, found["asked"], warn=False))
-    assert [row.name for row in grid.rows] == found["rows"]
-    assert [column.name for column in grid.columns] == found["columns"]
-    assert {cell["column"] for cell in found["cells"]} <= set(found["columns"])
+    result = json.loads(path.read_text())
+    grid = build_grid(replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, result["asked"], warn=False))
+    assert [row.name for row in grid.rows] == result["rows"]
+    assert [column.name for column in grid.columns] == result["columns"]
+    assert {cell["column"] for cell in result["cells"]} <= set(result["columns"])

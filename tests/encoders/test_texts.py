@@ -21,7 +21,7 @@ TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 def hashes(text, sizes=NGRAM_SIZES):
     pairs = WordAndNgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
-    return tuple(found[0][mask[0]].tolist() for found, mask in pairs)
+    return tuple(result[0][mask[0]].tolist() for result, mask in pairs)
 
 
 def test_equal_words_and_ngrams_have_equal_hashes_at_any_position():

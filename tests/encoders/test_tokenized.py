@@ -282,9 +282,9 @@ def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
         weights.network.embeddings.word_embeddings.weight,
         transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight,
     )
-    found = read_features(embed(parts.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
-    assert found.features.shape == (20, 16)
-    assert found.keys.tolist() == TEXTS
+    result = read_features(embed(parts.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
+    assert result.features.shape == (20, 16)
+    assert result.keys.tolist() == TEXTS
 
 
 @pytest.mark.parametrize("given", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])

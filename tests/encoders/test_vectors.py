@@ -56,8 +56,8 @@ def test_dims_keep_the_first_coordinates_of_each_vector(projection):
     sets = whole.encode([texts_to_tensor(TEXTS)], pooled=False)
     (expected,) = whole.project(sets)
     assert expected.shape[:2] == (3, 4)
-    for (found,) in (short.project(sets), short.to_representations(sets)):
-        assert torch.equal(found, expected[:, :, :2])
+    for (result,) in (short.project(sets), short.to_representations(sets)):
+        assert torch.equal(result, expected[:, :, :2])
     kernel = contraport.LateInteraction("max")
     units = torch.nn.functional.normalize(expected[:, :, :2], dim=2)
     torch.testing.assert_close(

@@ -171,11 +171,11 @@ def test_on_a_device(name, kernel, shape):
     x, y, masks = problem(*shape, device="cuda")
     kernel, chain = KERNELS[kernel]().cuda(), CHAINS["sinkhorn 2"]
     with arithmetic(name):
-        found = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
+        result = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
         again = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
-    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(result, again, strict=True))
     exact = outcome("dense", kernel.double(), chain, x.double(), y.double(), masks, damping=0.4)
-    assert_near(found, exact, TOLERANCES[name])
+    assert_near(result, exact, TOLERANCES[name])
 
 
 @pytest.mark.gpu
@@ -185,9 +185,9 @@ def test_a_symmetric_problem_on_a_device(dimensions):
     kernel, chain = KERNELS["cosine"]().cuda(), CHAINS["sinkhorn 2"]
     places = torch.arange(4096, device="cuda")
     with arithmetic("float32"):
-        found = outcome("cuda", kernel, chain, x, None, (LabelExclusion((places, places)),))
+        result = outcome("cuda", kernel, chain, x, None, (LabelExclusion((places, places)),))
     exact = outcome("dense", kernel.double(), chain, x.double(), None, (LabelExclusion((places, places)),))
-    assert_near(found, exact, TOLERANCES["float32"])
+    assert_near(result, exact, TOLERANCES["float32"])
 
 
 @pytest.mark.gpu

@@ -61,8 +61,8 @@ BACKENDS = ["dense", "stored", "streamed"]
 def test_gradient_matches_unrolling(monkeypatch, name, temperature, learnable):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     settings = temperature, learnable
-    found, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
-    for ours, oracle in zip(found, exact, strict=True):
+    result, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
+    for ours, oracle in zip(result, exact, strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-8, atol=1e-10)
 
 
@@ -108,10 +108,10 @@ def test_gradient_of_one_potential_ignores_its_free_constant(name):
     """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
     kernel, x, y, (log_a, log_b), mixed = problem()
     f, _ = at_convergence(name)(Geometry(kernel(x, y)), (log_a, log_b))
-    found = torch.autograd.grad((f * mixed[:, 0]).sum(), [x, y])
+    result = torch.autograd.grad((f * mixed[:, 0]).sum(), [x, y])
     f, _ = unrolled(Geometry(kernel(x, y)), (log_a, log_b))
     exact = torch.autograd.grad(((f - log_a.exp() @ f) * mixed[:, 0]).sum(), [x, y])
-    for ours, oracle in zip(found, exact, strict=True):
+    for ours, oracle in zip(result, exact, strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
 
 

@@ -316,8 +316,8 @@ def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
         return torch.autograd.grad(sum((p * torch.arange(9)).sum() for p in potentials), z)
 
     exact = slopes("dense", x.detach().double().requires_grad_(), y.detach().double().requires_grad_())
-    for found, expected in zip(slopes("streamed", x, y), exact, strict=True):
-        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    for result, expected in zip(slopes("streamed", x, y), exact, strict=True):
+        torch.testing.assert_close(result.double(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
 def test_many_half_steps_are_not_dense():

@@ -137,9 +137,9 @@ def test_gradients_match_finite_differences(kernel):
 def test_views_without_any_vector_are_sets_of_zeros(kernel):
     x, y = sets()
     nothing = y[:, :0].clone().requires_grad_()
-    found = kernel(x, nothing).dense()
-    torch.testing.assert_close(found, kernel(x, y[:, :1] * 0).dense())
-    (gradient,) = torch.autograd.grad(found.sum(), nothing)
+    result = kernel(x, nothing).dense()
+    torch.testing.assert_close(result, kernel(x, y[:, :1] * 0).dense())
+    (gradient,) = torch.autograd.grad(result.sum(), nothing)
     assert gradient.shape == nothing.shape
 
 

@@ -95,12 +95,12 @@ def test_ring_is_exact(processes):
     cases = [*CASES, *OWN_CASES]
     if processes > 2:  # the plans alone find a wrong visit of a longer ring
         cases = [case for case in cases if case[0] is by_plan or (case[0] is by_objective and processes == 3)]
-    found = reports_of(work, processes, SIZES[processes], cases)
-    assert not [report for report in found if report[1] == "wrong"]
+    result = reports_of(work, processes, SIZES[processes], cases)
+    assert not [report for report in result if report[1] == "wrong"]
     expected = {(make.__name__, name) for make, name in cases if make.__name__ in REFUSED or name in REFUSED_OBJECTIVES}
     for rank in range(processes):
-        assert {case for at, _, case, _ in found if at == rank} == expected, "all processes refuse, and nothing else"
-    assert {code.split(".")[-1] for *_, code in found} <= {"exchange"}
+        assert {case for at, _, case, _ in result if at == rank} == expected, "all processes refuse, and nothing else"
+    assert {code.split(".")[-1] for *_, code in result} <= {"exchange"}
 
 
 def refuse(rank, report):
@@ -125,9 +125,9 @@ def refuse(rank, report):
 
 
 def test_ring_rejects_unsupported_calls():
-    found = Counter(reports_of(refuse, 2))
+    result = Counter(reports_of(refuse, 2))
     whole = ("a plan as a matrix", "whole rows", "a backend that stores")
-    assert found == {**{(name, "exchange"): 2 for name in whole}, ("another exchange", "processes_differ"): 2}
+    assert result == {**{(name, "exchange"): 2 for name in whole}, ("another exchange", "processes_differ"): 2}
 
 
 def test_rejects_an_unknown_exchange():
@@ -188,18 +188,18 @@ def peak(profiled):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_bytes_and_memory_of_a_process(size):
     reports = reports_of(count, size, size)
-    found = {(name, way): (forward, backward) for rank, name, way, forward, backward, _ in reports if rank == 0}
+    result = {(name, way): (forward, backward) for rank, name, way, forward, backward, _ in reports if rank == 0}
     most = {(name, way): peak for rank, name, way, *_, peak in reports if rank == 0}
     share = ITEMS // size
     cross, joint = (rows * (DIMENSIONS + 1) * NUMBER for rows in (share, 2 * share))  # embeddings and their biases
     hops = size // 2  # of a symmetric problem
     # Each pass over the pairs sends each block around; a gradient of the same size goes around with it, and home.
-    assert found["info-nce", "ring"] == (cross * (size - 1), cross * 2 * (size - 1))
-    assert found["nt-xent", "ring"] == (joint * hops, joint * 2 * hops)
+    assert result["info-nce", "ring"] == (cross * (size - 1), cross * 2 * (size - 1))
+    assert result["nt-xent", "ring"] == (joint * hops, joint * 2 * hops)
     # Three iterations: six half-steps forward; backward five sums, and the gradient.
-    assert found["gca-ince", "ring"] == (6 * joint * hops, 5 * joint * hops + joint * 2 * hops)
+    assert result["gca-ince", "ring"] == (6 * joint * hops, 5 * joint * hops + joint * 2 * hops)
     for name in ("info-nce", "nt-xent", "gca-ince"):
-        assert found[name, "gather"] == (0, 0)
+        assert result[name, "gather"] == (0, 0)
         whole = 2 * ITEMS * DIMENSIONS * NUMBER
         # Twelve times the own embeddings: the views, their normalized form, gradients, and blocks on their way.
         assert most[name, "ring"] <= 12 * whole / size

@@ -66,8 +66,8 @@ def hessian_vector(function, x, v):
     return product, (gradient(x + step * v)[1] - gradient(x - step * v)[1]) / (2 * step)
 
 
-def assert_near(found, expected, tolerance=1e-5):
-    assert (found - expected).norm() <= tolerance * expected.norm()
+def assert_near(result, expected, tolerance=1e-5):
+    assert (result - expected).norm() <= tolerance * expected.norm()
 
 
 def products(objective, settings, chosen, n):

@@ -71,8 +71,8 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     return [*potentials, sums.detach(), *torch.autograd.grad(value, [*variables, *kernel.parameters()])]
 
 
-def assert_near(found, exact, tolerance):
-    for a, b in zip(found, exact, strict=True):
+def assert_near(result, exact, tolerance):
+    for a, b in zip(result, exact, strict=True):
         assert (a - b).abs().max() <= tolerance * max(0.05, b.abs().max())
 
 
@@ -103,17 +103,17 @@ CASES = [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), (
 def test_single_precision(kernel, chain, dimensions):
     x, y, masks = problem(17, 23, dimensions)
     kernel, chain = KERNELS[kernel](), CHAINS[chain]
-    found = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
+    result = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
     exact = outcome("dense", kernel.double(), chain, x.double(), y.double(), masks, damping=0.4)
-    assert_near(found, exact, 5e-5)
+    assert_near(result, exact, 5e-5)
 
 
 @pytest.mark.parametrize("kernel", TWO_FAST)
 def test_half_precision(kernel):
     x, y, masks = problem(17, 23, 40)
     kernel, chain = KERNELS[kernel](), CHAINS["sinkhorn 2"]
-    found = outcome("cuda", kernel, chain, x, y, masks, operands="float16")
-    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), y.double(), masks), 2e-2)
+    result = outcome("cuda", kernel, chain, x, y, masks, operands="float16")
+    assert_near(result, outcome("dense", kernel.double(), chain, x.double(), y.double(), masks), 2e-2)
 
 
 @pytest.mark.parametrize("kernel", TWO_FAST)
@@ -121,25 +121,25 @@ def test_a_symmetric_problem(kernel):
     x, _, _ = problem(19, 1, 40)
     places = torch.arange(19)
     kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (LabelExclusion((places, places)),)
-    found = outcome("cuda", kernel, chain, x, None, masks)
-    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), None, masks), 5e-5)
+    result = outcome("cuda", kernel, chain, x, None, masks)
+    assert_near(result, outcome("dense", kernel.double(), chain, x.double(), None, masks), 5e-5)
 
 
 def test_power_below_one_has_no_gradient_at_equal_embeddings():
     """The power of the cost has an infinite derivative at zero."""
     x, kernel, chain = torch.eye(8), Gibbs("cosine", 0.3, power=0.5), CHAINS["sinkhorn 2"]
-    found = outcome("cuda", kernel, chain, x, x)
-    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), x.double()), 5e-5)
+    result = outcome("cuda", kernel, chain, x, x)
+    assert_near(result, outcome("dense", kernel.double(), chain, x.double(), x.double()), 5e-5)
 
 
 @pytest.mark.parametrize("dimensions", [5, 40])
 def test_a_tiny_temperature(dimensions):
     """Terms then lie hundreds apart: several groups, and a running maximum."""
     x, y, _ = problem(17, 23, dimensions)
-    found = outcome("cuda", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x, y)
+    result = outcome("cuda", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x, y)
     exact = outcome("dense", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x.double(), y.double())
-    assert all(torch.isfinite(v).all() for v in found)
-    assert_near(found, exact, 5e-4)
+    assert all(torch.isfinite(v).all() for v in result)
+    assert_near(result, exact, 5e-4)
 
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
@@ -150,12 +150,12 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
     terms = [WeightTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
-        found, *_ = (
+        result, *_ = (
             resolve_passes_config(geometry).create_passes(geometry).input_grads(terms, [True, False, False, False])
         )
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
-    assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)
+    assert_near([result], [weight @ geometry.log_kernel.y.double()], 5e-5)
 
 
 def test_a_narrow_workspace_changes_nothing(monkeypatch):
@@ -208,11 +208,11 @@ def test_compile_keeps_the_operators_whole(name):
 def share(rank, report, exact):
     x, y, masks = problem(17, 23, 5)
     kernel = KERNELS["cosine"]()
-    found = outcome("cuda", kernel, CHAINS["sinkhorn 2"], x, y, masks)
-    for gradient in found[-2 - len(list(kernel.parameters())) :]:  # the mean over processes is that of one
+    result = outcome("cuda", kernel, CHAINS["sinkhorn 2"], x, y, masks)
+    for gradient in result[-2 - len(list(kernel.parameters())) :]:  # the mean over processes is that of one
         dist.all_reduce(gradient)
         gradient /= 2
-    assert_near(found, exact, 5e-5)
+    assert_near(result, exact, 5e-5)
     report("agreed")
 
 

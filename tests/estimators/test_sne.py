@@ -362,8 +362,8 @@ def test_few_items_for_the_perplexity_do_not_collapse(digits, method, items, per
 def test_does_not_stop_while_the_points_spread():
     """Neighborhoods in many dimensions are so even that the divergence hardly changes for hundreds of iterations."""
     noise = np.random.default_rng(0).normal(size=(50, 1000))
-    found = TSNE(perplexity=30, random_state=0, method="exact").fit(noise)
-    assert found.embedding_.std() > 0.1
+    result = TSNE(perplexity=30, random_state=0, method="exact").fit(noise)
+    assert result.embedding_.std() > 0.1
 
 
 @pytest.mark.parametrize(("items", "perplexity", "seed"), [(5, 1.2, 0), (4, 1.5, 1)])

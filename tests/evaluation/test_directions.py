@@ -34,7 +34,7 @@ def result(tmp_path: Path) -> dict:
 def test_every_direction_is_reported(result: dict) -> None:
     assert list(result["directions"]) == [f"{one} to {other}" for one, other in permutations(NAMES, 2)]
     for key in ("recall@1", "recall@10", "median_rank"):
-        of_each = [found[key] for found in result["directions"].values()]
+        of_each = [actual[key] for actual in result["directions"].values()]
         assert result["rows"]["trained"][key] == pytest.approx(np.mean([one["value"] for one in of_each]))
         assert all(one["low"] <= one["value"] <= one["high"] for one in of_each)
 
@@ -50,10 +50,10 @@ def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
     """Not of random augmentations that the run was trained with."""
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES).eval()
     run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
-    found = evaluate(run, data=(items(50), items(40)), metrics=["recall"], progress=False)
+    actual = evaluate(run, data=(items(50), items(40)), metrics=["recall"], progress=False)
     views = items(40).__getitems__(list(range(40))).views
     expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
-    told = [one["recall@5"]["value"] for one in found["directions"].values()]
+    told = [one["recall@5"]["value"] for one in actual["directions"].values()]
     assert told == pytest.approx(expected.tolist())
 
 

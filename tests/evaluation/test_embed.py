@@ -83,12 +83,12 @@ def test_features_in_parquet_are_read_in_batches(tmp_path: Path, monkeypatch: py
     table = pa.table(columns | {"row": np.arange(30)[::-1], "split": ["train", "test"] * 15, "other": ["x"] * 30})
     pq.write_table(table, tmp_path / "features.parquet")
     monkeypatch.setattr("contraport.features._ROW_GROUP_BYTES", 4 * 12 * batch)
-    found = read_features(tmp_path / "features.parquet")
-    assert found.features.dtype == np.float32
-    assert np.array_equal(found.features, values)
-    assert found.source_rows.tolist() == list(range(30))[::-1]
-    assert found.splits.tolist() == ["train", "test"] * 15
-    assert found.keys is None
+    result = read_features(tmp_path / "features.parquet")
+    assert result.features.dtype == np.float32
+    assert np.array_equal(result.features, values)
+    assert result.source_rows.tolist() == list(range(30))[::-1]
+    assert result.splits.tolist() == ["train", "test"] * 15
+    assert result.keys is None
 
 
 def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:
@@ -223,19 +223,19 @@ def test_rows_are_described_if_a_file_was_skipped(tmp_path: Path, photos: Path, 
     torch.manual_seed(0)
     model = Model("small-cnn", [(3, 8, 8)]).eval()
     run = make_run(tmp_path / "run", model, data=str(photos), test_fraction=0.4)
-    found = read_features(embed(run, out=tmp_path / f"photos{suffix}", progress=False))
+    result = read_features(embed(run, out=tmp_path / f"photos{suffix}", progress=False))
     files = sorted(str(path) for path in photos.rglob("*.png"))
-    assert found.keys is not None
-    assert len(found) == 5
-    assert sorted(found.keys.tolist()) == [file for file in files if not file.endswith("2.png")]
-    assert {"train", "test"} == set(found.splits.tolist())
-    for position, key in enumerate(found.keys.tolist()):
-        assert files[found.source_rows[position]] == key
-        assert found.class_name_at(position) == Path(key).parent.name
+    assert result.keys is not None
+    assert len(result) == 5
+    assert sorted(result.keys.tolist()) == [file for file in files if not file.endswith("2.png")]
+    assert {"train", "test"} == set(result.splits.tolist())
+    for position, key in enumerate(result.keys.tolist()):
+        assert files[result.source_rows[position]] == key
+        assert result.class_name_at(position) == Path(key).parent.name
         pixels = torch.from_numpy(np.array(Image.open(key))).permute(2, 0, 1)[None]
         with torch.no_grad():
-            np.testing.assert_allclose(found.features[position], model(pixels)[0], atol=1e-4)
-    assert found.run == str(run.path)
+            np.testing.assert_allclose(result.features[position], model(pixels)[0], atol=1e-4)
+    assert result.run == str(run.path)
 
 
 def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     lines = [",".join([*map(str, row), split]) for row, split in zip(numbers, splits, strict=True)]
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,d,e,f,split", *lines]))
     run = make_run(tmp_path / "run", vector_model())
-    found = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
-    assert found.source_rows.tolist() == [0, 3, 6, 2, 5, 8]
-    assert found.keys is None
-    assert found.item_name(3) == "test row 2"
+    result = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
+    assert result.source_rows.tolist() == [0, 3, 6, 2, 5, 8]
+    assert result.keys is None
+    assert result.item_name(3) == "test row 2"
 
 
 def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,18 +281,18 @@ def test_embeds_one_view_of_a_stream(tmp_path: Path, view: str) -> None:
     model = Model(shapes=[(3, 8, 8), ()], encoder=["small-cnn", "small-text"], projection=8, view_names=names)
     run = make_run(tmp_path / "run", model.eval(), data="<Captioned>", augment=None)
     path = embed(run, data=Captioned(), view=view, out=tmp_path / "of.npz", batch_size=64, progress=False)
-    found = read_features(path)
+    result = read_features(path)
     whole = load(Captioned(), image_size=8).__getitems__(list(range(70))).views
     with torch.no_grad():
         expected = model.to_single_view(view)(whole[names.index(view)])
-    np.testing.assert_allclose(found.features, expected, atol=1e-5)
-    assert found.view == view
+    np.testing.assert_allclose(result.features, expected, atol=1e-5)
+    assert result.view == view
     called = "sample" if view == "image" else "number "
-    assert found.keys.tolist() == [f"{called}{number}" for number in range(70)]
+    assert result.keys.tolist() == [f"{called}{number}" for number in range(70)]
     if view == "caption":  # of texts without images nothing is asked of these
         texts = [f"number {number}" for number in range(70)]
         alone = read_features(embed(run, data=texts, view=view, out=path, overwrite=True, progress=False))
-        np.testing.assert_allclose(alone.features, found.features[alone.source_rows], atol=1e-5)
+        np.testing.assert_allclose(alone.features, result.features[alone.source_rows], atol=1e-5)
     with pytest.raises(UsageError) as caught:
         embed(run, data=Captioned(), view="sound", out=tmp_path / "none.npz", progress=False)
     assert caught.value.argument == "view"

@@ -64,9 +64,9 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = collect_page_arrays(context, has_probe=False)["suspicion"]
-    np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(context.two_view_features))).exp(), rtol=1e-5)
-    assert not np.allclose(found, (-score_pairs(PairedFeatures(context.two_view_projections))).exp())
+    result = collect_page_arrays(context, has_probe=False)["suspicion"]
+    np.testing.assert_allclose(result, (-score_pairs(PairedFeatures(context.two_view_features))).exp(), rtol=1e-5)
+    assert not np.allclose(result, (-score_pairs(PairedFeatures(context.two_view_projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:

@@ -29,12 +29,12 @@ def pairs(items: int = ITEMS) -> object:
 
 
 def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path: Path) -> None:
-    found = collect_worst_pair_arrays(audited(tmp_path / "run"), pairs())
-    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_LISTED_ITEMS, -1))
-    assert found["worst_1"].shape == (MAX_LISTED_ITEMS, 5)
-    assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
-    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (MAX_LISTED_ITEMS - 3)
-    assert found["worst_views"].tolist() == ["vector", "picture"]
+    result = collect_worst_pair_arrays(audited(tmp_path / "run"), pairs())
+    assert result["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_LISTED_ITEMS, -1))
+    assert result["worst_1"].shape == (MAX_LISTED_ITEMS, 5)
+    assert result["worst_2"][:, 0, 0, 0].tolist() == result["worst"].tolist()
+    assert result["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (MAX_LISTED_ITEMS - 3)
+    assert result["worst_views"].tolist() == ["vector", "picture"]
 
 
 def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:

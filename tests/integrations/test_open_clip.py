@@ -46,8 +46,8 @@ def gradients(loss, network):
 def test_clip_loss_matches_open_clip():
     network = model()
     theirs, ours = open_clip().loss.ClipLoss(), ClipLoss()
-    for found, expected in zip(gradients(ours, network)[1], gradients(theirs, network)[1], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    for result, expected in zip(gradients(ours, network)[1], gradients(theirs, network)[1], strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-5)
     assert network.logit_scale.grad is not None
     z = [F.normalize(view) for view in views()]
     scale = torch.tensor(7.0, dtype=torch.float64)

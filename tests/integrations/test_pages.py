@@ -61,11 +61,11 @@ def test_defaults_of_pages_match_both_libraries(name):
 
 
 def check_default(owner, argument, written):
-    found = default_of(owner, argument)
+    result = default_of(owner, argument)
     if written.strip():
-        assert found == pytest.approx(ast.literal_eval(written.strip())), (owner, argument)
+        assert result == pytest.approx(ast.literal_eval(written.strip())), (owner, argument)
     else:
-        assert found is inspect.Parameter.empty, (owner, argument)
+        assert result is inspect.Parameter.empty, (owner, argument)
 
 
 def default_of(owner, argument):

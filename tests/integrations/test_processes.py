@@ -46,8 +46,8 @@ def compare(rank, report):
                     loss = SentenceTransformerLoss(alone, contraport.objective(name, **settings))
                     value, slope = stepped(loss, slice(None), labels, alone)
                 loss = SentenceTransformerLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
-                found, averaged = stepped(loss, own, labels, together)
-                if not (torch.allclose(found, value) and torch.allclose(averaged, slope, rtol=1e-6, atol=1e-9)):
+                result, averaged = stepped(loss, own, labels, together)
+                if not (torch.allclose(result, value) and torch.allclose(averaged, slope, rtol=1e-6, atol=1e-9)):
                     report((rank, name, str(settings), chunk, float((averaged - slope).abs().max())))
     bank = MemoryBankLoss((6, 4)).double()
     key = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))

@@ -34,8 +34,8 @@ def test_reference_set_matches_pytorch_metric_learning():
     labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), torch.tensor([2, 0, 0, 5])
     constant = log_positives(labels, other, False)
     theirs = outcome(lambda x, y: losses.SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
-    found = outcome(lambda x, y: MetricLearningLoss()(x, labels, ref_emb=y, ref_labels=other.tolist()), x, y)
-    assert_same(found, theirs, rtol=1e-6)
+    result = outcome(lambda x, y: MetricLearningLoss()(x, labels, ref_emb=y, ref_labels=other.tolist()), x, y)
+    assert_same(result, theirs, rtol=1e-6)
 
 
 def test_embeddings_as_their_own_reference_set():

@@ -62,9 +62,9 @@ def stepped(model, loss, columns, labels=None):
     return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def assert_same_step(found, expected):
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-5)
+def assert_same_step(result, expected):
+    torch.testing.assert_close(result[0], expected[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result[1], expected[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
@@ -121,10 +121,10 @@ def test_chunks_repeat_dropout_in_backward(model):
     def value(step):
         with torch.no_grad():
             weight.view(-1)[place] += step
-        found = stepped(model, loss, TEXTS[:2])[0].item()
+        result = stepped(model, loss, TEXTS[:2])[0].item()
         with torch.no_grad():
             weight.view(-1)[place] -= step
-        return found
+        return result
 
     assert (value(1e-5) - value(-1e-5)) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-5)
 
@@ -154,8 +154,8 @@ def test_scores_of_rows_are_weights(model):
     scores, columns = torch.tensor([1.0, 0.5, 0.0, 0.2, 1.0, 0.7]), TEXTS[:3]
     first, second, third = embedded(model, columns)
     by_row = contraport.info_nce(temperature=0.05, symmetric=False)(first, second, negatives=third, reduction="none")
-    found = SentenceTransformerLoss(model)(features(model, columns), scores)
-    torch.testing.assert_close(found, (by_row * scores).sum() / scores.sum())
+    result = SentenceTransformerLoss(model)(features(model, columns), scores)
+    torch.testing.assert_close(result, (by_row * scores).sum() / scores.sum())
 
 
 def test_scores_of_candidates_are_target_masses(model):
@@ -175,10 +175,10 @@ def test_scores_of_candidates_are_target_masses(model):
 def test_labels_as_classes_and_columns_as_views(model):
     model.eval()
     classes = torch.tensor([0, 1, 0, 2, 1, 0])
-    found = SentenceTransformerLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
-    torch.testing.assert_close(found, contraport.sup_con()(*embedded(model, TEXTS[:1]), labels=classes))
-    found = SentenceTransformerLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
-    torch.testing.assert_close(found, contraport.cmc()(*embedded(model, TEXTS[:3])))
+    result = SentenceTransformerLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
+    torch.testing.assert_close(result, contraport.sup_con()(*embedded(model, TEXTS[:1]), labels=classes))
+    result = SentenceTransformerLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
+    torch.testing.assert_close(result, contraport.cmc()(*embedded(model, TEXTS[:3])))
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -53,8 +53,8 @@ def test_loss_matches_clip_of_transformers():
     assert not list(ours.parameters())
     value = ours(network(**together(unlabelled())))
     torch.testing.assert_close(value, theirs.loss, rtol=1e-5, atol=1e-6)
-    found = gradient(network, value)
-    torch.testing.assert_close(found, gradient(network, theirs.loss), rtol=1e-3, atol=1e-5)
+    result = gradient(network, value)
+    torch.testing.assert_close(result, gradient(network, theirs.loss), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -61,9 +61,9 @@ def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) 
     )
     def broken(context):
         """NaN for some items."""
-        found = torch.ones(len(context.test_features))
-        found[wrong] = torch.nan
-        return found.numpy()
+        actual = torch.ones(len(context.test_features))
+        actual[wrong] = torch.nan
+        return actual.numpy()
 
     try:
         run = make_run(tmp_path / "run", vector_model(), data="<vectors>")

@@ -215,8 +215,8 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
 def test_recall_counts_ranks_up_to_the_number() -> None:
     context = context_of()
     context.__dict__["retrieval_rank_table"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
-    found = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
-    assert found == [2 / 8, 4 / 8, 6 / 8]
+    result = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
+    assert result == [2 / 8, 4 / 8, 6 / 8]
     assert METRICS["median_rank"](context).value == np.mean([7.5, 4])
 
 
@@ -237,16 +237,16 @@ def test_domain_probe_is_trained_on_training_items() -> None:
 def test_knn_uses_the_requested_number_of_neighbors() -> None:
     random = torch.Generator().manual_seed(0)
     features = [torch.randn(items, 4, generator=random) for items in (60, 30)]
-    found = []
+    result = []
     for neighbors in (1, 7):
         context = context_of(neighbors=neighbors)
         context.__dict__["train_features"], context.__dict__["test_features"] = features
-        found.append(METRICS["knn"](context).item_values)
+        result.append(METRICS["knn"](context).item_values)
         expected = KNeighborsClassifier(
             neighbors, metric="cosine", weights=lambda distances: np.exp((1 - distances) / 0.07)
         ).fit(features[0], context.train_labels)
-        assert np.array_equal(found[-1], expected.predict(features[1]) == context.test_labels.numpy())
-    assert not np.array_equal(*found)
+        assert np.array_equal(result[-1], expected.predict(features[1]) == context.test_labels.numpy())
+    assert not np.array_equal(*result)
 
 
 def test_number_of_clusters_equals_number_of_classes() -> None:
@@ -276,9 +276,9 @@ def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.normal(size=(80, 3)))
     y = x @ torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) + 7
-    found = ridge_prediction_target_pairs(x[:50], y[:50], x[50:], y[50:])
-    assert found[:, 0] == pytest.approx(y[50:].numpy(), abs=0.05)
-    assert np.array_equal(found[:, 1], y[50:])
+    result = ridge_prediction_target_pairs(x[:50], y[:50], x[50:], y[50:])
+    assert result[:, 0] == pytest.approx(y[50:].numpy(), abs=0.05)
+    assert np.array_equal(result[:, 1], y[50:])
     noisy = y + torch.from_numpy(random.normal(size=80))
     scaled = x * torch.tensor([1e4, 1.0, 1e-4])
     plain, other = (ridge_prediction_target_pairs(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))

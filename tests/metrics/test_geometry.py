@@ -59,10 +59,10 @@ def test_spectrum_agrees_with_svd() -> None:
 
 def test_spectrum_of_fewer_items_than_dimensions() -> None:
     x = torch.randn(7, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = centered_singular_values(x)
-    assert found.shape == (30,)
-    assert torch.allclose(found[:6], torch.linalg.svdvals(x - x.mean(dim=0))[:6], rtol=1e-6)
-    assert (found[6:] < 1e-6).all()
+    result = centered_singular_values(x)
+    assert result.shape == (30,)
+    assert torch.allclose(result[:6], torch.linalg.svdvals(x - x.mean(dim=0))[:6], rtol=1e-6)
+    assert (result[6:] < 1e-6).all()
 
 
 def test_effective_rank_counts_the_directions_in_use() -> None:

@@ -30,10 +30,10 @@ def paired(first, second, **settings):
 def test_interval_of_a_mean_agrees_with_scipy() -> None:
     values = RANDOM.gamma(2, size=300)
     peer = stats.bootstrap((values,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1))
-    found = bootstrap_interval(MetricResult(values), resamples=4_000)
+    result = bootstrap_interval(MetricResult(values), resamples=4_000)
     width = peer.confidence_interval.high - peer.confidence_interval.low
-    assert found.low == pytest.approx(peer.confidence_interval.low, abs=0.05 * width)
-    assert found.high == pytest.approx(peer.confidence_interval.high, abs=0.05 * width)
+    assert result.low == pytest.approx(peer.confidence_interval.low, abs=0.05 * width)
+    assert result.high == pytest.approx(peer.confidence_interval.high, abs=0.05 * width)
 
 
 def test_paired_interval_agrees_with_scipy() -> None:
@@ -41,9 +41,9 @@ def test_paired_interval_agrees_with_scipy() -> None:
     peer = stats.bootstrap(
         (HITS.astype(float) - other,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
-    found = paired(MetricResult(HITS), MetricResult(other), resamples=4_000)
-    assert found.value == pytest.approx(HITS.mean() - other.mean())
-    assert (found.low, found.high) == pytest.approx((peer.low, peer.high), abs=0.005)
+    result = paired(MetricResult(HITS), MetricResult(other), resamples=4_000)
+    assert result.value == pytest.approx(HITS.mean() - other.mean())
+    assert (result.low, result.high) == pytest.approx((peer.low, peer.high), abs=0.005)
 
 
 def test_paired_difference_is_significant_where_the_single_intervals_overlap() -> None:
@@ -57,10 +57,10 @@ def test_bonferroni_interval_agrees_with_quantiles_of_more_draws() -> None:
     gains = RANDOM.normal(0.1, 1, 500)
     finding, nothing = MetricResult(gains), MetricResult(np.zeros(500))
     draws = draw_bootstrap_values({"gains": finding, "nothing": nothing}, resamples=20_000)
-    found = paired_bootstrap_difference((finding.value, draws["gains"]), (0.0, draws["nothing"]), comparisons=10)
+    result = paired_bootstrap_difference((finding.value, draws["gains"]), (0.0, draws["nothing"]), comparisons=10)
     expected = percentile_interval(draws["gains"], 1 - 0.05 / 10)
-    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.005)
-    assert found.high - found.low > 1.3 * (paired(finding, nothing).high - paired(finding, nothing).low)
+    assert (result.low, result.high) == pytest.approx(tuple(expected), abs=0.005)
+    assert result.high - result.low > 1.3 * (paired(finding, nothing).high - paired(finding, nothing).low)
 
 
 def test_bonferroni_intervals_are_stretched_about_the_median() -> None:
@@ -72,8 +72,8 @@ def test_bonferroni_intervals_are_stretched_about_the_median() -> None:
     )
     low, high = np.quantile(draws[1:-1], [0.025, 0.975])
     further = stats.norm.ppf(1 - 0.05 / 5 / 2) / stats.norm.ppf(0.975)
-    found = paired_bootstrap_difference((0.0, draws), (7.0, none), comparisons=5)
-    assert found == pytest.approx((-7.0, 2_500 - further * (2_500 - low), 2_500 + further * (high - 2_500)))
+    result = paired_bootstrap_difference((0.0, draws), (7.0, none), comparisons=5)
+    assert result == pytest.approx((-7.0, 2_500 - further * (2_500 - low), 2_500 + further * (high - 2_500)))
 
 
 def test_a_difference_is_significant_if_its_interval_excludes_zero() -> None:

@@ -132,8 +132,8 @@ def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 2**15)
     monkeypatch.setattr(retrieval, "POINTS_CHECKED_AT_A_TIME", 256)
     with LargestAllocation() as largest:
-        found = knn_correctness(x, y, tx, ty)
-    assert np.array_equal(found, expected)
+        result = knn_correctness(x, y, tx, ty)
+    assert np.array_equal(result, expected)
     assert largest.nbytes < x.nbytes / 3
 
 

@@ -52,12 +52,12 @@ def effective_rank(x, y, c):
 def calibration(x, y, c):
     """Mean product of the gaps of two items of a bin."""
     confidence, hit = 1 / (1 + np.exp(-x[:, 0])), y > 1
-    bins, gaps, found = np.floor(confidence * 15), hit - confidence, []
+    bins, gaps, result = np.floor(confidence * 15), hit - confidence, []
     for one in np.unique(bins):
         own = gaps[bins == one]
         if len(own) > 1:
-            found.append(len(own) * np.outer(own, own)[~np.eye(len(own), dtype=bool)].mean())
-    return sum(found) / len(x)
+            result.append(len(own) * np.outer(own, own)[~np.eye(len(own), dtype=bool)].mean())
+    return sum(result) / len(x)
 
 
 NUMBERS = {
@@ -89,12 +89,12 @@ NUMBERS = {
 def test_influence_agrees_with_leave_one_out(name: str) -> None:
     number, per_item = NUMBERS[name]
     given = drawn(0)
-    found, value = per_item(*given), number(*given)
-    assert found.mean() == pytest.approx(value, abs=1e-6)
+    result, value = per_item(*given), number(*given)
+    assert result.mean() == pytest.approx(value, abs=1e-6)
     left_out = np.array([number(*(np.delete(of, item, axis=0) for of in given)) for item in range(ITEMS)])
     lacking = (ITEMS - 1) * (value - left_out)
-    assert np.corrcoef(found, lacking)[0, 1] > 0.93
-    assert np.std(found) == pytest.approx(np.std(lacking), rel=0.3)  # leaving out is no first order
+    assert np.corrcoef(result, lacking)[0, 1] > 0.93
+    assert np.std(result) == pytest.approx(np.std(lacking), rel=0.3)  # leaving out is no first order
 
 
 @pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
@@ -102,16 +102,16 @@ def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None
     number, per_item = NUMBERS[name]
     seen = [(per_item(*given), number(*given)) for given in map(drawn, range(40))]
     spread = np.std([value for _, value in seen])
-    widths = [np.subtract(*bootstrap_interval(MetricResult(found), resamples=100)[::-1]) for found, _ in seen]
+    widths = [np.subtract(*bootstrap_interval(MetricResult(result), resamples=100)[::-1]) for result, _ in seen]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
 
 
 def test_hubness_varies_by_less_than_its_interval() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
-    found = [pseudovalues.compute_hubness_pseudovalues(z) for z in features]
+    result = [pseudovalues.compute_hubness_pseudovalues(z) for z in features]
     values = [geometry.hubness(z) for z in features]
-    assert [of.mean() for of in found] == pytest.approx(values)
-    assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
+    assert [of.mean() for of in result] == pytest.approx(values)
+    assert np.std(values) < np.mean([of.std() for of in result]) / ITEMS**0.5
 
 
 def test_hubness_influence_agrees_with_finite_differences() -> None:
@@ -119,8 +119,8 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
     near = NearestNeighbors(n_neighbors=11, metric="cosine").fit(x).kneighbors(x, return_distance=False)[:, 1:]
 
     def number(counts: np.ndarray) -> float:
-        found = np.bincount(near.ravel(), np.repeat(counts, 10), minlength=ITEMS)
-        centred = found - np.average(found, weights=counts)
+        result = np.bincount(near.ravel(), np.repeat(counts, 10), minlength=ITEMS)
+        centred = result - np.average(result, weights=counts)
         moments = [np.average(centred**power, weights=counts) for power in (2, 3)]
         return moments[1] / moments[0] ** 1.5
 
@@ -140,9 +140,9 @@ def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -
         (pseudovalues.compute_uniformity_pseudovalues, geometry.uniformity),
         (pseudovalues.compute_hubness_pseudovalues, geometry.hubness),
     ):
-        found = of(z)
-        assert found.mean() == pytest.approx(number(z))
-        assert (abs(found - found.mean()) > 1e-9).sum() <= 100
+        result = of(z)
+        assert result.mean() == pytest.approx(number(z))
+        assert (abs(result - result.mean()) > 1e-9).sum() <= 100
     few = [
         of(z).std() for of in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
     ]
@@ -160,7 +160,7 @@ def test_zero_features_do_not_change_effective_rank_pseudovalues() -> None:
 
 def test_influence_is_finite_for_constant_features() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
-    for found in (
+    for result in (
         pseudovalues.compute_uniformity_pseudovalues(same),
         pseudovalues.compute_tolerance_pseudovalues(same, labels),
         pseudovalues.compute_effective_rank_pseudovalues(same),
@@ -168,16 +168,16 @@ def test_influence_is_finite_for_constant_features() -> None:
         clustering.ari_pseudovalues(labels, np.zeros(20, dtype=int)),
         clustering.nmi_pseudovalues(torch.zeros(20), np.zeros(20, dtype=int)),
     ):
-        assert np.isfinite(found).all()
+        assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3])
 def test_ari_interval_stays_below_one(wrong: int) -> None:
     labels = torch.arange(60) % 4
-    found = labels.numpy().copy()
-    found[:wrong] = (found[:wrong] + 1) % 4
-    value = adjusted_rand_score(labels, found)
-    plain = clustering.ari_pseudovalues(labels, found)
+    result = labels.numpy().copy()
+    result[:wrong] = (result[:wrong] + 1) % 4
+    value = adjusted_rand_score(labels, result)
+    plain = clustering.ari_pseudovalues(labels, result)
     low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_at_most_one))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
@@ -186,8 +186,8 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
 
 
 def test_nmi_interval_stays_above_zero() -> None:
-    labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
-    value = normalized_mutual_info_score(labels, found)
-    plain = clustering.nmi_pseudovalues(labels, found)
+    labels, result = torch.arange(60) % 3, np.arange(60) // 7 % 3
+    value = normalized_mutual_info_score(labels, result)
+    plain = clustering.nmi_pseudovalues(labels, result)
     low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_from_zero_to_one))
     assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

@@ -35,11 +35,11 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
-    found = retrieval_ranks(z0, z1)
+    result = retrieval_ranks(z0, z1)
     for column, scores in enumerate((cosines, cosines.T)):
         order = scores.argsort(dim=1, descending=True)
         places = [order[i].tolist().index(i) + 1 for i in range(len(z0))]
-        assert found[:, column].tolist() == places
+        assert result[:, column].tolist() == places
 
 
 @pytest.mark.parametrize("tile", [1_024, 5])
@@ -51,16 +51,16 @@ def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> 
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
     columns = torch.cat([torch.arange(20), torch.randint(20, (20,), generator=generator)])
     shown = torch.stack([rows * 7 - 3, columns], dim=1)
-    found = retrieval_ranks(images[rows], captions[columns], content_ids=shown)
+    result = retrieval_ranks(images[rows], captions[columns], content_ids=shown)
     cosines = F.normalize(images.double(), dim=1) @ F.normalize(captions.double(), dim=1).T
     pairs = set(zip(rows.tolist(), columns.tolist(), strict=True))
     for item, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
         own = [j for j in range(20) if (row, j) in pairs]
         best = max(cosines[row, j] for j in own)
-        assert found[item, 0] == 1 + sum(cosines[row, j] >= best for j in range(20) if j not in own)
+        assert result[item, 0] == 1 + sum(cosines[row, j] >= best for j in range(20) if j not in own)
         own = [i for i in range(12) if (i, column) in pairs]
         best = max(cosines[i, column] for i in own)
-        assert found[item, 1] == 1 + sum(cosines[i, column] >= best for i in range(12) if i not in own)
+        assert result[item, 1] == 1 + sum(cosines[i, column] >= best for i in range(12) if i not in own)
 
 
 @pytest.mark.parametrize("tile", [1_024, 5])
@@ -79,10 +79,10 @@ def test_ranks_of_some_items_are_those_of_all(monkeypatch: pytest.MonkeyPatch, t
 
 def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
     z0, z1 = paired_views()
-    found = retrieval_ranks(z0, z1, -z0)
-    assert found.shape == (60, 6)
-    assert np.array_equal(found[:, [0, 2]], retrieval_ranks(z0, z1))
-    assert (found[:, 1] == 60).all()
+    result = retrieval_ranks(z0, z1, -z0)
+    assert result.shape == (60, 6)
+    assert np.array_equal(result[:, [0, 2]], retrieval_ranks(z0, z1))
+    assert (result[:, 1] == 60).all()
     with raises_usage_error("views.invalid", 1):
         retrieval_ranks(z0)
 
@@ -130,9 +130,9 @@ def test_mutual_information_bound_is_at_most_log_n() -> None:
 def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 9)
     z, _ = paired_views()
-    found = nearest_indices(z, 3)
+    result = nearest_indices(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)
-    assert torch.equal(found, cosines.topk(3, dim=1).indices)
+    assert torch.equal(result, cosines.topk(3, dim=1).indices)
 
 
 def test_ranks_reject_views_with_different_numbers_of_items() -> None:
@@ -211,12 +211,12 @@ def test_intervals_do_not_shrink_by_copies_of_the_pairs_of_a_row() -> None:
     ranks = np.random.default_rng(0).integers(1, 20, size=50).astype(float)
     once, copies = ranked(np.ones(50, dtype=int), ranks), ranked(np.full(50, 9), ranks.repeat(9))
     for k in (5, 10):
-        expected, found = (
+        expected, result = (
             bootstrap_interval(MetricResult(one.row_recall_pseudovalues_at(k))) for one in (once, copies)
         )
-        assert found == pytest.approx(expected)
+        assert result == pytest.approx(expected)
         of_pairs = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
-        assert of_pairs.high - of_pairs.low < 0.5 * (found.high - found.low)
+        assert of_pairs.high - of_pairs.low < 0.5 * (result.high - result.low)
 
 
 def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pairs() -> None:
@@ -228,8 +228,8 @@ def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pair
     hits = np.bincount(ranking.pair_row_positions, weights=ranking.pair_hits_at(10))
     drawn = random.integers(300, size=(4_000, 300))
     low, high = np.quantile(hits[drawn].sum(1) / pairs_per_row[drawn].sum(1), [0.025, 0.975])
-    found = bootstrap_interval(MetricResult(ranking.row_recall_pseudovalues_at(10)), resamples=4_000)
-    assert found == pytest.approx((low, high), abs=0.07 * (high - low))
+    result = bootstrap_interval(MetricResult(ranking.row_recall_pseudovalues_at(10)), resamples=4_000)
+    assert result == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
 def test_ranks_beyond_those_that_are_held_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,8 @@ def test_custom_parts_work_with_every_backend(loss):
         with backend(name):
             value = loss(*z, weights=torch.arange(9.0))
         results.append([value.detach(), *torch.autograd.grad(value, z)])
-    for found in results[1:]:
-        for ours, oracle in zip(found, results[0], strict=True):
+    for result in results[1:]:
+        for ours, oracle in zip(result, results[0], strict=True):
             torch.testing.assert_close(ours, oracle)
     assert isinstance(loss.constraint, Constraint)
     assert isinstance(next(loss.iterate_block_results(*views())).plan, Plan)

@@ -129,8 +129,8 @@ def test_every_recipe_learns_its_temperature(name, backend):
     torch.testing.assert_close(
         torch.stack([value, theirs, in_call]), torch.full((3,), expected).double(), rtol=1e-6, atol=1e-6
     )
-    found = [float(by_logarithm) / default, float(by_owner), float(by_scale) * -(default**-2)]
-    assert found == pytest.approx([slope] * 3, rel=1e-4, abs=1e-6)
+    result = [float(by_logarithm) / default, float(by_owner), float(by_scale) * -(default**-2)]
+    assert result == pytest.approx([slope] * 3, rel=1e-4, abs=1e-6)
 
 
 def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
@@ -345,8 +345,8 @@ def test_negatives_of_each_row(backend):
         return F.cross_entropy(torch.cat([batch, further], 1), torch.arange(7))
 
     loss = build("info-nce", symmetric=False)
-    found = outcome(lambda z0, z1, own: loss(z0, z1, negatives=own), *views(), OWN)
-    assert_same(found, outcome(expected, *views(), OWN))
+    result = outcome(lambda z0, z1, own: loss(z0, z1, negatives=own), *views(), OWN)
+    assert_same(result, outcome(expected, *views(), OWN))
 
 
 def test_negatives_of_each_row_in_the_joint_layout(backend):
@@ -358,8 +358,8 @@ def test_negatives_of_each_row_in_the_joint_layout(backend):
         further = torch.einsum("id,ikd->ik", z, F.normalize(own, dim=2)[items]) / 0.5
         return F.cross_entropy(torch.cat([batch, further], 1), torch.arange(14).roll(7))
 
-    found = outcome(lambda z0, z1, own: build("nt-xent")(z0, z1, negatives=own), *views(), OWN)
-    assert_same(found, outcome(expected, *views(), OWN))
+    result = outcome(lambda z0, z1, own: build("nt-xent")(z0, z1, negatives=own), *views(), OWN)
+    assert_same(result, outcome(expected, *views(), OWN))
 
 
 def test_negatives_of_each_row_that_show_its_item_are_left_out(backend):
@@ -457,8 +457,8 @@ def test_different_items_by_their_labels(symmetric, backend):
         return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric, target=contraport.Labels())
-    found = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *different())
-    assert_same(found, outcome(expected, *different()))
+    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *different())
+    assert_same(result, outcome(expected, *different()))
 
 
 def test_different_items_by_a_matrix(backend):
@@ -535,8 +535,8 @@ def test_a_list_of_pairs_with_their_shares(backend):
         items[i, j] = items[j, i] = share
     items = items.repeat(2, 2) * others(14)
     target = contraport.PairList([(0, 0), (1, 4), (4, 4)], np.array([1.0, 2.0, 3.0]))
-    found = outcome(lambda *z: build("nt-xent")(*z, target=target), *views())
-    assert_same(found, outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), items, 0.5, others(14)), *views()))
+    result = outcome(lambda *z: build("nt-xent")(*z, target=target), *views())
+    assert_same(result, outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), items, 0.5, others(14)), *views()))
     for wrong, code, value in (
         ([1.0], "shares.shape", "(1,)"),
         ([1.0] * 4 + [-1.0], "shares.invalid", -1),
@@ -566,8 +566,8 @@ def test_a_reference_set_leaves_out_the_row_itself(backend):
     compared = ids[:, None] != there
     wanted = (LABELS[:, None] == OTHER) & compared
     loss = contraport.sup_con(temperature=0.2, layout="cross")
-    found = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, there)), x, y)
-    assert_same(found, outcome(lambda x, y: rows_loss(x, y, wanted, 0.2, compared), x, y))
+    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, there)), x, y)
+    assert_same(result, outcome(lambda x, y: rows_loss(x, y, wanted, 0.2, compared), x, y))
 
 
 def test_a_reference_set_is_pytorch_metric_learnings():
@@ -585,9 +585,9 @@ def test_all_of_two_sets_in_the_joint_layout(backend):
     x, y = different()
     labels = torch.cat([LABELS, OTHER])
     wanted = (labels[:, None] == labels) & others(11)
-    found = outcome(lambda x, y: build("sup-con")(x, y, labels=(LABELS, OTHER)), x, y)
+    result = outcome(lambda x, y: build("sup-con")(x, y, labels=(LABELS, OTHER)), x, y)
     expected = outcome(lambda x, y: rows_loss(torch.cat([x, y]), torch.cat([x, y]), wanted, 0.1, others(11)), x, y)
-    assert_same(found, expected)
+    assert_same(result, expected)
 
 
 def test_different_items_with_features_and_own_negatives(backend):
@@ -670,11 +670,11 @@ def test_similarities_instead_of_embeddings(name, backend):
 def test_similarities_of_labelled_items(backend):
     (z,) = views(k=1)
     loss = contraport.sup_con()
-    found = outcome(lambda z: loss(similarities=unit(z) @ unit(z).T, labels=LABELS), z)
-    assert_same(found, outcome(lambda z: loss(z, labels=LABELS), z))
+    result = outcome(lambda z: loss(similarities=unit(z) @ unit(z).T, labels=LABELS), z)
+    assert_same(result, outcome(lambda z: loss(z, labels=LABELS), z))
     x, y = different()
-    found = outcome(lambda x, y: contraport.info_nce()(similarities=unit(x) @ unit(y).T, target=PAIRS), x, y)
-    assert_same(found, outcome(lambda x, y: contraport.info_nce()(x, y, target=PAIRS), x, y))
+    result = outcome(lambda x, y: contraport.info_nce()(similarities=unit(x) @ unit(y).T, target=PAIRS), x, y)
+    assert_same(result, outcome(lambda x, y: contraport.info_nce()(x, y, target=PAIRS), x, y))
 
 
 def test_logits_are_cross_entropy():
@@ -762,8 +762,8 @@ def test_items_that_lack_a_view_in_the_joint_layout(name, k, backend):
         wanted = (classes[:, None] == classes) & others(len(rows))
         return rows_loss(rows, rows, wanted, loss.temperature, others(len(rows)))
 
-    found = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **known), *with_gaps(k))
-    assert_same(found, outcome(expected, *views(k=k)))
+    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **known), *with_gaps(k))
+    assert_same(result, outcome(expected, *views(k=k)))
 
 
 @pytest.mark.parametrize("graph", ["full", "core"])
@@ -777,8 +777,8 @@ def test_items_that_lack_a_view_in_pairs_of_views(graph, backend):
         return total
 
     loss = contraport.cmc(graph=graph)
-    found = slopes_where_present(lambda *z: loss(*z, present=PRESENT.tolist()), *with_gaps(3))
-    assert_same(found, outcome(expected, *views(k=3)))
+    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT.tolist()), *with_gaps(3))
+    assert_same(result, outcome(expected, *views(k=3)))
 
 
 def test_an_unbalanced_plan_places_items_without_a_partner(backend):
@@ -804,8 +804,8 @@ def test_an_unbalanced_plan_places_items_without_a_partner(backend):
         # each row wants the share that it would have if all rows wanted something
         return -(matrix[there] * n).log().sum() / wants.sum() + matrix.sum() - 1
 
-    found = slopes_where_present(lambda *z: build("gca-uot")(*z, present=PRESENT[:, :2]), *with_gaps(2))
-    assert_same(found, outcome(expected, *views()))
+    result = slopes_where_present(lambda *z: build("gca-uot")(*z, present=PRESENT[:, :2]), *with_gaps(2))
+    assert_same(result, outcome(expected, *views()))
     plan = build("gca-uot").plan(*with_gaps(2), present=PRESENT[:, :2])
     assert plan.shape == (8, 8)
     assert (plan.sum(1) > 0).all()
@@ -821,9 +821,9 @@ def test_every_objective_takes_items_that_lack_a_view(name, backend):
     present = torch.zeros(7, k, dtype=torch.bool)
     present[kept] = True
     gaps = tuple(torch.where(present[:, v, None], view, math.nan) for v, view in enumerate(z))
-    found = outcome(lambda *z: loss(*z, present=present, **known), *gaps)
+    result = outcome(lambda *z: loss(*z, present=present, **known), *gaps)
     alone = outcome(lambda *z: loss(*(view[kept] for view in z), **{key: v[kept] for key, v in known.items()}), *z)
-    assert_same(found, alone)
+    assert_same(result, alone)
     whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **known), *z)
     assert_same(whole, outcome(lambda *z: loss(*z, **known), *z))
 
@@ -841,8 +841,8 @@ def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
         by_row = rows_loss(rows, rows, wanted, 0.5, others(8), by_row=True)
         return (by_row * weights[items]).sum() / weights[items][wanted.any(1)].sum() * wanted.any(1).sum() / 8
 
-    found = slopes_where_present(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
-    assert_same(found, outcome(expected, *views()))
+    result = slopes_where_present(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
+    assert_same(result, outcome(expected, *views()))
     matrix = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
     there = torch.cat([present[:, 0], present[:, 1]])
     of_those = build("nt-xent")(*z, present=present, target=matrix[there][:, there])

@@ -75,7 +75,7 @@ def test_unbalanced_plans(reference):
     one_way = contraport.Cross(symmetric=False)
     loss = contraport.Objective(one_way, kernel, allowed, contraport.Pairs(), contraport.KL())
     z0, z1 = views()
-    found = next(loss.iterate_block_results(z0, z1, column_weights=COLUMNS)).plan
+    result = next(loss.iterate_block_results(z0, z1, column_weights=COLUMNS)).plan
     k = kernel(z0, z1).dense().exp() * COLUMNS
     k, a = (k / 49, 1 / 7) if reference == "product" else (k, 1 / 7)
     v, damping = torch.ones(7, dtype=torch.float64), rho / (rho + temperature)
@@ -83,9 +83,9 @@ def test_unbalanced_plans(reference):
         u = (a / (k @ v)) ** damping
         v = (a / (k.T @ u)) ** damping
     expected = u[:, None] * k * v
-    torch.testing.assert_close(found.dense(), expected)
-    torch.testing.assert_close(found.log_column_mass().exp(), expected.sum(0))
-    torch.testing.assert_close(found.log_row_mass().exp(), expected.sum(1))
+    torch.testing.assert_close(result.dense(), expected)
+    torch.testing.assert_close(result.log_column_mass().exp(), expected.sum(0))
+    torch.testing.assert_close(result.log_row_mass().exp(), expected.sum(1))
 
 
 def test_at_convergence_a_balanced_plan_does_not_depend_on_it():

@@ -113,8 +113,8 @@ def check_same(compiled: Compiled, loss: contraport.Loss, items: int, known: dic
         value = call(*z, **known)
         gradients = torch.autograd.grad(value, [*z, *own.parameters()], allow_unused=True)
         results.append([value.detach(), *gradients])
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    for expected, result in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
     with torch.set_grad_enabled(grad):
         for name in (first, second, first):
             known = needed(name, items)
-            found = Compiled(objective(name))(*views(items), **known)
-            torch.testing.assert_close(found, objective(name)(*views(items), **known), rtol=1e-10, atol=1e-12)
+            result = Compiled(objective(name))(*views(items), **known)
+            torch.testing.assert_close(result, objective(name)(*views(items), **known), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con", pytest.param("gca-ince", marks=pytest.mark.slow)])
@@ -184,8 +184,8 @@ def test_a_temperature_on_a_schedule_is_given_as_a_tensor() -> None:
     """A number is a constant of the graph, which each new one compiles again."""
     compiled = Compiled(objective("nt-xent"))
     for temperature in (0.5, 0.4, 0.3, 0.2):
-        found = compiled(*views(256), temperature=torch.tensor(temperature))
-        torch.testing.assert_close(found, objective("nt-xent")(*views(256), temperature=temperature))
+        result = compiled(*views(256), temperature=torch.tensor(temperature))
+        torch.testing.assert_close(result, objective("nt-xent")(*views(256), temperature=temperature))
     assert compiled.graphs == 1 or not COMPILES_AS_ONE_GRAPH
 
 
@@ -203,8 +203,8 @@ def test_a_gradient_within_autocast_is_in_single_precision(items: int) -> None:
     loss = contraport.nt_xent()
     expected = torch.autograd.grad(loss(*z), z)
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(Compiled(loss)(*z), z)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+        result = torch.autograd.grad(Compiled(loss)(*z), z)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-8)
 
 
 @requires_compiler

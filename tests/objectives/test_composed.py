@@ -134,8 +134,8 @@ def rows_of(divergence, share, log_p, cost, compared):
         return n**2 * (p - t).square().sum(1) / 2
     if isinstance(divergence, cp.Rince):
         q, lam = divergence.q, divergence.lam
-        found = torch.where(share > 0, share * (q * (log_p + math.log(n))).exp(), ZERO).sum(1)
-        return ((lam * n * mass.exp()) ** q - found) / q
+        result = torch.where(share > 0, share * (q * (log_p + math.log(n))).exp(), ZERO).sum(1)
+        return ((lam * n * mass.exp()) ** q - result) / q
     pull = n * (t * cost).sum(1)
     if isinstance(divergence, cp.TargetCost):
         return pull

@@ -115,5 +115,5 @@ def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: 
             contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(),
             contraport.TargetCost(), {penalty: 1.0},
         )  # fmt: skip
-        found = loss.compute_terms_by_name(z0, z1)[type(penalty).__name__]
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)
+        result = loss.compute_terms_by_name(z0, z1)[type(penalty).__name__]
+        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=0)

@@ -25,23 +25,23 @@ def problem(n=12, m=9, seed=0):
 @pytest.mark.parametrize("temperature", [0.5, 5.0, 100.0])
 def test_quadratic_plan_matches_pot(temperature):
     x, y, a, b = problem(40, 30)
-    found = transport(x, y, Gibbs("sqeuclidean", temperature), BALANCED, a=a, b=b)
+    result = transport(x, y, Gibbs("sqeuclidean", temperature), BALANCED, a=a, b=b)
     cost = torch.cdist(x, y).square().numpy()
     settings = {"reg_type": "l2", "numItermax": 20_000, "stopThr": 1e-12}
     expected = ot.smooth.smooth_ot_dual(a.numpy(), b.numpy(), cost, reg=temperature, **settings)
-    np.testing.assert_allclose(found.plan.dense().numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(result.plan.dense().numpy(), expected, atol=1e-5)
     value = (cost * expected).sum() + temperature / 2 * (expected**2).sum()
-    assert found.value.item() == pytest.approx(value, rel=1e-4)
-    assert found.cost.item() == pytest.approx((cost * expected).sum(), rel=1e-4)
-    assert found.marginal_error < 1e-10
-    assert (found.plan.dense() == 0).any() or temperature > 10
+    assert result.value.item() == pytest.approx(value, rel=1e-4)
+    assert result.cost.item() == pytest.approx((cost * expected).sum(), rel=1e-4)
+    assert result.marginal_error < 1e-10
+    assert (result.plan.dense() == 0).any() or temperature > 10
 
 
 @pytest.mark.parametrize("over", ["rows", "simplex", "balanced"])
 @pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
 def test_matches_a_general_solver(order, over):
     x, y, a, b = problem(3, 4)
-    found = transport(x, y, Gibbs("sqeuclidean", 1.5), Tsallis(order, mass_constraint=over), a=a, b=b)
+    result = transport(x, y, Gibbs("sqeuclidean", 1.5), Tsallis(order, mass_constraint=over), a=a, b=b)
     cost = torch.cdist(x, y).square().numpy().ravel()
     rows, columns = np.kron(np.eye(3), np.ones(4)), np.kron(np.ones(3), np.eye(4))
     # The last column's mass follows from the others.
@@ -56,8 +56,8 @@ def test_matches_a_general_solver(order, over):
         constraints={"type": "eq", "fun": lambda plan: matrix @ plan - masses, "jac": lambda _: matrix},
         options={"ftol": 1e-14, "maxiter": 1000},
     )
-    np.testing.assert_allclose(found.plan.dense().numpy().ravel(), solved.x, atol=1e-7)
-    assert found.value.item() == pytest.approx(solved.fun, abs=1e-6)
+    np.testing.assert_allclose(result.plan.dense().numpy().ravel(), solved.x, atol=1e-7)
+    assert result.value.item() == pytest.approx(solved.fun, abs=1e-6)
 
 
 @pytest.mark.parametrize("over", ["rows", "simplex", "balanced"])
@@ -69,8 +69,8 @@ def test_gradients_match_finite_differences(order, over):
 
     def outputs(x, y, a, b, temperature):
         a, b = a / a.sum(), b / b.sum()
-        found = transport(x, y, Gibbs("sqeuclidean", temperature), Tsallis(order, mass_constraint=over), a=a, b=b)
-        return found.value, found.cost, (found.plan.dense() * weights).sum()
+        result = transport(x, y, Gibbs("sqeuclidean", temperature), Tsallis(order, mass_constraint=over), a=a, b=b)
+        return result.value, result.cost, (result.plan.dense() * weights).sum()
 
     assert torch.autograd.gradcheck(outputs, values, atol=1e-6, rtol=1e-4)
 
@@ -80,7 +80,7 @@ def test_value_has_the_plan_and_the_potentials_as_gradient():
     a.requires_grad_()
     cost = torch.cdist(x, y).square().requires_grad_()
     rows, columns = torch.eye(12, dtype=torch.float64), torch.eye(9, dtype=torch.float64)
-    found = transport(
+    result = transport(
         torch.cat([rows, torch.zeros(12, 9)], 1).double(),
         torch.cat([torch.zeros(9, 12), columns], 1).double(),
         Gibbs(lambda x, y: x[:, :12] @ cost @ y[:, 12:].T, 3.0),
@@ -88,9 +88,9 @@ def test_value_has_the_plan_and_the_potentials_as_gradient():
         a=a,
         b=b,
     )
-    plan, (f, g) = found.plan.dense().detach(), found.potentials
+    plan, (f, g) = result.plan.dense().detach(), result.potentials
     torch.testing.assert_close(plan, ((f[:, None] + g - cost) / 3).clamp_min(0).detach(), atol=1e-12, rtol=0)
-    (by_mass,) = torch.autograd.grad(found.value, [a])
+    (by_mass,) = torch.autograd.grad(result.value, [a])
     difference = by_mass - f  # potentials are determined up to a constant
     torch.testing.assert_close(difference, difference.mean().expand(12), atol=1e-8, rtol=0)
 
@@ -111,8 +111,8 @@ def test_fenchel_young_loss_has_plan_minus_target_as_gradient(layout):
     unit = torch.nn.functional.normalize(torch.cat(z) if len(plan) == 12 else z[0], dim=1)
     others = unit if len(plan) == 12 else torch.nn.functional.normalize(z[1], dim=1)
     expected = torch.autograd.grad(((plan - target).detach() * (unit @ others.T)).sum() / 2, z)
-    for found, one in zip(torch.autograd.grad(value, z), expected, strict=True):
-        torch.testing.assert_close(found, one, atol=1e-9, rtol=1e-7)
+    for result, one in zip(torch.autograd.grad(value, z), expected, strict=True):
+        torch.testing.assert_close(result, one, atol=1e-9, rtol=1e-7)
 
 
 def test_fenchel_young_loss_is_zero_at_the_target():
@@ -123,14 +123,14 @@ def test_fenchel_young_loss_is_zero_at_the_target():
 
 def test_plan_has_the_interface_of_other_plans():
     x, y, a, b = problem()
-    found = transport(x, y, Gibbs("sqeuclidean", 3.0), BALANCED, a=a, b=b)
-    plan = found.plan.dense()
-    torch.testing.assert_close(found.plan.apply(y), plan @ y)
-    torch.testing.assert_close(found.plan.log_row_mass().exp(), a)
-    torch.testing.assert_close(found.plan.row_cost(detach_plan=True), (plan * torch.cdist(x, y).square()).sum(1))
-    assert repr(found).startswith("Transport(12 x 9, Tsallis(mass_constraint='balanced'), value=")
+    result = transport(x, y, Gibbs("sqeuclidean", 3.0), BALANCED, a=a, b=b)
+    plan = result.plan.dense()
+    torch.testing.assert_close(result.plan.apply(y), plan @ y)
+    torch.testing.assert_close(result.plan.log_row_mass().exp(), a)
+    torch.testing.assert_close(result.plan.row_cost(detach_plan=True), (plan * torch.cdist(x, y).square()).sum(1))
+    assert repr(result).startswith("Transport(12 x 9, Tsallis(mass_constraint='balanced'), value=")
     with raises_usage_error("rounded.conflict"):
-        _ = found.rounded
+        _ = result.rounded
 
 
 def test_order_one_is_entropic():
@@ -158,11 +158,11 @@ def test_hostile_inputs(points, order):
         a = torch.where(torch.arange(12) < 6, 1e-9, a)
         a = a / a.sum()
     x.requires_grad_()
-    found = transport(x, y, Gibbs("sqeuclidean", 1.0), Tsallis(order, mass_constraint="balanced"), a=a, b=b)
-    assert found.marginal_error < 1e-6
-    found.value.backward()
+    result = transport(x, y, Gibbs("sqeuclidean", 1.0), Tsallis(order, mass_constraint="balanced"), a=a, b=b)
+    assert result.marginal_error < 1e-6
+    result.value.backward()
     assert torch.isfinite(x.grad).all()
-    plan = found.plan.dense().detach()
+    plan = result.plan.dense().detach()
     torch.testing.assert_close(x.grad, 2 * (plan.sum(1)[:, None] * x - plan @ y).detach(), atol=1e-5, rtol=1e-5)
 
 

@@ -213,7 +213,7 @@ def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
 
 def test_what_a_guide_leaves_out_differs_by_direction():
     """So that each direction has its own pairs, and some of them are left out."""
-    plans = [found.plan.dense() for found in build("guided").iterate_block_results(*views(), features=FEATURES)]
+    plans = [result.plan.dense() for result in build("guided").iterate_block_results(*views(), features=FEATURES)]
     left_out = [plan == 0 for plan in plans]
     assert (left_out[0] != left_out[1].T).any()
     assert not left_out[0].diagonal().any()
@@ -331,9 +331,9 @@ def check_known(name, chosen, known, backend):
     ours, theirs = KNOWN[known](entries)
     loss = build(name, **chosen)
     with contraport.engine.backend(backend):
-        found = outcome(lambda *z: loss(*z, **ours), *views())
+        result = outcome(lambda *z: loss(*z, **ours), *views())
     rtol = 1e-6 if "domains" in known else 1e-9  # see test_domains_keep_double_precision
-    assert_same(found, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -662,13 +662,13 @@ def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_pos
 def test_alpha_cl_with_the_mass_of_phi(phi, detach, backend):
     ours = build("alpha-cl", regularizer="entropy", phi=phi, detach=detach, temperature=0.3)
     with contraport.engine.backend(backend):
-        found = outcome(ours, *views())
-    assert_same(found, outcome(
+        result = outcome(ours, *views())
+    assert_same(result, outcome(
         lambda *z: formulas.alpha_cl(*z, regularizer="entropy", phi=phi, detach=detach, temperature=0.3), *views()
     ), 1e-9)  # fmt: skip
     if detach:
         pairs = build("pairwise", phi=phi, psi=lambda x: torch.exp(x / 0.3))
-        for a, b in zip(found[1], outcome(pairs, *views())[1], strict=True):
+        for a, b in zip(result[1], outcome(pairs, *views())[1], strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -794,8 +794,8 @@ def test_kl_is_zero_at_the_target_and_nowhere_negative(n, seed, iterations, join
     layout = o.Joint() if joint else o.Cross(symmetric=False)
     for plan in [o.Rows(), o.Simplex(), o.Balanced(iterations)]:
         loss = plan_of(plan, layout)
-        found = loss.plan(z0, z1)
-        value, slopes = outcome(lambda *z: loss(*z, target=found), z0, z1)  # noqa: B023
+        result = loss.plan(z0, z1)
+        value, slopes = outcome(lambda *z: loss(*z, target=result), z0, z1)  # noqa: B023
         assert abs(value) < 1e-12
         if not isinstance(plan, o.Balanced):  # an unsettled plan can be closer to itself only at a stationary point
             assert max(slope.abs().max() for slope in slopes) < 1e-12

@@ -22,8 +22,8 @@ def views(count: int = 2, n: int = 9) -> list[Tensor]:
 
 
 def bound(loss: Any, *z: Tensor, **known: Any) -> float | None:
-    found: float | None = loss.mutual_information_bound(float(loss(*z, **known).detach()))
-    return found
+    result: float | None = loss.mutual_information_bound(float(loss(*z, **known).detach()))
+    return result
 
 
 def cross_entropy(rows: Tensor, columns: Tensor, temperature: float) -> float:
@@ -34,8 +34,8 @@ def cross_entropy(rows: Tensor, columns: Tensor, temperature: float) -> float:
 
 def test_the_bound_of_one_direction() -> None:
     z0, z1 = views()
-    found = bound(contraport.info_nce(temperature=0.2, symmetric=False), z0, z1)
-    assert found == pytest.approx(math.log(9) - cross_entropy(z0, z1, 0.2), abs=1e-5)
+    result = bound(contraport.info_nce(temperature=0.2, symmetric=False), z0, z1)
+    assert result == pytest.approx(math.log(9) - cross_entropy(z0, z1, 0.2), abs=1e-5)
 
 
 def test_the_bound_of_both_directions_is_their_mean() -> None:

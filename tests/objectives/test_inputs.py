@@ -41,8 +41,8 @@ def test_only_the_direction_counts(size):
 
     def outcome(factor):
         z = (z0 * factor).requires_grad_()
-        found = loss(z, z1)
-        return found.detach(), torch.autograd.grad(found, z)[0] * factor
+        result = loss(z, z1)
+        return result.detach(), torch.autograd.grad(result, z)[0] * factor
 
     for far, near in zip(outcome(size), outcome(1), strict=True):
         torch.testing.assert_close(far, near, rtol=1e-4, atol=1e-6)
@@ -247,8 +247,8 @@ def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
     free = [view.clone().requires_grad_() for view in z]
     slopes = torch.autograd.grad(loss(*free, **known), free, materialize_grads=True)
     expected = sum((slope * step).sum() for slope, step in zip(slopes, along, strict=True))
-    _, found = torch.func.jvp(lambda *z: loss(*z, **known), z, along)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    _, result = torch.func.jvp(lambda *z: loss(*z, **known), z, along)
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])

@@ -25,7 +25,7 @@ FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
 
 def plans(layout):
     loss = Objective(layout, Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
-    return [found.plan.dense() for found in loss.iterate_block_results(*views(), features=FEATURES)]
+    return [result.plan.dense() for result in loss.iterate_block_results(*views(), features=FEATURES)]
 
 
 def test_guided_negatives_work_inside_other_layouts():

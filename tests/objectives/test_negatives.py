@@ -82,8 +82,8 @@ def widened(monkeypatch):
         for name, pairing in plain.items():
 
             def wide(*z, _pairing=pairing, **settings):
-                found = _pairing(*z, **settings)
-                return formulas.beside(found, bank[:, : found.x.shape[1]], twins)
+                result = _pairing(*z, **settings)
+                return formulas.beside(result, bank[:, : result.x.shape[1]], twins)
 
             monkeypatch.setattr(formulas, name, wide)
 
@@ -102,8 +102,8 @@ def check_case(widened, name, chosen, ours=None, theirs=None, twins=None):
         return by_formula(name, *inputs[:-1], **chosen, **(theirs or {}))
 
     # What is held in a value has no slope by the bank in ours either.
-    found = outcome(lambda *v: build(name, **chosen)(*v[:-1], negatives=v[-1], **(ours or {})), *z, BANK)
-    assert_same(found, outcome(expected, *z, BANK))
+    result = outcome(lambda *v: build(name, **chosen)(*v[:-1], negatives=v[-1], **(ours or {})), *z, BANK)
+    assert_same(result, outcome(expected, *z, BANK))
 
 
 def test_the_cases_cover_the_catalog():
@@ -177,10 +177,10 @@ def test_every_column_has_the_same_mass():
 def test_embeddings_and_negatives_of_different_precision(dtypes):
     z0, z1 = (z.to(dtypes[0]) for z in views())
     bank = BANK.to(dtypes[1])
-    found = contraport.nt_xent()(z0, z1, negatives=bank)
-    assert found.dtype == torch.float32  # that of the batch, single at least
+    result = contraport.nt_xent()(z0, z1, negatives=bank)
+    assert result.dtype == torch.float32  # that of the batch, single at least
     expected = contraport.nt_xent()(z0.double(), z1.double(), negatives=bank.double())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -121,18 +121,18 @@ TARGETS = {
 SINGLE = {"domains"}  # computed in single precision inside; see test_domains_keep_double_precision
 
 
-def assert_target(found, expected, tolerance=1e-12):
+def assert_target(result, expected, tolerance=1e-12):
     def close(a, b):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
     generator = torch.Generator().manual_seed(0)
-    close(found.dense(), expected)
+    close(result.dense(), expected)
     vectors = torch.randn(expected.shape[1], 3, dtype=torch.float64, generator=generator)
-    close(found.apply(vectors), expected @ vectors)
-    close(found.apply(vectors[:, 0]), expected @ vectors[:, 0])
-    close(found.row_mass(), expected.sum(1))
-    close(found.row_negative_entropy(), torch.special.xlogy(expected, expected).sum(1))
-    close(found.row_squared_norm(), expected.square().sum(1))
+    close(result.apply(vectors), expected @ vectors)
+    close(result.apply(vectors[:, 0]), expected @ vectors[:, 0])
+    close(result.row_mass(), expected.sum(1))
+    close(result.row_negative_entropy(), torch.special.xlogy(expected, expected).sum(1))
+    close(result.row_squared_norm(), expected.square().sum(1))
 
 
 @pytest.mark.parametrize("ids", [None, IDS], ids=["all", "without duplicates"])
@@ -142,13 +142,13 @@ def test_targets(name, layout, ids):
     target, kind = TARGETS[name]
     (block,) = LAYOUTS[layout](*views())
     block = block if ids is None else Block(block.pattern.mask_duplicates(ids), block.x, block.y)
-    found = target(block, {"labels": LABELS, "domains": DOMAINS})
+    result = target(block, {"labels": LABELS, "domains": DOMAINS})
     expected = looped(kind, layout, ids)
-    assert_target(found, expected, 1e-6 if name in SINGLE else 1e-12)
+    assert_target(result, expected, 1e-6 if name in SINGLE else 1e-12)
     torch.testing.assert_close(expected.sum(1), torch.full((len(expected),), 1 / len(expected), dtype=torch.float64))
     log_kernel = Gibbs("cosine", 0.4)(block.x, block.y)
     torch.testing.assert_close(
-        found.row_products_with_log_kernel(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0
+        result.row_products_with_log_kernel(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0
     )
 
 
@@ -285,8 +285,8 @@ PLANS = {
 
 
 def reverse_kl(target, plan, pairing):
-    found, wanted = plan[pairing.compared], target[pairing.compared]
-    return (found * (found / wanted).log()).sum() - found.sum() + wanted.sum()
+    result, wanted = plan[pairing.compared], target[pairing.compared]
+    return (result * (result / wanted).log()).sum() - result.sum() + wanted.sum()
 
 
 def marginal_penalty(target, plan, pairing):
@@ -374,8 +374,8 @@ def test_divergences(divergence, plan, layout, backend):
         return by_matrix(entries / entries.sum(), plan_of(formulas.gibbs(pairing, 0.4), 0.4), pairing)
 
     with contraport.engine.backend(backend):
-        found = outcome(loss, *views())
-    assert_same(found, outcome(theirs, *views()))
+        result = outcome(loss, *views())
+    assert_same(result, outcome(theirs, *views()))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -449,12 +449,12 @@ def test_penalties_are_added_with_their_factors():
 
     def theirs(*z):
         pairing = formulas.joint(*z)
-        found = plan[1](formulas.gibbs(pairing, 0.4), 0.4)
+        result = plan[1](formulas.gibbs(pairing, 0.4), 0.4)
         goal = formulas.pairs(pairing)
         return (
-            formulas.kl(goal, found)
-            + 0.3 * marginal_penalty(goal, found, pairing)
-            + 2 * formulas.plan_uniformity(pairing, found)
+            formulas.kl(goal, result)
+            + 0.3 * marginal_penalty(goal, result, pairing)
+            + 2 * formulas.plan_uniformity(pairing, result)
         )
 
     assert_same(outcome(loss, *views()), outcome(theirs, *views()))
@@ -485,12 +485,12 @@ def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
         wanted = Domains(0.2, 0.1)  # mass everywhere
     loss = Objective(Joint(), kernel, Balanced(2), wanted, DIVERGENCES[divergence][0])
 
-    def found():
+    def result():
         return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())
 
-    whole = found()
+    whole = result()
     monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 45)  # three rows, and two in the end
-    assert_same(found(), whole, 1e-12)
+    assert_same(result(), whole, 1e-12)
 
 
 # Plans
@@ -503,9 +503,9 @@ def test_plans(name, layout, backend):
     allowed, plan_of = PLANS[name]
     loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Pairs(), KL())
     with contraport.engine.backend(backend):
-        found = loss.plan(*views())
+        result = loss.plan(*views())
     expected = plan_of(formulas.gibbs(pairing_of(layout, views()), 0.4), 0.4)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=0)
+    torch.testing.assert_close(result, expected, rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -659,11 +659,11 @@ KERNELS = {name: (kernel, log) for name, kernel, log in kernels()}
 def test_kernels(name):
     kernel, log = KERNELS[name]
     z0, z1 = views()
-    found, expected = kernel(z0, z1), log(z0, z1)
-    torch.testing.assert_close(found.dense(), expected, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.T.dense(), expected.T, rtol=1e-10, atol=1e-12)
+    result, expected = kernel(z0, z1), log(z0, z1)
+    torch.testing.assert_close(result.dense(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.T.dense(), expected.T, rtol=1e-10, atol=1e-12)
     rows, columns = torch.tensor([0, 3, 6, 3]), torch.tensor([6, 3, 0, 1])
-    torch.testing.assert_close(found.gather_entries(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.gather_entries(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -679,8 +679,8 @@ def test_kernels_in_an_objective(name, layout, backend):
         return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(build_entries(log, pairing), 2, 0.8, 0.7))
 
     with contraport.engine.backend(backend):
-        found = outcome(loss, *z)
-    assert_same(found, outcome(theirs, *z), 1e-9)
+        result = outcome(loss, *z)
+    assert_same(result, outcome(theirs, *z), 1e-9)
 
 
 def build_entries(log, pairing):
@@ -708,8 +708,8 @@ def test_a_module_as_cost_gets_its_gradient(plan, layout, backend):
 
     z = [view.clone().requires_grad_() for view in views()]
     with contraport.engine.backend(backend):
-        found = torch.autograd.grad(loss(*z), [*z, ours.weight])
-    for a, b in zip(found, torch.autograd.grad(expected(*z), [*z, theirs.weight]), strict=True):
+        result = torch.autograd.grad(loss(*z), [*z, ours.weight])
+    for a, b in zip(result, torch.autograd.grad(expected(*z), [*z, theirs.weight]), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 

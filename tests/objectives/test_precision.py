@@ -38,10 +38,10 @@ def outcome(function, z):
     return value.detach().double(), torch.cat(slopes).double()
 
 
-def errors(found, exact):
+def errors(result, exact):
     """Return the relative errors of the value and of the gradient; what is no number is off without limit."""
     pairs = [
-        (abs(a - b) / abs(b) if a.ndim == 0 else (a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)
+        (abs(a - b) / abs(b) if a.ndim == 0 else (a - b).norm() / b.norm()) for a, b in zip(result, exact, strict=True)
     ]
     return [math.inf if error.isnan() else error.item() for error in pairs]
 
@@ -57,9 +57,9 @@ def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
 
     loss = contraport.objective(name, **settings)
     with contraport.engine.backend(backend):
-        found = outcome(lambda *z: loss(*z, **known), z)
+        result = outcome(lambda *z: loss(*z, **known), z)
     exact = outcome(by_formula, [view.double() for view in z])
-    ours, torchs = errors(found, exact), errors(outcome(by_formula, z), exact)
+    ours, torchs = errors(result, exact), errors(outcome(by_formula, z), exact)
     for error, tolerance, other in zip(ours, TOLERANCES[dtype], torchs, strict=True):
         assert error <= tolerance
         assert error <= other
@@ -73,8 +73,8 @@ def test_a_gradient_taken_within_autocast_is_in_single_precision(name, backend):
     with contraport.engine.backend(backend):
         expected = outcome(lambda *z: loss(*z, **known), z)
         with torch.autocast("cpu", torch.bfloat16):
-            found = outcome(lambda *z: loss(*z, **known), z)
-    for a, b in zip(found, expected, strict=True):
+            result = outcome(lambda *z: loss(*z, **known), z)
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
@@ -82,6 +82,6 @@ def test_a_matrix_that_is_wanted_within_autocast():
     loss, z, target = contraport.info_nce(), views(torch.float32, n=20), torch.rand(20, 20)
     expected = outcome(lambda *z: loss(*z, target=target), z)
     with torch.autocast("cpu", torch.bfloat16):
-        found = outcome(lambda *z: loss(*z, target=target), z)
-    for a, b in zip(found, expected, strict=True):
+        result = outcome(lambda *z: loss(*z, target=target), z)
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)

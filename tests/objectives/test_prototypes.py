@@ -25,19 +25,19 @@ def sinkhorn(scores, temperature=0.05, iterations=3):
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_assignments_are_swavs(iterations):
-    found = soft_assignments(Z0, PROTOTYPES, iterations=iterations)
+    result = soft_assignments(Z0, PROTOTYPES, iterations=iterations)
     expected = sinkhorn(F.normalize(Z0) @ F.normalize(PROTOTYPES).T, iterations=iterations)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(found.sum(1), torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(result.sum(1), torch.ones(8, dtype=torch.float64))
 
 
 def test_assignments_are_held_and_take_half_precision():
     z, prototypes = Z0.bfloat16().requires_grad_(), PROTOTYPES.float().requires_grad_()
-    found = soft_assignments(z, prototypes)
-    assert not found.requires_grad
-    assert found.dtype == torch.float32
+    result = soft_assignments(z, prototypes)
+    assert not result.requires_grad
+    assert result.dtype == torch.float32
     expected = soft_assignments(z.detach().double(), prototypes.detach().double())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [8, 3])  # as many items as prototypes make no difference

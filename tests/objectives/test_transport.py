@@ -30,23 +30,23 @@ def points(n=9, m=7, d=3, seed=0):
 def test_balanced_value_potentials_and_gradient_are_pots(backend):
     x, y, a, b = (v.requires_grad_() for v in points())
     with contraport.engine.backend(backend):
-        found = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
+        result = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
     # POT minimises <C, P> + reg KL(P | a x b), and differentiates at the optimum.
     theirs = ot.solve(ot.dist(x, y), a, b, reg=0.8, reg_type="KL", max_iter=20000, tol=1e-14, grad="envelope")
-    torch.testing.assert_close(found.plan.dense(), theirs.plan, rtol=1e-9, atol=1e-13)
-    torch.testing.assert_close(found.value, theirs.value, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(found.cost, theirs.value_linear, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.plan.dense(), theirs.plan, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(result.value, theirs.value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.cost, theirs.value_linear, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(
-        torch.autograd.grad(found.value, [x, y], retain_graph=True),
+        torch.autograd.grad(result.value, [x, y], retain_graph=True),
         torch.autograd.grad(theirs.value, [x, y]),
         rtol=1e-7,
         atol=1e-10,
     )
-    f, g = found.potentials
+    f, g = result.potentials
     rebuilt = a[:, None] * b * torch.exp((f[:, None] + g - ot.dist(x, y)) / 0.8)
-    torch.testing.assert_close(rebuilt, found.plan.dense(), rtol=1e-10, atol=1e-14)
-    assert found.marginal_error < 1e-12
-    assert 1 < found.iterations < 5000
+    torch.testing.assert_close(rebuilt, result.plan.dense(), rtol=1e-10, atol=1e-14)
+    assert result.marginal_error < 1e-12
+    assert 1 < result.iterations < 5000
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -56,14 +56,14 @@ def test_unbalanced_value_and_plan_are_pots(backend, reference, relaxation):
     x, y, a, b = points()
     constraint = Unbalanced(relaxation, 5000, reference, tolerance=1e-13)
     with contraport.engine.backend(backend):
-        found = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
+        result = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
         a, b, ot.dist(x, y), 0.8, relaxation, reg_type="kl" if reference == "product" else "entropy",
         numItermax=20000, stopThr=1e-15,
     )  # fmt: skip
-    torch.testing.assert_close(found.plan.dense(), theirs, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(result.plan.dense(), theirs, rtol=1e-8, atol=1e-12)
     # The value is the objective at the plan, term by term.
-    plan, (rho_a, rho_b) = found.plan.dense(), relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
+    plan, (rho_a, rho_b) = result.plan.dense(), relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
     if reference == "product":
         entropy = (plan * (plan / (a[:, None] * b)).log()).sum() - plan.sum() + 1
     else:
@@ -73,7 +73,7 @@ def test_unbalanced_value_and_plan_are_pots(backend, reference, relaxation):
         return (m * (m / w).log() - m + w).sum()
 
     expected = (ot.dist(x, y) * plan).sum() + 0.8 * entropy + rho_a * kl(plan.sum(1), a) + rho_b * kl(plan.sum(0), b)
-    torch.testing.assert_close(found.value, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.value, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def by_ott(x, y, a, b, temperature, **relaxed):
 
     def value(x, y):
         solved = {"a": jnp.asarray(a), "b": jnp.asarray(b), "threshold": 1e-12, "max_iterations": 20000, **relaxed}
-        found = linear.solve(PointCloud(x, y, epsilon=temperature), **solved)
-        return found.reg_ot_cost, found.matrix
+        result = linear.solve(PointCloud(x, y, epsilon=temperature), **solved)
+        return result.reg_ot_cost, result.matrix
 
     points = jnp.asarray(x.detach().numpy()), jnp.asarray(y.detach().numpy())
-    found, slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(*points)
-    cost, plan, *slopes = (torch.from_numpy(np.array(v)) for v in (*found, *slopes))
+    result, slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(*points)
+    cost, plan, *slopes = (torch.from_numpy(np.array(v)) for v in (*result, *slopes))
     return cost, plan, slopes
 
 
@@ -109,10 +109,10 @@ def test_balanced_value_plan_and_gradient_are_otts(ott):
     x, y, a, b = points()
     value, plan, slopes = by_ott(x, y, a, b, 0.8)
     x, y = x.requires_grad_(), y.requires_grad_()
-    found = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
-    torch.testing.assert_close(found.value, value, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.plan.dense(), plan, rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(list(torch.autograd.grad(found.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
+    result = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
+    torch.testing.assert_close(result.value, value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.plan.dense(), plan, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(list(torch.autograd.grad(result.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
@@ -123,9 +123,9 @@ def test_unbalanced_plan_and_gradient_are_otts(ott, relaxation):
     _, plan, slopes = by_ott(x, y, a, b, 0.8, tau_a=rho_a / (rho_a + 0.8), tau_b=rho_b / (rho_b + 0.8))
     x, y = x.requires_grad_(), y.requires_grad_()
     constraint = Unbalanced(relaxation, 5000, "counting", tolerance=1e-13)
-    found = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
-    torch.testing.assert_close(found.plan.dense(), plan, rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(list(torch.autograd.grad(found.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
+    result = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
+    torch.testing.assert_close(result.plan.dense(), plan, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(list(torch.autograd.grad(result.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("reach", [None, 0.7])
@@ -145,8 +145,8 @@ def test_values_are_geomlosss(debias, reach):
     ours = (sinkhorn_divergence(*given, a=a, b=b) if debias else transport(*given, a=a, b=b).value) / 2
     torch.testing.assert_close(ours, theirs, rtol=1e-4 if reach is None else 2e-3, atol=0)
     if reach is None:
-        found, expected = (torch.autograd.grad(value, [x, y]) for value in (ours, theirs))
-        torch.testing.assert_close(found, expected, rtol=0, atol=3e-3)
+        result, expected = (torch.autograd.grad(value, [x, y]) for value in (ours, theirs))
+        torch.testing.assert_close(result, expected, rtol=0, atol=3e-3)
 
 
 @settings(max_examples=15, deadline=None)
@@ -163,9 +163,9 @@ def test_gradients_are_those_of_finite_differences(seed, temperature, backend, c
 
     def value(x, a):
         with contraport.engine.backend(backend):
-            found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
-        mapped = found.plan.barycentric(y)
-        return found.value + found.cost + (mapped * direction).sum() + found.plan.top(2).to_dense().square().sum()
+            result = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
+        mapped = result.plan.barycentric(y)
+        return result.value + result.cost + (mapped * direction).sum() + result.plan.top(2).to_dense().square().sum()
 
     x.requires_grad_()
     (slope,) = torch.autograd.grad(value(x, a), x)
@@ -241,13 +241,13 @@ def test_permutations_and_the_mirror(seed, n, m, temperature):
     x, y, a, b = points(n, m, 3, seed)
     kernel, generator = Gibbs("sqeuclidean", temperature), torch.Generator().manual_seed(seed)
     rows, columns = torch.randperm(n, generator=generator), torch.randperm(m, generator=generator)
-    found = transport(x, y, kernel, STRICT, a=a, b=b)
+    result = transport(x, y, kernel, STRICT, a=a, b=b)
     again = transport(x[rows], y[columns], kernel, STRICT, a=a[rows], b=b[columns])
     mirror = transport(y, x, kernel, STRICT, a=b, b=a)
-    torch.testing.assert_close(again.plan.dense(), found.plan.dense()[rows][:, columns], rtol=1e-6, atol=1e-11)
-    torch.testing.assert_close(mirror.plan.dense().T, found.plan.dense(), rtol=1e-6, atol=1e-11)
-    torch.testing.assert_close(mirror.value, found.value, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(found.plan.dense().sum(), torch.ones((), dtype=torch.float64))
+    torch.testing.assert_close(again.plan.dense(), result.plan.dense()[rows][:, columns], rtol=1e-6, atol=1e-11)
+    torch.testing.assert_close(mirror.plan.dense().T, result.plan.dense(), rtol=1e-6, atol=1e-11)
+    torch.testing.assert_close(mirror.value, result.value, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(result.plan.dense().sum(), torch.ones((), dtype=torch.float64))
 
 
 def test_what_can_be_done_with_a_plan(monkeypatch):
@@ -283,23 +283,23 @@ def test_the_divergence_vanishes_at_equality_alone(constraint):
 
 def test_the_divergence_of_a_shift_is_its_square():
     x, _, a, _ = points()
-    found = sinkhorn_divergence(x, x + 0.3, Gibbs("sqeuclidean", 3.0), STRICT, a=a, b=a)
-    torch.testing.assert_close(found, torch.tensor(3 * 0.09, dtype=torch.float64), rtol=1e-9, atol=0)
+    result = sinkhorn_divergence(x, x + 0.3, Gibbs("sqeuclidean", 3.0), STRICT, a=a, b=a)
+    torch.testing.assert_close(result, torch.tensor(3 * 0.09, dtype=torch.float64), rtol=1e-9, atol=0)
 
 
 def test_masses_of_any_total_where_mass_may_be_let_go():
     x, y, a, b = points()
-    found = transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5, 3000, tolerance=1e-12), a=3 * a, b=b)
+    result = transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5, 3000, tolerance=1e-12), a=3 * a, b=b)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
         3 * a, b, ot.dist(x, y), 0.8, 0.5, reg_type="kl", numItermax=20000, stopThr=1e-15
     )
-    torch.testing.assert_close(found.plan.dense(), theirs, rtol=1e-7, atol=1e-11)
+    torch.testing.assert_close(result.plan.dense(), theirs, rtol=1e-7, atol=1e-11)
 
 
 def test_rows_alone_are_a_softmax():
     x, y, a, b = points()
-    found = transport(x, y, Gibbs("sqeuclidean", 0.8), Rows(), a=a, b=b)
-    torch.testing.assert_close(found.plan.dense(), a[:, None] * (-ot.dist(x, y) / 0.8).softmax(1))
+    result = transport(x, y, Gibbs("sqeuclidean", 0.8), Rows(), a=a, b=b)
+    torch.testing.assert_close(result.plan.dense(), a[:, None] * (-ot.dist(x, y) / 0.8).softmax(1))
 
 
 X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
@@ -351,15 +351,15 @@ def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(backend, cost):
     y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, where its slope is not
     x, y = x.requires_grad_(), y.requires_grad_()
     with contraport.engine.backend(backend):
-        found = transport(x, y, Gibbs(given, 0.8), Balanced(6), a=a, b=b)
-        slopes = torch.autograd.grad(found.cost, [x, y])
+        result = transport(x, y, Gibbs(given, 0.8), Balanced(6), a=a, b=b)
+        slopes = torch.autograd.grad(result.cost, [x, y])
     s = -written(x, y) / 0.8
     g = torch.zeros_like(b)
     for _ in range(6):
         f = a.log() - (s + g).logsumexp(1)
         g = b.log() - (s + f[:, None]).logsumexp(0)
     expected = ((s + f[:, None] + g).exp() * written(x, y)).sum()
-    torch.testing.assert_close(found.cost, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.cost, expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(slopes, torch.autograd.grad(expected, [x, y]), rtol=1e-9, atol=1e-11)
 
 
@@ -369,8 +369,8 @@ def test_memory_is_that_of_the_points():
 
     x = torch.randn(4096, 8).requires_grad_()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, contraport.engine.backend("streamed"):
-        found = transport(x, x.detach() + 0.1, Gibbs("sqeuclidean", 2.0), Balanced(3))
-        (found.value + found.plan.barycentric(x.detach()).sum()).backward()
+        result = transport(x, x.detach() + 0.1, Gibbs("sqeuclidean", 2.0), Balanced(3))
+        (result.value + result.plan.barycentric(x.detach()).sum()).backward()
     largest = max(event.self_cpu_memory_usage for event in seen.events())
     assert largest < 32 << 20
 

@@ -52,11 +52,11 @@ def test_single_precision_is_as_good_as_its_logits(order, columns):
     for temperature in TEMPERATURES:
         exact = shares(-cost / temperature, order)
         (plan,) = cp.Tsallis(order, regularizes_row_shares=True)(Geometry(Gibbs("cosine", temperature)(x, y)))
-        found = ROWS * plan.dense().double()
-        torch.testing.assert_close(found.sum(1), torch.ones(ROWS).double(), rtol=0, atol=4e-6)
+        result = ROWS * plan.dense().double()
+        torch.testing.assert_close(result.sum(1), torch.ones(ROWS).double(), rtol=0, atol=4e-6)
         # The logits themselves are rounded, and a sharp plan follows them.
         loss = 2e-6 * (1 + 0.1 / temperature)
-        torch.testing.assert_close(found / exact.amax(), exact / exact.amax(), rtol=0, atol=2 * loss)
+        torch.testing.assert_close(result / exact.amax(), exact / exact.amax(), rtol=0, atol=2 * loss)
         for held in (True, False):
             expected = (exact * cost).sum(1)
             torch.testing.assert_close(

@@ -74,8 +74,8 @@ def test_a_thousand_rows(temperature):
 def test_a_large_price_is_strict(temperature, relaxation, n, clusters, seed):
     x, noise = batch(n, clusters=clusters, seed=seed)
     strict = contraport.gca_ince(temperature, iterations=4)(x, x + 0.3 * noise)
-    found = contraport.gca_uot(temperature, iterations=4, relaxation=1e9)(x, x + 0.3 * noise)
-    torch.testing.assert_close(found, strict, rtol=1e-6, atol=1e-8)
+    result = contraport.gca_uot(temperature, iterations=4, relaxation=1e9)(x, x + 0.3 * noise)
+    torch.testing.assert_close(result, strict, rtol=1e-6, atol=1e-8)
 
 
 def test_the_shares_of_rows_lie_between_info_nce_and_the_balanced_plan():

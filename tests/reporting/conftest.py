@@ -110,15 +110,15 @@ def make_run(tmp_path: Path) -> Maker:
         write_npz(run.samples_path, samples)
         if audited:
             scores = np.linspace(0, 1, 60)
-            found = {"scores": scores, "mismatched": scores[:30] / 3, "fdr": scores, "kept": scores > 0.2}
-            found |= {"partners": np.where(scores < 0.1, 7, -1), "partner_scores": scores, "epoch": np.array(5)}
+            result = {"scores": scores, "mismatched": scores[:30] / 3, "fdr": scores, "kept": scores > 0.2}
+            result |= {"partners": np.where(scores < 0.1, 7, -1), "partner_scores": scores, "epoch": np.array(5)}
             numbers = {"rate": 0.1, "low": 0.05, "high": 0.15, "remembered": 0.5}
             if images:
                 pictures = generator.integers(0, 255, (10, 3, 8, 8), dtype=np.uint8)
                 texts = np.array([f"<b>pair {k}" for k in range(10)])
                 seen = {"worst": np.arange(10), "worst_1": pictures, "worst_2": texts, "worst_better": texts}
                 write_npz(run.samples_path, samples | seen | {"worst_views": np.array(["image", "text"])})
-            run.save_arrays(run.pairs_path, found | {name: np.array(number) for name, number in numbers.items()})
+            run.save_arrays(run.pairs_path, result | {name: np.array(number) for name, number in numbers.items()})
         return run
 
     return make

@@ -23,12 +23,12 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 def middle(browser: Browser, selector: str) -> tuple[float, float]:
     """Scroll to an element and return its center."""
-    found = browser.evaluate(
+    result = browser.evaluate(
         f"""(() => {{ const element = document.querySelector({json.dumps(selector)});
         element.scrollIntoView({{ block: "center", behavior: "instant" }});
         const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
     )
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def text(browser: Browser, selector: str) -> str:
@@ -161,7 +161,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
         "[...document.querySelectorAll('.scroll')].filter((box) => box.offsetParent).map((box) => "
         "[box.scrollWidth > box.clientWidth, box.previousElementSibling.hidden])"
     )
-    assert {(True, False), (False, True)} == {tuple(found) for found in browser.evaluate(hidden)}
+    assert {(True, False), (False, True)} == {tuple(result) for result in browser.evaluate(hidden)}
 
     # Where items are told by the names of their classes, these stand beside a plan in one line each.
     browser.open(report([make_run("words", images=False, **told)], out=tmp_path / "words.html"))

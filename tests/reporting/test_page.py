@@ -91,9 +91,9 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
 def headings_of_page(path: Path) -> tuple[str, str]:
     """Return the text of the first-order heading and of the line below it."""
     html = own_html(path)
-    found = re.search(r"<h1[^>]*>(.*?)</h1>\s*(?:<p class=\"about\">(.*?)</p>)?", html, re.DOTALL)
-    assert found is not None
-    return " ".join(re.sub("<[^>]*>", "", found[1]).split()), found[2] or ""
+    result = re.search(r"<h1[^>]*>(.*?)</h1>\s*(?:<p class=\"about\">(.*?)</p>)?", html, re.DOTALL)
+    assert result is not None
+    return " ".join(re.sub("<[^>]*>", "", result[1]).split()), result[2] or ""
 
 
 def test_the_verdict_heads_the_page(make_run, tmp_path) -> None:

@@ -66,9 +66,9 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
 
 
 def test_masses_are_quantized_on_the_log_scale() -> None:
-    found = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), LogScale(-3.0, -1.0))
-    assert found.tolist() == [[255, 128, 0, 0]]
-    letters = plotly_figures.encode_byte_matrix(found)
+    result = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), LogScale(-3.0, -1.0))
+    assert result.tolist() == [[255, 128, 0, 0]]
+    letters = plotly_figures.encode_byte_matrix(result)
     assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
     assert letters["columns"] == 4
 
@@ -346,9 +346,9 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     known["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, known)
-    measures, found = build_results_section(assets_of(made)).template_variables["directions"]
+    measures, result = build_results_section(assets_of(made)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
-    ((run, cells),) = found
+    ((run, cells),) = result
     assert run.name == "nt-xent"
     told = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}
     assert told == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}
@@ -563,14 +563,14 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
 
 def test_robustness_starts_at_clean_images(make_run) -> None:
     assets = assets_of(make_run())
-    found = build_robustness_section(assets)
-    assert [name for name, _ in found.template_variables["curves"]] == ["Noise", "Blur"]
+    result = build_robustness_section(assets)
+    assert [name for name, _ in result.template_variables["curves"]] == ["Noise", "Blur"]
     *beside, own = assets.plots["robust-noise"]["data"]
     assert own["x"] == [0, 1, 5]
     assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
     assert "noise@1" not in [measure.key for measure in build_results_section(assets).template_variables["metrics"]]
     assert assets.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
-    assert found.template_variables["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
+    assert result.template_variables["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
 
 
 def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
@@ -608,8 +608,8 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
         write_json(runs[place].evaluation_path, known)
     assets = assets_of(*runs)
     assert [key for key, _ in build_results_section(assets).template_variables["differing"]] == ["data"]
-    found = build_results_section(assets).template_variables["differences"]
-    assert [(first.name, plot.element_id) for first, plot in found] == [
+    result = build_results_section(assets).template_variables["differences"]
+    assert [(first.name, plot.element_id) for first, plot in result] == [
         ("run 0", "differences-0"),
         ("run 3", "differences-3"),
     ]
@@ -631,9 +631,9 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     drawn = [assets.script_data["previews"][place] for place in one["lowest_pairs"][3]["previews"]]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
-    found = assets.runs[0].online_audit_arrays
+    result = assets.runs[0].online_audit_arrays
     assert [pair["fdr"] for pair in one["lowest_pairs"]] == pytest.approx(
-        estimate_pair_fdrs(found["scores"], found["mismatched"], 0.1)[:10]
+        estimate_pair_fdrs(result["scores"], result["mismatched"], 0.1)[:10]
     )
     bars = assets.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)

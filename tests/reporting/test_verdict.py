@@ -14,8 +14,8 @@ def evaluated(run, probe, **differences):
     """Write an evaluation with one accuracy, and by how much it exceeds others."""
     rows = {"raw": 0.90, "untrained": 0.88, "trained": probe}
     known = {
-        name: {"linear_probe": dict(zip(("value", "low", "high"), found, strict=True))}
-        for name, found in differences.items()
+        name: {"linear_probe": dict(zip(("value", "low", "high"), actual, strict=True))}
+        for name, actual in differences.items()
     }
     result = {
         "data": "digits", "classes": 3, "seconds": 1.0, "notes": [], "epochs": 5, "neighbors": 20,
@@ -244,8 +244,8 @@ def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
 @pytest.mark.parametrize("unsure", [0, 1, 2])
 def test_names_runs_that_do_not_differ(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]
-    found = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
-    evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], found, strict=True)})
+    result = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
+    evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], result, strict=True)})
     for run, probe in zip(runs[1:], (0.94, 0.93), strict=True):
         others = {str(runs[0].path): (-0.01, -0.02, 0.0), str(runs[2].path): (0.01, 0.001, 0.02)}
         evaluated(run, probe, **BASELINES, **others)

@@ -78,14 +78,14 @@ def test_equals_pairs_of_sets_matched_one_by_one(table: Path, tmp_path: Path, na
     captions = contraport.embed(run, view="caption", split="test", out=None, progress=False).keys
     assert dataset.keys is not None
     text = str(captions[query])
-    found = contraport.search(run, dataset.keys[query] if by == "image" else text, top=10)
+    result = contraport.search(run, dataset.keys[query] if by == "image" else text, top=10)
     similarities = expected(run, KERNELS[name], query, by=by)
     best = sorted(similarities, key=lambda place: -similarities[place])[:10]
-    assert [str(near.position) for near in found] == best
-    assert [near.similarity for near in found] == pytest.approx([similarities[place] for place in best], abs=1e-5)
+    assert [str(near.position) for near in result] == best
+    assert [near.similarity for near in result] == pytest.approx([similarities[place] for place in best], abs=1e-5)
     names = captions if by == "image" else dataset.keys
-    assert [near.name for near in found] == [names[near.position] for near in found]
-    assert {near.class_name for near in found} <= {"0", "1", "2"}
+    assert [near.name for near in result] == [names[near.position] for near in result]
+    assert {near.class_name for near in result} <= {"0", "1", "2"}
 
 
 def test_keeps_the_similarities_of_all_items_and_the_vectors_of_a_block(table: Path, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
     features = some()
     alike = cosines(features)
     for query in (0, 33, 69):
-        found = neighbors(features, query=query, top=12)
+        result = neighbors(features, query=query, top=12)
         expected = [place for place in np.argsort(-alike[query], kind="stable") if place != query][:12]
-        assert [near.position for near in found] == expected
-        assert [near.similarity for near in found] == pytest.approx(alike[query][expected], abs=1e-6)
+        assert [near.position for near in result] == expected
+        assert [near.similarity for near in result] == pytest.approx(alike[query][expected], abs=1e-6)
     assert len(neighbors(features, query=1, top=500)) == 69
     assert neighbors(features[:1], query=0)._repr_html_() == "no other items"
     assert neighbors(features, query="69").query_name == "train row 69"
@@ -63,10 +63,10 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([some(), some()])
-    found = neighbors(features, query=3, top=20)
+    result = neighbors(features, query=3, top=20)
     monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 7)
-    assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
-    assert found[0].position == 73
+    assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in result]
+    assert result[0].position == 73
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
@@ -88,12 +88,12 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
     np.testing.assert_array_equal(read.features, array)
     assert (read.source_rows.tolist(), read.splits.tolist()) == ([3, 4, 5, 6, 7, 8], ["test"] * 6)
     assert (read.run, read.view, read.data_name) == ("r", None, "photos")
-    found = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
-    assert found == neighbors(whole, query=1, top=5)
-    assert {near.name for near in found} == set(keys) - {"photos/1.png"}
-    assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
-    assert [near.row for near in found] == [near.position + 3 for near in found]
-    assert [row["row"] for row in found.format_rows()] == [str(near.position + 3) for near in found]
+    result = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
+    assert result == neighbors(whole, query=1, top=5)
+    assert {near.name for near in result} == set(keys) - {"photos/1.png"}
+    assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in result)
+    assert [near.row for near in result] == [near.position + 3 for near in result]
+    assert [row["row"] for row in result.format_rows()] == [str(near.position + 3) for near in result]
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
     assert unnamed.item_name(2) == "test row 5"
 
@@ -147,27 +147,27 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     np.fill_diagonal(alike, -1)
     of_copies = np.array([alike[place, 300 + place] for place in range(12)])
     assert (alike[:12].argmax(axis=1) == 300 + np.arange(12)).all()
-    found = duplicates(features, index=index, page=tmp_path / "same.html")
-    assert 0 < len(found) < 12
+    result = duplicates(features, index=index, page=tmp_path / "same.html")
+    assert 0 < len(result) < 12
     below = np.sort(of_copies[of_copies < 0.999])[::-1]
-    assert [pair.similarity for pair in found.pairs_below_threshold][: len(below)] == pytest.approx(below, abs=1e-6)
-    assert [pair.positions[1] - pair.positions[0] for pair in found.pairs_below_threshold][: len(below)] == [300] * len(
-        below
-    )
+    assert [pair.similarity for pair in result.pairs_below_threshold][: len(below)] == pytest.approx(below, abs=1e-6)
+    assert [pair.positions[1] - pair.positions[0] for pair in result.pairs_below_threshold][: len(below)] == [
+        300
+    ] * len(below)
     ranges = ((0.99, 1), (0.95, 0.99), (0.9, 0.95))
     highest, high, low = (int(((below >= least) & (below < most)).sum()) for least, most in ranges)
     told = f"{highest} from 0.99 to 0.999, {high} from 0.95 to 0.99 and {low} from 0.9 to 0.95."
-    assert found.threshold_notes[0].endswith(f"0.999: {told}")
+    assert result.threshold_notes[0].endswith(f"0.999: {told}")
     others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
-    assert others < found.proposed_threshold <= of_copies.min()
-    (gap,) = [note for note in found.threshold_notes if "gap" in note]
-    assert gap.endswith(f"threshold={found.proposed_threshold:g} links 12 pairs.")
-    assert {record.getMessage() for record in caplog.records} >= set(found.threshold_notes)
-    assert len(duplicates(features, threshold=found.proposed_threshold, index=index)) == 12
-    assert duplicates(features, threshold=found.proposed_threshold, index=index).proposed_threshold is None
+    assert others < result.proposed_threshold <= of_copies.min()
+    (gap,) = [note for note in result.threshold_notes if "gap" in note]
+    assert gap.endswith(f"threshold={result.proposed_threshold:g} links 12 pairs.")
+    assert {record.getMessage() for record in caplog.records} >= set(result.threshold_notes)
+    assert len(duplicates(features, threshold=result.proposed_threshold, index=index)) == 12
+    assert duplicates(features, threshold=result.proposed_threshold, index=index).proposed_threshold is None
     page = (tmp_path / "same.html").read_text()
-    assert page.count("<h2") == len(found) + len(found.pairs_below_threshold)
-    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.pairs_below_threshold)
+    assert page.count("<h2") == len(result) + len(result.pairs_below_threshold)
+    assert all(f"cosine {pair.similarity:.4f}" in page for pair in result.pairs_below_threshold)
     assert told in page
 
 
@@ -226,9 +226,9 @@ def test_groups_are_connected_components_of_linked_pairs(monkeypatch: pytest.Mon
         for place in range(90):
             groups.setdefault(root(place), []).append(place)
         expected = sorted(tuple(group) for group in groups.values() if len(group) > 1)
-        found = duplicates(features, threshold=threshold)
-        assert sorted(group.positions for group in found) == expected
-        assert [len(group.positions) for group in found] == sorted(map(len, expected), reverse=True)
+        result = duplicates(features, threshold=threshold)
+        assert sorted(group.positions for group in result) == expected
+        assert [len(group.positions) for group in result] == sorted(map(len, expected), reverse=True)
     assert duplicates(np.ones((40, 3)))[0].positions == tuple(range(40))
 
 
@@ -270,8 +270,8 @@ def test_names_the_first_of_several_items_with_the_key_of_the_query(caplog: pyte
 
 def test_file_of_duplicates_has_all_items_of_all_groups(tmp_path: Path) -> None:
     out = tmp_path / "same.csv"
-    found = duplicates(np.repeat(np.eye(3), (20, 1, 2), axis=0), out=out)
-    assert [len(group.positions) for group in found] == [20, 2]
+    result = duplicates(np.repeat(np.eye(3), (20, 1, 2), axis=0), out=out)
+    assert [len(group.positions) for group in result] == [20, 2]
     lines = out.read_text().splitlines()
     assert lines[0] == "position,row,name,group"
     assert lines[1:] == [
@@ -289,16 +289,16 @@ def test_files_and_terminal_name_items_by_row_key_and_text(
 ) -> None:
     keys, texts = np.array(["bag-1", "bag-7"]), np.array(["a red bag", "a red bag, used"])
     given = Features(np.ones((2, 3), np.float32), np.array([4, 9]), np.full(2, "test"), keys, descriptions=texts)
-    found = command(given, out=tmp_path / "items.csv", page=tmp_path / "items.html")
+    result = command(given, out=tmp_path / "items.csv", page=tmp_path / "items.html")
     header, *lines = (tmp_path / "items.csv").read_text().splitlines()
     assert header.startswith("position,row,name,description,")
     assert [line.rpartition(",")[0] for line in lines] == ["0,4,bag-1,a red bag", '1,9,bag-7,"a red bag, used"']
     assert "bag-7: a red bag, used" in (tmp_path / "items.html").read_text()
-    (print_duplicate_groups if command is duplicates else print_clusters)(found)
+    (print_duplicate_groups if command is duplicates else print_clusters)(result)
     printed = " ".join(capsys.readouterr().out.split())
     assert "bag-1: a red bag" in printed
     assert "bag-7: a red bag, used" in printed
-    assert "bag-7: a red bag, used" in found._repr_html_()
+    assert "bag-7: a red bag, used" in result._repr_html_()
 
 
 def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> None:
@@ -317,12 +317,12 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
     given = Features(
         features.astype(np.float32), np.arange(120), np.array(["train"] * 120), None, labels, np.array(["x", "y", "z"])
     )
-    found = cluster(given, k=3, out=out)
-    assert found.labels.tolist() == [0] * 60 + [1] * 40 + [2] * 20
-    assert [(one.size, one.class_name) for one in found.clusters] == [(60, "x"), (40, "y"), (20, "z")]
+    result = cluster(given, k=3, out=out)
+    assert result.labels.tolist() == [0] * 60 + [1] * 40 + [2] * 20
+    assert [(one.size, one.class_name) for one in result.clusters] == [(60, "x"), (40, "y"), (20, "z")]
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    for number, one in enumerate(found.clusters):
-        inside = np.flatnonzero(found.labels == number)
+    for number, one in enumerate(result.clusters):
+        inside = np.flatnonzero(result.labels == number)
         distances = -(unit[inside] @ unit[inside].mean(0))
         assert one.typical_names[0] == given.item_name(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
@@ -371,14 +371,14 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     )
     out, page = tmp_path / "clusters.csv", tmp_path / "clusters.html"
     cluster(given, k=1, out=out, page=page)
-    found = cluster(given, k=2, out=out, page=page, overwrite=True)
-    assert found.labels.tolist() == [1] * 8 + [0] * 20
-    assert [(row["items"], row["largest class"]) for row in found.format_rows()] == [
+    result = cluster(given, k=2, out=out, page=page, overwrite=True)
+    assert result.labels.tolist() == [1] * 8 + [0] * 20
+    assert [(row["items"], row["largest class"]) for row in result.format_rows()] == [
         ("20", "c (19 of 20)"),
         ("8", "b (4 of 8)"),
     ]
     of_narrow, of_wide = (
-        [int(name.removeprefix("train row ")) for name in one.typical_names] for one in found.clusters
+        [int(name.removeprefix("train row ")) for name in one.typical_names] for one in result.clusters
     )
     assert (len(of_narrow), len(of_wide)) == (3, 3)
     assert min(of_narrow) >= 8 > max(of_wide)
@@ -422,18 +422,18 @@ def test_output_that_cannot_be_created_is_an_error_of_the_option(tmp_path: Path)
 def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.png"
     copy.write_bytes((tmp_path / "photos" / "3.png").read_bytes())
-    found = neighbors(photos, query=copy, top=3)
-    assert found[0].name == str(tmp_path / "photos" / "3.png")
-    assert found[0].similarity == pytest.approx(1, abs=1e-5)
+    result = neighbors(photos, query=copy, top=3)
+    assert result[0].name == str(tmp_path / "photos" / "3.png")
+    assert result[0].similarity == pytest.approx(1, abs=1e-5)
     of_key = neighbors(photos, query=str(tmp_path / "photos" / "3.png"), top=2)
-    assert [near.name for near in of_key] == [near.name for near in found[1:]]
+    assert [near.name for near in of_key] == [near.name for near in result[1:]]
     pixels = np.asarray(Image.open(copy)).transpose(2, 0, 1)
     np.save(tmp_path / "copy.npy", pixels)
-    assert neighbors(photos, query=tmp_path / "copy.npy", top=3)[0].name == found[0].name
+    assert neighbors(photos, query=tmp_path / "copy.npy", top=3)[0].name == result[0].name
     (tmp_path / "text.png").write_text("no image")
     with raises_usage_error("query.unreadable", "text.png"):
         neighbors(photos, query=tmp_path / "text.png")
-    assert (found.query_name, of_key.query_name) == ("copy.png", str(tmp_path / "photos" / "3.png"))
+    assert (result.query_name, of_key.query_name) == ("copy.png", str(tmp_path / "photos" / "3.png"))
     grey = make_run(tmp_path / "grey", image_model())
     other = neighbors(photos, query=copy, run=grey, top=3)
     assert len(other) == 3
@@ -553,8 +553,8 @@ def test_pages_show_pictures_of_the_run_or_state_that_there_are_none(tmp_path: P
 
 def pictures_of(page: Path) -> dict[str, Image.Image]:
     """Return the pictures of a page by what stands for them."""
-    found = re.findall(r'src="data:image/\w+;base64,([^"]*)" alt="([^"]*)"', page.read_text())
-    return {name: Image.open(io.BytesIO(base64.b64decode(letters))) for letters, name in found}
+    result = re.findall(r'src="data:image/\w+;base64,([^"]*)" alt="([^"]*)"', page.read_text())
+    return {name: Image.open(io.BytesIO(base64.b64decode(letters))) for letters, name in result}
 
 
 def test_pictures_match_their_split_and_respect_exif_rotation(tmp_path: Path) -> None:
@@ -604,9 +604,9 @@ def test_index_finds_nearly_all_nearest_items(tmp_path: Path, caplog: pytest.Log
     index = tmp_path / "features.faiss"
     hits = 0
     for query in range(0, 3_000, 300):
-        exact, found = (neighbors(features, query=query, top=10, index=given) for given in (None, index))
-        assert found[0].similarity == pytest.approx(exact[0].similarity, abs=1e-6)
-        hits += len({near.position for near in exact} & {near.position for near in found})
+        exact, result = (neighbors(features, query=query, top=10, index=given) for given in (None, index))
+        assert result[0].similarity == pytest.approx(exact[0].similarity, abs=1e-6)
+        hits += len({near.position for near in exact} & {near.position for near in result})
     assert hits >= 95
     assert [group.positions for group in duplicates(features, index=index)] == [(7, 2000)]
     stamp = index.stat().st_mtime_ns
@@ -631,9 +631,9 @@ def test_index_misses_no_near_duplicates(tmp_path: Path) -> None:
     features = (np.concatenate([groups, generator.normal(size=(800, 8))]) * sizes).astype(np.float32)
     index, hits = tmp_path / "features.faiss", 0
     for query in range(0, 1_600, 40):
-        exact, found = (neighbors(features, query=query, top=5, index=given) for given in (None, index))
-        hits += len({near.position for near in exact} & {near.position for near in found})
-        assert query >= 800 or found == exact
+        exact, result = (neighbors(features, query=query, top=5, index=given) for given in (None, index))
+        hits += len({near.position for near in exact} & {near.position for near in result})
+        assert query >= 800 or result == exact
     assert hits >= 195
     for threshold in (0.999, 1.0):
         pairs = duplicates(features, threshold=threshold)
@@ -689,17 +689,17 @@ def test_partly_written_index_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 2 + [[0.6, 0.8]])
-    found = duplicates(features)
-    assert str(found) == "2 groups of duplicates among 10 items"
-    assert [row["items"] for row in found.format_rows()] == ["7", "2"]
-    assert found.format_rows()[0]["names"].endswith(" and 2 more")
-    assert found.format_rows()[1]["names"] == "; ".join(found[1].names)
-    shown = found._repr_html_()
+    result = duplicates(features)
+    assert str(result) == "2 groups of duplicates among 10 items"
+    assert [row["items"] for row in result.format_rows()] == ["7", "2"]
+    assert result.format_rows()[0]["names"].endswith(" and 2 more")
+    assert result.format_rows()[1]["names"] == "; ".join(result[1].names)
+    shown = result._repr_html_()
     assert shown.count("<tr>") == 4, "the heads, two groups and a note"
     assert "more group" not in shown
     setting(monkeypatch, duplicates, MAX_HTML_GROUPS=1)
-    assert found._repr_html_().count("<tr>") == 4
-    assert "and 1 more group<" in found._repr_html_()
+    assert result._repr_html_().count("<tr>") == 4
+    assert "and 1 more group<" in result._repr_html_()
     assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item."
     assert duplicates(features[[0, 9]])._repr_html_().endswith("0.6000.")
 

@@ -12,7 +12,7 @@ from contraport.theory import compute_augmentation_targets, sample_gaussian_mixt
 
 
 def test_targets_match_densities_from_scipy():
-    found = compute_augmentation_targets((3,), items=15, mix=0.4)
+    result = compute_augmentation_targets((3,), items=15, mix=0.4)
     data = sample_gaussian_mixture(15, 3)
     x, centers = data.x.double().numpy(), data.centers.double().numpy()
     differences = x[:, None] - x
@@ -20,27 +20,27 @@ def test_targets_match_densities_from_scipy():
     mixup = sum(multivariate_normal(move, 2 * (0.4 * 0.1) ** 2).pdf(differences) for move in moves)
     strength = 0.4**2 * 2 * (centers.var(0) + 0.1**2).mean()
     noise = multivariate_normal(np.zeros(3), strength).pdf(differences)
-    for density, target in ((noise, found.noise_target_plans[0]), (mixup, found.mixup_target_plans[0])):
+    for density, target in ((noise, result.noise_target_plans[0]), (mixup, result.mixup_target_plans[0])):
         np.fill_diagonal(density, 0)
         np.testing.assert_allclose(target, density / density.sum(1, keepdims=True) / 15, atol=1e-5)
 
 
 def test_share_in_the_plane_matches_sampled_displacements():
-    found = compute_augmentation_targets((2, 16), items=5000 // 25)
+    result = compute_augmentation_targets((2, 16), items=5000 // 25)
     x = sample_gaussian_mixture(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
-    assert found.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
-    assert found.noise_share_in_plane.tolist() == [1.0, 0.125]
-    assert found.mixup_share_in_plane[0].item() == pytest.approx(1)
+    assert result.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
+    assert result.noise_share_in_plane.tolist() == [1.0, 0.125]
+    assert result.mixup_share_in_plane[0].item() == pytest.approx(1)
 
 
 def test_target_rows_have_equal_mass_and_an_empty_diagonal():
-    found = compute_augmentation_targets((2, 8), items=30)
-    for target in (*found.noise_target_plans, *found.mixup_target_plans):
+    result = compute_augmentation_targets((2, 8), items=30)
+    for target in (*result.noise_target_plans, *result.mixup_target_plans):
         torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
         assert (target.diagonal() == 0).all()
-    assert (found.noise_mass_within_components > 0.5).all()
-    assert (found.mixup_mass_within_components <= 1 + 1e-6).all()
+    assert (result.noise_mass_within_components > 0.5).all()
+    assert (result.mixup_mass_within_components <= 1 + 1e-6).all()
 
 
 def test_figure_is_drawn(tmp_path):

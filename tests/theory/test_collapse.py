@@ -13,11 +13,11 @@ from contraport.theory import compare_collapse
 
 
 def test_direct_variants_collapse_less_than_nt_xent():
-    found = compare_collapse(torch.from_numpy(load_digits().data[:100]) / 16, features=32, iterations=80)
-    ranks = found.effective_ranks
+    result = compare_collapse(torch.from_numpy(load_digits().data[:100]) / 16, features=32, iterations=80)
+    ranks = result.effective_ranks
     assert ranks["quadratic"] < ranks["nt-xent"] < ranks["alpha-cl direct"]
     assert ranks["nt-xent"] < ranks["direct-clr"] < ranks["untrained"]
-    for name, values in found.relative_singular_values.items():
+    for name, values in result.relative_singular_values.items():
         shares = values / values.sum()
         assert ranks[name] == pytest.approx(np.exp(-(shares * shares.log()).sum().item()), rel=1e-6)
         assert values[0] == 1

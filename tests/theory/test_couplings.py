@@ -20,31 +20,31 @@ def distributions(n=9, m=7, seed=0):
 def test_exact_coupling_matches_the_monotone_one():
     a, b = distributions()
     x, y = torch.rand(9, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 2, 7)
-    found = compute_couplings_1d(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
+    result = compute_couplings_1d(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     expected = ot.emd_1d(x.double().numpy(), y.double().numpy(), a, b, metric="sqeuclidean")
-    np.testing.assert_allclose(found.exact.plan, expected, atol=1e-12)
-    assert found.exact.cost == pytest.approx(ot.emd2_1d(x.numpy(), y.numpy(), a, b, metric="sqeuclidean"))
-    assert found.exact.marginal_error < 1e-12
+    np.testing.assert_allclose(result.exact.plan, expected, atol=1e-12)
+    assert result.exact.cost == pytest.approx(ot.emd2_1d(x.numpy(), y.numpy(), a, b, metric="sqeuclidean"))
+    assert result.exact.marginal_error < 1e-12
 
 
 def test_equal_masses_solve_the_assignment_problem():
     x, y = torch.rand(2, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = compute_couplings_1d(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
+    result = compute_couplings_1d(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
     cost = np.square(x.numpy()[:, None] - y.numpy())
     rows, columns = linear_sum_assignment(cost)
-    assert found.exact.cost == pytest.approx(cost[rows, columns].mean())
-    assert found.exact.entropy == pytest.approx(np.log(6))
+    assert result.exact.cost == pytest.approx(cost[rows, columns].mean())
+    assert result.exact.entropy == pytest.approx(np.log(6))
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 10.0])
 def test_entropic_couplings_match_pot(temperature):
     a, b = distributions()
-    found = compute_couplings_1d(a, b, temperatures=[temperature], iterations=[1, 3])
+    result = compute_couplings_1d(a, b, temperatures=[temperature], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     cost = np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7))
     expected = ot.sinkhorn(a, b, cost, temperature, method="sinkhorn_log", stopThr=1e-13, numItermax=100_000)
-    one = found.by_temperature[temperature]
+    one = result.by_temperature[temperature]
     np.testing.assert_allclose(one.plan, expected, atol=1e-7)
     assert one.cost == pytest.approx((expected * cost).sum(), abs=1e-7)
     assert one.entropy == pytest.approx(-(expected * np.log(expected)).sum(), abs=1e-5)
@@ -52,30 +52,30 @@ def test_entropic_couplings_match_pot(temperature):
 
 def test_few_iterations_match_a_plain_sinkhorn_loop():
     a, b = distributions()
-    found = compute_couplings_1d(a, b, temperatures=[0.02], iterations=[1, 3])
+    result = compute_couplings_1d(a, b, temperatures=[0.02], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     kernel = np.exp(-np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7)) / 0.02)
     right = np.ones(7)
     for made in range(1, 4):
         left = a / (kernel @ right)
         right = b / (kernel.T @ left)
-        if made in found.by_iterations:
+        if made in result.by_iterations:
             plan = left[:, None] * kernel * right
-            np.testing.assert_allclose(found.by_iterations[made].plan, plan, rtol=1e-9)
-            assert found.by_iterations[made].marginal_error == pytest.approx(np.abs(plan.sum(1) - a).sum())
-            assert found.by_iterations[made].iterations == made
+            np.testing.assert_allclose(result.by_iterations[made].plan, plan, rtol=1e-9)
+            assert result.by_iterations[made].marginal_error == pytest.approx(np.abs(plan.sum(1) - a).sum())
+            assert result.by_iterations[made].iterations == made
 
 
 def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     a, b = distributions()
-    found = compute_couplings_1d(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
-    ways = [found.exact, *found.by_temperature.values()]
+    result = compute_couplings_1d(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
+    ways = [result.exact, *result.by_temperature.values()]
     assert [one.cost for one in ways] == sorted(one.cost for one in ways)
     assert [one.entropy for one in ways] == sorted(one.entropy for one in ways)
-    made = [one.iterations for one in found.by_temperature.values()]
+    made = [one.iterations for one in result.by_temperature.values()]
     assert made == sorted(made, reverse=True)
-    torch.testing.assert_close(ways[-1].plan, found.a[:, None] * found.b, atol=1e-5, rtol=0)
-    errors = [one.marginal_error for one in found.by_iterations.values()]
+    torch.testing.assert_close(ways[-1].plan, result.a[:, None] * result.b, atol=1e-5, rtol=0)
+    errors = [one.marginal_error for one in result.by_iterations.values()]
     assert errors == sorted(errors, reverse=True)
 
 

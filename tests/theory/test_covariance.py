@@ -30,13 +30,13 @@ def test_covariance_and_energy_match_the_definition(regularizer):
     x0, x1 = views()
     alpha = pair_weights(x0, x1, regularizer=regularizer, temperature=0.3)
     expected = by_definition(x0, x1, alpha)
-    found = contrastive_covariance(x0, x1, alpha)
-    torch.testing.assert_close(found.matrix, expected, atol=1e-6, rtol=1e-6)
+    result = contrastive_covariance(x0, x1, alpha)
+    torch.testing.assert_close(result.matrix, expected, atol=1e-6, rtol=1e-6)
     assert energy(x0, x1, alpha) == pytest.approx(expected.trace().item(), abs=1e-6)
-    assert found.trace == pytest.approx(expected.trace().item(), abs=1e-6)
-    rebuilt = found.eigenvectors @ found.eigenvalues.diag() @ found.eigenvectors.T
-    torch.testing.assert_close(rebuilt, found.matrix)
-    assert (found.eigenvalues.diff() <= 0).all()
+    assert result.trace == pytest.approx(expected.trace().item(), abs=1e-6)
+    rebuilt = result.eigenvectors @ result.eigenvalues.diag() @ result.eigenvectors.T
+    torch.testing.assert_close(rebuilt, result.matrix)
+    assert (result.eigenvalues.diff() <= 0).all()
 
 
 TABLE = {
@@ -77,8 +77,8 @@ def test_energy_of_a_pairwise_loss_has_its_gradient(preset):
     apart = torch.cdist(z, z).square()
     minus_energy = (alpha * (apart[range(2 * n), [*range(n, 2 * n), *range(n)]][:, None] - apart)).sum() / (4 * n)
     assert energy(z0.detach(), z1.detach(), alpha) == pytest.approx(-minus_energy.item(), abs=1e-9)
-    found = torch.autograd.grad(minus_energy, free)
-    for one, other in zip(found, wanted, strict=True):
+    result = torch.autograd.grad(minus_energy, free)
+    for one, other in zip(result, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-5)
 
 

@@ -24,40 +24,40 @@ def cost_of(z0, z1):
 
 def test_plans_match_pot():
     z0, z1 = embeddings(8, 6)
-    found = compare_constraints(
+    result = compare_constraints(
         z0, z1, torch.zeros(8, 6, dtype=torch.bool), temperature=0.2, relaxation=0.4
     ).plans_by_constraint
     cost, a, b = cost_of(z0, z1), np.full(8, 1 / 8), np.full(6, 1 / 6)
     kernel = np.exp(-cost / 0.2)
-    np.testing.assert_allclose(found["rows"].plan, kernel / kernel.sum(1, keepdims=True) / 8, rtol=1e-9)
+    np.testing.assert_allclose(result["rows"].plan, kernel / kernel.sum(1, keepdims=True) / 8, rtol=1e-9)
     balanced = ot.sinkhorn(a, b, cost, 0.2, method="sinkhorn_log", stopThr=1e-13, numItermax=50_000)
-    np.testing.assert_allclose(found["balanced"].plan, balanced, atol=1e-6)
+    np.testing.assert_allclose(result["balanced"].plan, balanced, atol=1e-6)
     unbalanced = ot.unbalanced.sinkhorn_unbalanced(
         a, b, cost, 0.2, 0.4, reg_type="kl", stopThr=1e-14, numItermax=50_000
     )
-    np.testing.assert_allclose(found["unbalanced"].plan, unbalanced, atol=1e-6)
-    assert found["unbalanced"].mass == pytest.approx(unbalanced.sum(), abs=1e-5)
+    np.testing.assert_allclose(result["unbalanced"].plan, unbalanced, atol=1e-6)
+    assert result["unbalanced"].mass == pytest.approx(unbalanced.sum(), abs=1e-5)
 
 
 def test_summary_matches_the_plan():
     partners = torch.eye(8, dtype=torch.bool).roll(1, 1)
-    for found in compare_constraints(*embeddings(), partners).plans_by_constraint.values():
-        plan = found.plan.numpy()
+    for result in compare_constraints(*embeddings(), partners).plans_by_constraint.values():
+        plan = result.plan.numpy()
         columns = plan.sum(0) / plan.sum()
-        np.testing.assert_allclose(found.column_masses, columns)
-        assert found.true_pair_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
-        assert found.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
-        assert found.effective_num_columns == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
+        np.testing.assert_allclose(result.column_masses, columns)
+        assert result.true_pair_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
+        assert result.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
+        assert result.effective_num_columns == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
 
 
 def test_column_constraint_evens_out_the_columns():
-    found = compare_constraints(*embeddings()).plans_by_constraint
-    assert found["rows"].unevenness > 0.1 > 1e-6 > found["balanced"].unevenness
-    assert found["balanced"].effective_num_columns == pytest.approx(8)
-    assert found["rows"].effective_num_columns < 7.5
-    assert found["unbalanced"].mass < 1
+    result = compare_constraints(*embeddings()).plans_by_constraint
+    assert result["rows"].unevenness > 0.1 > 1e-6 > result["balanced"].unevenness
+    assert result["balanced"].effective_num_columns == pytest.approx(8)
+    assert result["rows"].effective_num_columns < 7.5
+    assert result["unbalanced"].mass < 1
     high = compare_constraints(*embeddings(), relaxation=100.0).plans_by_constraint["unbalanced"]
-    torch.testing.assert_close(high.plan, found["balanced"].plan, atol=5e-3, rtol=0)
+    torch.testing.assert_close(high.plan, result["balanced"].plan, atol=5e-3, rtol=0)
 
 
 def test_hub_takes_all_mass_with_rows_only():

@@ -21,30 +21,30 @@ def items():
 
 def test_cosines_are_sorted_by_label():
     features, labels = items()
-    found = compute_class_cosines(features, labels)
+    result = compute_class_cosines(features, labels)
     order = np.argsort(labels.numpy(), kind="stable")
-    np.testing.assert_allclose(found.cosines, cosine_similarity(features.double().numpy()[order]), atol=1e-12)
-    assert found.labels.tolist() == sorted(labels.tolist())
-    assert found.class_names == ("1", "3", "7")
+    np.testing.assert_allclose(result.cosines, cosine_similarity(features.double().numpy()[order]), atol=1e-12)
+    assert result.labels.tolist() == sorted(labels.tolist())
+    assert result.class_names == ("1", "3", "7")
 
 
 def test_means_exclude_pairs_of_an_item_with_itself():
     features, labels = items()
-    found = compute_class_cosines(features, labels)
+    result = compute_class_cosines(features, labels)
     cosines = cosine_similarity(features.double().numpy())
     pairs = [(i, j) for i, j in product(range(12), repeat=2) if i != j]
     for (r, one), (c, other) in product(enumerate((1, 3, 7)), repeat=2):
         of_both = [cosines[i, j] for i, j in pairs if labels[i] == one and labels[j] == other]
-        assert found.class_mean_cosines[r, c].item() == pytest.approx(np.mean(of_both))
-    assert found.within == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] == labels[j]]))
-    assert found.between == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] != labels[j]]))
-    assert found.within == pytest.approx(tolerance(features, labels))
+        assert result.class_mean_cosines[r, c].item() == pytest.approx(np.mean(of_both))
+    assert result.within == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] == labels[j]]))
+    assert result.between == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] != labels[j]]))
+    assert result.within == pytest.approx(tolerance(features, labels))
 
 
 def test_class_of_one_item_has_no_mean_within(tmp_path):
-    found = compute_class_cosines(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
-    assert found.class_mean_cosines.isnan().tolist() == [[False, False], [False, True]]
-    found.figure().savefig(tmp_path / "figure.png")
+    result = compute_class_cosines(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
+    assert result.class_mean_cosines.isnan().tolist() == [[False, False], [False, True]]
+    result.figure().savefig(tmp_path / "figure.png")
 
 
 def test_figure_is_drawn(tmp_path):

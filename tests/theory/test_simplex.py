@@ -17,7 +17,7 @@ COSTS = (0.4, -0.2, 0.9)
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 5.0])
 def test_solution_minimizes_cost_minus_entropy(temperature):
-    found = solve_entropic_program(COSTS, [temperature])
+    result = solve_entropic_program(COSTS, [temperature])
 
     def height(p):
         p = np.clip(p, 1e-300, None)
@@ -25,28 +25,28 @@ def test_solution_minimizes_cost_minus_entropy(temperature):
 
     total = {"type": "eq", "fun": lambda p: p.sum() - 1}
     best = minimize(height, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints=total, options={"ftol": 1e-15})
-    np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-4)
-    assert float(found.expected_costs[0] - temperature * found.entropies[0]) == pytest.approx(best.fun, abs=1e-9)
+    np.testing.assert_allclose(result.solutions[0], best.x, atol=1e-4)
+    assert float(result.expected_costs[0] - temperature * result.entropies[0]) == pytest.approx(best.fun, abs=1e-9)
 
 
 def test_optimum_matches_the_linear_program():
-    found = solve_entropic_program(COSTS, [1e-3])
+    result = solve_entropic_program(COSTS, [1e-3])
     best = linprog(COSTS, A_eq=[[1, 1, 1]], b_eq=[1])
-    np.testing.assert_allclose(found.unregularized_solution, best.x)
-    np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-9)
+    np.testing.assert_allclose(result.unregularized_solution, best.x)
+    np.testing.assert_allclose(result.solutions[0], best.x, atol=1e-9)
     tied = solve_entropic_program((1.0, 0.0, 0.0), [1e-3])
     torch.testing.assert_close(tied.solutions[0], tied.unregularized_solution)
     assert tied.unregularized_solution.tolist() == [0, 0.5, 0.5]
 
 
 def test_optimum_moves_inwards_as_the_temperature_grows():
-    found = solve_entropic_program(COSTS)
-    assert (found.temperatures.diff() > 0).all()
-    for growing in (found.smallest_masses, found.expected_costs, found.entropies):
+    result = solve_entropic_program(COSTS)
+    assert (result.temperatures.diff() > 0).all()
+    for growing in (result.smallest_masses, result.expected_costs, result.entropies):
         assert (growing.diff()[10:] > 0).all()
         assert (growing.diff() >= 0).all()
-    assert (found.solutions > 0).all()
-    assert found.entropies[-1].item() == pytest.approx(math.log(3), abs=0.01)
+    assert (result.solutions > 0).all()
+    assert result.entropies[-1].item() == pytest.approx(math.log(3), abs=0.01)
 
 
 def test_temperatures_are_sorted():

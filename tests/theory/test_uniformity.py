@@ -14,24 +14,24 @@ from contraport.theory import minimize_uniformity_loss, sample_gaussian_mixture,
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("items", [2, 3, 5, 12, 25])
 def test_points_in_the_plane_form_a_regular_polygon(items, seed):
-    found = minimize_uniformity_loss(items, 2, seed=seed)
-    assert found.deviation_from_optimum < 1e-5
-    assert found.smallest_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
+    result = minimize_uniformity_loss(items, 2, seed=seed)
+    assert result.deviation_from_optimum < 1e-5
+    assert result.smallest_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
 
 
 @pytest.mark.parametrize(("items", "dimensions"), [(4, 3), (5, 4), (8, 7), (10, 16)])
 def test_points_form_a_simplex_in_enough_dimensions(items, dimensions):
-    found = minimize_uniformity_loss(items, dimensions)
-    cosines = found.points @ found.points.T
+    result = minimize_uniformity_loss(items, dimensions)
+    cosines = result.points @ result.points.T
     expected = torch.full((items, items), -1 / (items - 1)).fill_diagonal_(1).double()
     torch.testing.assert_close(cosines, expected, atol=1e-6, rtol=0)
-    assert found.deviation_from_optimum < 1e-6
+    assert result.deviation_from_optimum < 1e-6
 
 
 def test_twelve_points_in_space_form_an_icosahedron():
-    found = minimize_uniformity_loss(12, 3)
-    assert found.deviation_from_optimum is None
-    assert found.smallest_angle == pytest.approx(math.atan(2), abs=1e-5)
+    result = minimize_uniformity_loss(12, 3)
+    assert result.deviation_from_optimum is None
+    assert result.smallest_angle == pytest.approx(math.atan(2), abs=1e-5)
 
 
 def test_mixture_has_equal_components_of_the_given_sigma():
@@ -43,10 +43,10 @@ def test_mixture_has_equal_components_of_the_given_sigma():
 
 
 def test_simclr_comes_close_to_perfect_uniformity():
-    found = train_on_five_gaussians(data=sample_gaussian_mixture(100), iterations=300)
-    assert found.alignment < 0.01
-    assert found.perfect_uniformity < found.uniformity < found.perfect_uniformity + 0.1
-    assert found.untrained_uniformity > found.perfect_uniformity + 0.5
+    result = train_on_five_gaussians(data=sample_gaussian_mixture(100), iterations=300)
+    assert result.alignment < 0.01
+    assert result.perfect_uniformity < result.uniformity < result.perfect_uniformity + 0.1
+    assert result.untrained_uniformity > result.perfect_uniformity + 0.5
 
 
 def test_global_generator_is_unchanged():

@@ -86,7 +86,7 @@ def compare_chunks(rank: int, report: Report) -> None:
         own = slice(share.start, (rank + 1) * items // 2)
         generator = torch.Generator().manual_seed(items)
         inputs, weights = (torch.randn(items, 3, dtype=torch.float64, generator=generator) for _ in range(2))
-        found = []
+        result = []
         for share_or_none, part in ((None, slice(None)), (share, own)):
             norm = network(nn.BatchNorm1d(3))
             if share_or_none is not None:
@@ -97,8 +97,8 @@ def compare_chunks(rank: int, report: Report) -> None:
             )
             (weights[part] * embedded).sum().backward()
             assert leaf.grad is not None
-            found.append([embedded.detach(), leaf.grad, *norm.buffers(), *(p.grad for p in norm.parameters())])
-        (one, gradient, *rest), (shared, of_share, *theirs) = found
+            result.append([embedded.detach(), leaf.grad, *norm.buffers(), *(p.grad for p in norm.parameters())])
+        (one, gradient, *rest), (shared, of_share, *theirs) = result
         for parameter in theirs[-2:]:
             dist.all_reduce(parameter)
         for number, (wanted, got) in enumerate(
@@ -167,7 +167,7 @@ def break_a_stream(rank: int, report: Report) -> None:
 
 def agree_and_fail(rank: int, report: Report) -> None:
     """Whether processes hear of each other what they should; what is wrong is reported."""
-    found = {
+    result = {
         "the first": is_main_process() == (rank == 0),
         "from the first": broadcast_object(f"rank {rank}") == "rank 0",
         "anyone's": (first_non_none_across_ranks("mine" if rank == 1 else None), first_non_none_across_ranks(None))
@@ -185,8 +185,8 @@ def agree_and_fail(rank: int, report: Report) -> None:
         except SystemExit as stop:
             met = f"exit {stop.code}"
         expected = "nothing" if not failing else "the error" if rank == failing[0] else "exit 2"
-        found[f"together, {failing} fail"] = met == expected
-    for name, good in found.items():
+        result[f"together, {failing} fail"] = met == expected
+    for name, good in result.items():
         if not good:
             report((rank, name))
 

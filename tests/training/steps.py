@@ -95,7 +95,7 @@ def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processe
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d):
             part.eval()  # by the batch it is another's business: shared batch norm
-    found = {}
+    result = {}
     for step, batch in enumerate(some_batches(dataset, 2)):
         own = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
         present, weights = (None if known is None else known[own] for known in (batch.present, batch.weights))
@@ -106,9 +106,9 @@ def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processe
         for name, gradient in gradients(module).items():
             if processes > 1:
                 dist.all_reduce(gradient)
-            found[f"{step} {name}"] = gradient / processes
+            result[f"{step} {name}"] = gradient / processes
         module.after_step(step)
-    return found | {name: value.clone() for name, value in module.named_buffers() if "comparison" in name}
+    return result | {name: value.clone() for name, value in module.named_buffers() if "comparison" in name}
 
 
 def compare_steps(rank: int, report: Report) -> None:
@@ -130,9 +130,9 @@ def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, repor
     for kind, chosen in kinds.items():
         with use_local_batch():
             wanted = shared_results(dataset, chosen, 0, 1)
-        found = shared_results(dataset, chosen, rank, 2)
-        if found.keys() != wanted.keys():
+        result = shared_results(dataset, chosen, rank, 2)
+        if result.keys() != wanted.keys():
             report((kind, "names"))
         for name, value in wanted.items():
-            if not torch.allclose(found[name], value, rtol=1e-4, atol=1e-5, equal_nan=True):
-                report((kind, rank, name, float((found[name] - value).abs().max())))
+            if not torch.allclose(result[name], value, rtol=1e-4, atol=1e-5, equal_nan=True):
+                report((kind, rank, name, float((result[name] - value).abs().max())))

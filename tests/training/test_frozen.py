@@ -71,8 +71,8 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     assert torch.equal(model.encode(items)[0], other.encode(items)[0])
     assert not torch.equal(model(*items), other(*items))
     asked = {"metrics": ["linear_probe", "alignment"], "progress": False}
-    found = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
-    assert found.keys() == {"raw", "untrained", "trained"}
+    result = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
+    assert result.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
     assert as_run_folder(run).num_trained_epochs() == 3
 
@@ -100,13 +100,13 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, beg
     """What it was given is its baseline, as random weights would tell what the given ones are worth."""
     run = train(images, begun, freeze=True)
     judged = {"data": (images, mirrored(images)), "metrics": ["knn", "alignment", "uniformity"], "progress": False}
-    found = contraport.evaluate(run, **judged)
-    assert list(found["rows"]) == ["raw", "given", "trained"]
-    assert "given" in found["differences"]
+    result = contraport.evaluate(run, **judged)
+    assert list(result["rows"]) == ["raw", "given", "trained"]
+    assert "given" in result["differences"]
     as_run_folder(run).save_model(Model.from_pretrained(as_run_folder(run).initial_path), epochs=2)
     rows = contraport.evaluate(run, **judged)["rows"]
-    assert rows["trained"] == rows["given"] == found["rows"]["given"]
-    assert found["rows"]["trained"] != rows["given"]
+    assert rows["trained"] == rows["given"] == result["rows"]["given"]
+    assert result["rows"]["trained"] != rows["given"]
 
 
 def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:

@@ -92,9 +92,9 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
 def test_both_directions_are_measured(run: Run) -> None:
     result = contraport.evaluate(run, metrics=["retrieval"], progress=False)
     assert list(result["directions"]) == ["image to caption", "caption to image"]
-    for found in result["directions"].values():
-        assert found["recall@5"]["value"] > 0.8
-        assert found["median_rank"]["value"] < 3
+    for actual in result["directions"].values():
+        assert actual["recall@5"]["value"] > 0.8
+        assert actual["median_rank"]["value"] < 3
     assert result["rows"]["untrained"]["recall@1"] < result["rows"]["trained"]["recall@1"] - 0.1
 
 
@@ -173,16 +173,16 @@ def test_wrong_names_of_classes_are_told(run: Run, given: dict[str, Any], told: 
 
 
 def test_images_are_found_by_a_text(run: Run) -> None:
-    found = contraport.search(run, "a bright pole", top=3, split="all")
-    assert {near.class_name for near in found} == {"pole"}
-    assert all(int(Path(near.name).stem) % 3 == 2 for near in found), "the bright ones"
-    assert [near.similarity for near in found] == sorted((near.similarity for near in found), reverse=True)
+    result = contraport.search(run, "a bright pole", top=3, split="all")
+    assert {near.class_name for near in result} == {"pole"}
+    assert all(int(Path(near.name).stem) % 3 == 2 for near in result), "the bright ones"
+    assert [near.similarity for near in result] == sorted((near.similarity for near in result), reverse=True)
 
 
 def test_captions_are_found_by_an_image(run: Run, folder: Path, tmp_path: Path) -> None:
     features = contraport.embed(run, view="caption", out=tmp_path / "captions.npz", progress=False)
-    found = contraport.search(features, folder / "04.png", top=2)
-    assert {near.name.split()[-1] for near in found} == {"bar"}
+    result = contraport.search(features, folder / "04.png", top=2)
+    assert {near.name.split()[-1] for near in result} == {"bar"}
     contraport.search(features, "a dark bar", page=tmp_path / "found.html")
     assert "a dark bar" in (tmp_path / "found.html").read_text()
 

@@ -180,6 +180,6 @@ def test_the_loss_of_a_row_is_the_mean_over_the_batches_of_a_step(settings: dict
             return loss
 
     run = train(**{**settings, "batch_size": 10, "log_every": 1}, objective=Watched(), grad_accum_steps=2)
-    found = losses[-14:]  # what came before was to see what the objective refuses
-    expected = [np.mean(found[first : first + 2]) for first in (0, 2, 4)] + [found[6]]
+    result = losses[-14:]  # what came before was to see what the objective refuses
+    expected = [np.mean(result[first : first + 2]) for first in (0, 2, 4)] + [result[6]]
     assert [row["loss"] for row in run.metrics_rows()][:4] == pytest.approx(expected)

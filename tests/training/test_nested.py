@@ -85,8 +85,8 @@ def test_embeds_the_first_coordinates_of_each_view(tmp_path):
     alone = contraport.embed(run, data=data, out=tmp_path / "v.parquet", view="view1", dims=3, progress=False)
     assert np.array_equal(read_features(alone).features, whole.features[:, 8:11])
     np.save(tmp_path / "query.npy", data[5].views[1][0].numpy())
-    found = contraport.neighbors(alone, query=tmp_path / "query.npy", run=run, top=1)
-    assert found[0].position == 5
+    result = contraport.neighbors(alone, query=tmp_path / "query.npy", run=run, top=1)
+    assert result[0].position == 5
 
 
 @pytest.mark.parametrize("format", ["safetensors", "torchscript"])

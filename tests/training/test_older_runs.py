@@ -30,8 +30,8 @@ CLOSE = {"rel": 1e-4, "abs": 1e-4}
 def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     shutil.copytree(SAVED, tmp_path / "saved")
     monkeypatch.chdir(tmp_path / "saved")
-    found: dict[str, Any] = json.loads(Path("expected.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads(Path("expected.json").read_text())
+    return result
 
 
 def features_of(run: str) -> np.ndarray:

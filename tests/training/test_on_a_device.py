@@ -62,9 +62,9 @@ def test_evaluate_embed_and_the_model(data, tmp_path):
     train(data, tmp_path / "run")
     contraport.evaluate(str(tmp_path / "run"), device="cuda")
     contraport.embed(str(tmp_path / "run"), out=str(tmp_path / "features.npz"), device="cuda")
-    found = np.load(tmp_path / "features.npz")
+    result = np.load(tmp_path / "features.npz")
     model = Model.from_pretrained(tmp_path / "run" / "model")
-    assert len(found["features"]) == 384
+    assert len(result["features"]) == 384
     assert model is not None
 
 

@@ -50,11 +50,11 @@ def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
 
 def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -> None:
     run = train(**audited)
-    found = run.pair_scores()
-    assert found["scores"].shape == found["kept"].shape == found["partners"].shape == (ITEMS,)
-    assert int(found["epoch"]) == 6
-    assert float(found["low"]) <= float(found["rate"]) <= float(found["high"])
-    kept_wrong, kept_right = found["kept"][:WRONG].mean(), found["kept"][WRONG:].mean()
+    result = run.pair_scores()
+    assert result["scores"].shape == result["kept"].shape == result["partners"].shape == (ITEMS,)
+    assert int(result["epoch"]) == 6
+    assert float(result["low"]) <= float(result["rate"]) <= float(result["high"])
+    kept_wrong, kept_right = result["kept"][:WRONG].mean(), result["kept"][WRONG:].mean()
     assert kept_wrong < 0.5 < kept_right
     assert [row["step"] for row in run.metrics_rows()][-1] == 6 * (ITEMS // 50), "as many steps as without"
 
@@ -68,13 +68,13 @@ def test_scores_are_joined_with_the_table_by_row_and_key(audited: dict[str, Any]
     (tmp_path / "pairs.csv").write_text("\n".join([",".join(names), *rows]))
     options = audited | {"data": tmp_path / "pairs.csv", "columns": {"views": ["a_*", "b_*"]}, "epochs": 3}
     run = train(**options)
-    found, trained = run.pair_scores(), load(options["data"], "train", columns=options["columns"])
-    assert len(found["rows"]) == len(trained) < ITEMS, "some rows are held out"
+    result, trained = run.pair_scores(), load(options["data"], "train", columns=options["columns"])
+    assert len(result["rows"]) == len(trained) < ITEMS, "some rows are held out"
     view = trained.__getitems__(list(range(len(trained)))).views[0]
-    np.testing.assert_allclose(first[found["rows"]], view, rtol=1e-6)
-    assert found["keys"].tolist() == [f"item {row}" for row in found["rows"]]
-    wrong = found["rows"] < WRONG
-    assert found["scores"][wrong].mean() < found["scores"][~wrong].mean()
+    np.testing.assert_allclose(first[result["rows"]], view, rtol=1e-6)
+    assert result["keys"].tolist() == [f"item {row}" for row in result["rows"]]
+    wrong = result["rows"] < WRONG
+    assert result["scores"][wrong].mean() < result["scores"][~wrong].mean()
 
 
 def test_reads_scores_of_earlier_versions_without_rows(audited: dict[str, Any]) -> None:
@@ -111,8 +111,8 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
     )
     for widest in (1_024, 1):
         monkeypatch.setattr("contraport.auditing.pairs.audit_callback.MAX_SCORED_VECTOR_WIDTH", widest)
-        found = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
-        areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
+        result = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
+        areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, result["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]
 
 

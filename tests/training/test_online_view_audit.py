@@ -54,15 +54,15 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
-    found = never_stopped.view_scores()
+    result = never_stopped.view_scores()
     is_wrong = np.zeros((ITEMS, VIEWS), dtype=bool)
     is_wrong[:WRONG, 1] = True
-    assert found["view_names"].tolist() == ["a", "b", "c"]
-    assert found["rows"].tolist() == list(range(ITEMS))
-    assert roc_auc_score(is_wrong.ravel(), -found["view_scores"].ravel()) > 0.95
-    assert (found["view_scores"][:WRONG].argmin(axis=1) == 1).mean() > 0.9
-    assert found["view_rates"][1] == pytest.approx(WRONG / ITEMS, abs=0.08)
-    kept = found["kept_views"]
+    assert result["view_names"].tolist() == ["a", "b", "c"]
+    assert result["rows"].tolist() == list(range(ITEMS))
+    assert roc_auc_score(is_wrong.ravel(), -result["view_scores"].ravel()) > 0.95
+    assert (result["view_scores"][:WRONG].argmin(axis=1) == 1).mean() > 0.9
+    assert result["view_rates"][1] == pytest.approx(WRONG / ITEMS, abs=0.08)
+    kept = result["kept_views"]
     assert kept[:WRONG, 1].mean() < 0.3 < 0.9 < kept[:WRONG, [0, 2]].mean()
     assert kept[WRONG:].mean() > 0.9
 

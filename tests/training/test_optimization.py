@@ -51,12 +51,12 @@ def test_each_learning_parameter_is_in_one_group(options: dict[str, float]) -> N
 
 
 def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:
-    found = []
+    result = []
     for _ in range(steps):
-        found.append(schedule.optimizer.param_groups[0]["lr"])
+        result.append(schedule.optimizer.param_groups[0]["lr"])
         schedule.optimizer.step()
         schedule.step()
-    return found
+    return result
 
 
 def test_cosine_agrees_with_torch() -> None:

@@ -98,8 +98,8 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
     grown = train(resume=True, out="part", epochs=2, progress=False)
     assert part.config()["teacher"] == "teacher.npy"
     assert same(weights_of(grown), weights_of(whole))
-    found = evaluate(grown, metrics=["knn"], progress=False)
-    assert any("No plan of test items is drawn" in note and "features" in note for note in found["notes"])
+    result = evaluate(grown, metrics=["knn"], progress=False)
+    assert any("No plan of test items is drawn" in note and "features" in note for note in result["notes"])
     Path("teacher.npy").unlink()
     with raises_usage_error("teacher.*", "teacher.npy", "no file"):
         train(resume=True, out="part", epochs=3, progress=False)

@@ -46,9 +46,9 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
     long = "word " * 40
     data = from_arrays([*TEXTS, long], name="texts")
     file = embed(run, data=data, out=tmp_path / "f.parquet", progress=False)
-    found = read_features(file)
-    assert found.keys[:60].tolist() == TEXTS
-    assert found.keys[60] == "word word word word word word word word word word word word word word word ..."
+    result = read_features(file)
+    assert result.keys[:60].tolist() == TEXTS
+    assert result.keys[60] == "word word word word word word word word word word word word word word word ..."
     (first, *_) = neighbors(file, query="the Red bag of Anna", top=3, page=tmp_path / "near.html")
     assert first.name == TEXTS[0]
     assert first.similarity == pytest.approx(1, abs=1e-5)
@@ -61,7 +61,7 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
     (group,) = duplicates(twice)
     assert group.positions == (7, 60)
     with raises_usage_error("query.*", "nowhere"):
-        neighbors(found.features, query="nowhere")
+        neighbors(result.features, query="nowhere")
 
 
 def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
@@ -120,12 +120,12 @@ def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
     run = train(data=data, epochs=6, batch_size=16, lr=3e-3, projection=0, out=tmp_path / "run", progress=False)
     assert any(record.getMessage().endswith("2 views: text (text), answer (text)") for record in caplog.records)
     file = embed(run, data=data, view="answer", out=tmp_path / "answers.npz", progress=False)
-    found = search(file, TEXTS[7], query_view="text", top=5)
+    result = search(file, TEXTS[7], query_view="text", top=5)
     z = run.model().project(run.model().encode((texts_to_tensor([TEXTS[7]]), texts_to_tensor(ANSWERS))))
     cosines = torch.nn.functional.cosine_similarity(z[0], z[1]).detach()
     with raises_usage_error("query.unknown", "'nowhere.png'"):
         neighbors(file, query="nowhere.png")
-    assert [near.name for near in found] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
+    assert [near.name for near in result] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
 
 
 def test_dropout_twice_is_a_recipe(tmp_path, caplog):
@@ -138,8 +138,8 @@ def test_dropout_twice_is_a_recipe(tmp_path, caplog):
 
 def test_an_audit_finds_texts_that_do_not_belong_together(tmp_path):
     shuffled = [*ANSWERS[30:36], *ANSWERS[6:]]
-    found = audit(data=from_arrays((TEXTS, shuffled), name="pairs"), epochs=3, progress=False)
-    assert len(found.scores) == 60
+    result = audit(data=from_arrays((TEXTS, shuffled), name="pairs"), epochs=3, progress=False)
+    assert len(result.scores) == 60
 
 
 def test_what_has_no_meaning_for_texts_is_told(tmp_path):

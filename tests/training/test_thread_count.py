@@ -56,9 +56,9 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
     vectors: Dataset, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], expected: int, tried: list[int]
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
-    found = timed(monkeypatch, seconds)
+    result = timed(monkeypatch, seconds)
     assert choose_thread_count(settings, build_components(settings)) == expected
-    assert found == tried
+    assert result == tried
 
 
 @pytest.mark.usefixtures("four")

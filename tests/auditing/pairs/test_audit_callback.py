@@ -152,9 +152,9 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "score_pairs", scores)
     monkeypatch.setattr(audit, "extract_paired_features", lambda: PairedFeatures((features, features)))
-    found = AuditCallback._score_pairs_decoys_fresh_decoys(audit)
+    result = AuditCallback._score_pairs_decoys_fresh_decoys(audit)
     number = len(sources_of(audit))
-    assert [len(part) for part in found] == [ITEMS, number, number]
+    assert [len(part) for part in result] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])
     pairs = list(zip(first, second, strict=True))
     assert pairs[:ITEMS] == [(item, item) for item in range(ITEMS)]

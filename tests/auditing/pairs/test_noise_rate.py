@@ -18,9 +18,9 @@ def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tu
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
 def test_rate_is_accurate_and_covered_by_its_interval(rate: float) -> None:
-    found = [estimate_noise_rate(*drawn(rate, seed)[::2]) for seed in range(20)]
-    assert np.mean([one.rate for one in found]) == pytest.approx(rate, abs=0.02)
-    covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in found]
+    result = [estimate_noise_rate(*drawn(rate, seed)[::2]) for seed in range(20)]
+    assert np.mean([one.rate for one in result]) == pytest.approx(rate, abs=0.02)
+    covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in result]
     assert np.mean(covered) >= 0.85
 
 
@@ -56,16 +56,16 @@ def by_hand(scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500) -> t
         below = [(values[:, None] <= marks).mean(axis=0) for values in (pairs, wrong)]
         return np.minimum(below[0] / below[1], 1.0)
 
-    found = estimates(scores, mismatched)
+    result = estimates(scores, mismatched)
     drawn = np.stack(
         [
             estimates(random.choice(scores, len(scores)), random.choice(mismatched, len(mismatched)))
             for _ in range(draws)
         ]
     )
-    best = np.square(drawn - found.min()).mean(axis=0).argmin()
+    best = np.square(drawn - result.min()).mean(axis=0).argmin()
     low, high = np.quantile(drawn[:, best], (0.025, 0.975))
-    return float(found[best]), (float(low), float(high))
+    return float(result[best]), (float(low), float(high))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_agrees_with_a_plain_bootstrap(rate: float, gap: float, known: int, digi
     if digits is not None:
         scores, mismatched = scores.round(digits), mismatched.round(digits)
     expected, (low, high) = by_hand(scores, mismatched)
-    found = estimate_noise_rate(scores, mismatched)
-    assert found.rate == pytest.approx(expected)
-    assert found.interval == pytest.approx((low, high), abs=0.15 * (high - low))
+    result = estimate_noise_rate(scores, mismatched)
+    assert result.rate == pytest.approx(expected)
+    assert result.interval == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
 def test_seed_changes_the_interval_only() -> None:
@@ -123,8 +123,8 @@ def test_area_under_curve_agrees_with_scikit_learn() -> None:
 def test_rate_is_at_most_one() -> None:
     """Where they score below the mismatches, too."""
     random = np.random.default_rng(0)
-    found = estimate_noise_rate(random.normal(-1, 1, 300), random.normal(0, 1, 100))
-    assert (found.rate, found.interval[1]) == (1, 1)
+    result = estimate_noise_rate(random.normal(-1, 1, 300), random.normal(0, 1, 100))
+    assert (result.rate, result.interval[1]) == (1, 1)
 
 
 def test_rejects_missing_and_infinite_scores() -> None:

@@ -72,8 +72,8 @@ def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures
     expected = by_hand(name, sides)
     pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
     for one in (sides.observed_pair_indices, pairs):
-        found = score_pairs(sides, one, name).double().numpy()
-        np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
+        result = score_pairs(sides, one, name).double().numpy()
+        np.testing.assert_allclose(result, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
 
 def test_rank_is_the_share_of_nearer_items(sides: PairedFeatures) -> None:
@@ -116,7 +116,7 @@ def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, sh
     kept = torch.arange(ITEMS)[10::2]
     some = PairedFeatures(sides.features, neighbor_pool=kept)
     pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
-    found = score_pairs(some, pairs)
+    result = score_pairs(some, pairs)
     x, y = (np.asarray(values) for values in some.features)
     for i, j in zip(*(side.tolist() for side in pairs), strict=True):
         others = [k for k in kept.tolist() if k not in (i, j)]
@@ -125,7 +125,7 @@ def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, sh
         there = [share(y, j, k) for k in near_i]
         here = [share(x, i, k) for k in near_j]
         expected = -(np.log(there).mean() + np.log(here).mean()) / 2
-        assert float(found[i]) == pytest.approx(expected, abs=0.05)
+        assert float(result[i]) == pytest.approx(expected, abs=0.05)
 
 
 def share(values: np.ndarray, item: int, other: int) -> float:
@@ -150,12 +150,12 @@ def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytes
     hidden = torch.randn(6_000, 6, generator=generator)
     first, second = (hidden + 0.5 * torch.randn(6_000, 6, generator=generator) for _ in range(2))
     second[:1_000] = second[:1_000].roll(1, 0)
-    found = []
+    result = []
     for limit in (20_000, 100):
         monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_EXACT_NEIGHBOR_ITEMS", limit)
-        found.append(score_pairs(PairedFeatures((first, second)), statistic="combined"))
-    assert not torch.equal(*found)
-    exact, by_cells = (roc_auc_score(np.arange(6_000) >= 1_000, scores) for scores in found)
+        result.append(score_pairs(PairedFeatures((first, second)), statistic="combined"))
+    assert not torch.equal(*result)
+    exact, by_cells = (roc_auc_score(np.arange(6_000) >= 1_000, scores) for scores in result)
     assert by_cells == pytest.approx(exact, abs=0.002)
     assert exact > 0.9
 
@@ -164,7 +164,7 @@ def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytes
 def test_kept_similarities_give_the_scores_of_computed_ones(
     with_pool: bool, sides: PairedFeatures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    result = []
     for limit in (ITEMS, ITEMS - 1):
         monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_KEPT_PRODUCTS_ITEMS", limit)
         paired = PairedFeatures(sides.features)
@@ -172,9 +172,9 @@ def test_kept_similarities_give_the_scores_of_computed_ones(
             paired = PairedFeatures(sides.features, neighbor_pool=torch.arange(ITEMS)).with_neighbor_pool(
                 torch.arange(0, ITEMS, 2)
             )
-        found.append(score_pairs(paired))
+        result.append(score_pairs(paired))
         assert (paired._similarity_matrices is None) == (limit < ITEMS)
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*result)
 
 
 def test_equal_items_count_as_one_group() -> None:
@@ -250,13 +250,13 @@ def test_decomposition_agrees_with_singular_values(rows: int, columns: int, rank
     u, v = (np.linalg.qr(random.normal(size=(size, max(rank, 1))))[0] for size in (rows, columns))
     values = np.linspace(0.99, 0.01, rank) if rank else np.zeros(1)
     matrix = torch.from_numpy((u * values @ v.T).astype(np.float32))
-    found_u, found, found_v = truncated_svd(matrix)
+    found_u, result, found_v = truncated_svd(matrix)
     left, singular, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
-    kept = len(found)
+    kept = len(result)
     assert singular[kept:].max(initial=0) < 0.3
-    np.testing.assert_allclose(found, singular[:kept], atol=3e-6)
+    np.testing.assert_allclose(result, singular[:kept], atol=3e-6)
     expected = left[:, :kept] * singular[:kept] ** 3 @ right[:kept]
-    np.testing.assert_allclose((found_u * found**3) @ found_v.T, expected, atol=3e-6)
+    np.testing.assert_allclose((found_u * result**3) @ found_v.T, expected, atol=3e-6)
 
 
 def make_wide(rank: int, noise: float) -> PairedFeatures:

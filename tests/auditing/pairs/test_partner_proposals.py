@@ -41,8 +41,8 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
     shown = random.random((12, 9)) < 0.6
     capacities = random.integers(1, 4, 9).astype(float)
     rows, columns = np.nonzero(shown)
-    found = CandidateScoreMatrix(rows, columns, scores[shown], capacities, np.full(12, -1))
-    mass, slack = solve_mass_and_slack(found, 1.7, 0.4, 500)
+    result = CandidateScoreMatrix(rows, columns, scores[shown], capacities, np.full(12, -1))
+    mass, slack = solve_mass_and_slack(result, 1.7, 0.4, 500)
     logits = np.where(shown, 1.7 * (scores - 0.4), -np.inf)
     f, g = np.zeros(12), np.zeros(9)
     for _ in range(500):
@@ -77,8 +77,8 @@ def test_a_generic_item_is_proposed_once() -> None:
     # Without the plan, several items often have the same best partner.
     paired = PairedFeatures((first, second))
     free = torch.arange(WRONG)
-    found = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
-    best = [found.columns[found.rows == row][found.scores[found.rows == row].argmax()] for row in range(WRONG)]
+    result = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    best = [result.columns[result.rows == row][result.scores[result.rows == row].argmax()] for row in range(WRONG)]
     proposals = propose_partners(paired, free, "likeness")
     proposed = proposals.partners[proposals.partners >= 0]
     assert np.bincount(best).max() > 2
@@ -120,7 +120,7 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
     first, second, _ = _swapped(3)
     paired = PairedFeatures((first, second))
     free = torch.arange(0, ITEMS, 6)
-    found = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    result = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
     x, y = (values.double() for values in paired.features)
     near = (x @ x.T).fill_diagonal_(-2).topk(15).indices[free]
     likeness = y[near].mean(dim=1) @ y[free].T
@@ -129,9 +129,9 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
     expected = {(row, column) for row, columns in enumerate(likeness.topk(16).indices.tolist()) for column in columns}
     expected |= {(row, column) for column, rows in enumerate(likeness_second.topk(16).indices.tolist()) for row in rows}
     expected |= {(row, row) for row in range(len(free))}
-    assert set(zip(found.rows.tolist(), found.columns.tolist(), strict=True)) == expected
-    scores = score_pairs(paired, PairIndices(free[found.rows], free[found.columns]), "likeness")
-    np.testing.assert_allclose(found.scores, scores.numpy(), rtol=1e-6)
+    assert set(zip(result.rows.tolist(), result.columns.tolist(), strict=True)) == expected
+    scores = score_pairs(paired, PairIndices(free[result.rows], free[result.columns]), "likeness")
+    np.testing.assert_allclose(result.scores, scores.numpy(), rtol=1e-6)
 
 
 def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
@@ -150,15 +150,15 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = propose_partners(paired, free, "likeness").partners
     monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_VALUES_PER_BLOCK", 2**14)
     with Largest() as seen:
-        found = propose_partners(paired, free, "likeness").partners
+        result = propose_partners(paired, free, "likeness").partners
     assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
 def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
-    def solve(found: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
-        return np.where(found.own_partner_mask, own, 0.3), np.full(len(found.own_columns), 0.1)
+    def solve(result: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
+        return np.where(result.own_partner_mask, own, 0.3), np.full(len(result.own_columns), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
     first, second, _ = _swapped()
@@ -168,6 +168,6 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
-    found = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    assigned = _assign_items_to_proposals(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    result = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
+    assigned = _assign_items_to_proposals(entries, result, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert assigned.tolist() == [1, -1, 0]

@@ -346,8 +346,8 @@ def test_rejects_a_file_that_is_no_text(tmp_path):
 def test_each_line_of_a_file_is_a_text(tmp_path):
     (tmp_path / "lines.txt").write_text("\ufeffone\n\n two \r\nthree\nfour\nfive", "utf-8")
     parts = [load(tmp_path / "lines.txt", split) for split in ("train", "test")]
-    found = {int(row): text for part in parts for row, text in zip(part.source_rows, texts_of(part, 0), strict=True)}
-    assert found == {0: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
+    result = {int(row): text for part in parts for row, text in zip(part.source_rows, texts_of(part, 0), strict=True)}
+    assert result == {0: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     (tmp_path / "none.txt").write_text(" \n\n")
     with raises_usage_error("data.empty", "none.txt"):
         load(tmp_path / "none.txt")

@@ -89,10 +89,10 @@ def test_resuming_requires_the_custom_transform_again(tmp_path: Path) -> None:
         data=dataset, augment=jittered, epochs=1, batch_size=8, num_workers=0, out=tmp_path / "run", progress=False
     )
     unseen = from_arrays(IMAGES[:, ::-1].copy(), labels=[0, 1] * 12)
-    found = evaluate(run, data=(dataset, unseen), neighbors=3, metrics=["knn", "alignment"], progress=False)
-    assert "knn" in found["rows"]["trained"]
-    assert "alignment" not in found["rows"]["trained"]
-    assert any("augmentation" in note for note in found["notes"])
+    result = evaluate(run, data=(dataset, unseen), neighbors=3, metrics=["knn", "alignment"], progress=False)
+    assert "knn" in result["rows"]["trained"]
+    assert "alignment" not in result["rows"]["trained"]
+    assert any("augmentation" in note for note in result["notes"])
     with raises_usage_error("augment.object_required", "jittered"):
         train(data=dataset, resume=True, epochs=2, out=tmp_path / "run", progress=False)
     train(data=dataset, augment=jittered, resume=True, epochs=2, out=tmp_path / "run", progress=False)

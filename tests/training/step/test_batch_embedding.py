@@ -80,7 +80,7 @@ def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> No
 def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: float | None) -> None:
     network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, momentum=momentum), nn.Linear(8, 4))
     start = {name: value.clone() for name, value in network.state_dict().items()}
-    found = gradient(network, views, 5)
+    result = gradient(network, views, 5)
     chunked = {name: value.clone() for name, value in network[1].named_buffers()}
     network.load_state_dict(start)
     outputs = by_hand_in_chunks(network, views)
@@ -89,7 +89,7 @@ def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: 
     network.zero_grad()
     contraport.gca_uot()(*outputs).backward()
     wanted = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
-    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(result, wanted, rtol=1e-8, atol=1e-10)
 
 
 def test_a_plain_checkpoint_would_count_them_twice(views: tuple[Tensor, ...]) -> None:

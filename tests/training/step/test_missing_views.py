@@ -36,7 +36,7 @@ def frozen_norms(module: Any) -> Any:
     return module
 
 
-def found(module: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+def actual(module: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     module.zero_grad()
     loss = module(batch, step)
     loss.backward()
@@ -52,7 +52,7 @@ def test_what_stands_in_the_place_of_a_view_is_never_looked_at(kind: str) -> Non
     other = batch._replace(
         views=tuple(torch.where(batch.present[:, v, None], view, 1e3) for v, view in enumerate(batch.views))
     )
-    (value, slopes), (again, others) = found(module, batch), found(module, other)
+    (value, slopes), (again, others) = actual(module, batch), actual(module, other)
     assert value.isfinite()
     assert any(slope.any() for slope in slopes.values())
     torch.testing.assert_close(again, value, rtol=0, atol=0)
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_the_embeddings_that_are_there(objective: str) -> No
     dataset = gapped()
     module = frozen_norms(pipeline_of(dataset, objective=objective))
     (batch,) = some_batches(dataset, 1, 16)
-    value, slopes = found(module, batch)
+    value, slopes = actual(module, batch)
     module.zero_grad()
     z = module.model.project(module.model.encode(batch.views))
     loss, present = contraport.objective(objective), batch.present
@@ -83,7 +83,7 @@ def test_chunks_are_the_whole_batch() -> None:
     dataset = gapped()
     (batch,) = some_batches(dataset, 1, 16)
     one, many = (frozen_norms(pipeline_of(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
-    (value, slopes), (chunked, others) = found(one, batch), found(many, batch)
+    (value, slopes), (chunked, others) = actual(one, batch), actual(many, batch)
     torch.testing.assert_close(chunked, value)
     torch.testing.assert_close(others, slopes, rtol=1e-4, atol=3e-5)
 
@@ -96,7 +96,7 @@ def test_a_view_that_one_item_has_is_left_out_of_the_batch() -> None:
     dataset = from_arrays(views, labels=labels, present=present)
     module = pipeline_of(dataset, objective="cmc")
     (batch,) = some_batches(dataset, 1, 16)
-    value, slopes = found(module, batch)
+    value, slopes = actual(module, batch)
     assert value.isfinite()
     assert not any(slope.any() for name, slope in slopes.items() if "towers.2" in name)
     assert any(slope.any() for name, slope in slopes.items() if "towers.1" in name)

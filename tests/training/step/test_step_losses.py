@@ -76,14 +76,14 @@ def test_the_queue_stands_beside_the_batch() -> None:
     given, queue = embedded(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
     queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch
-    found = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
+    result = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
     values = []
     for v, w in ((0, 1), (1, 0)):
         columns = F.normalize(torch.cat([given.key_projections[w], old[:, w]]), dim=1)
         logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.2
         logits[0, N + 1] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
-    torch.testing.assert_close(found, torch.stack(values).mean())
+    torch.testing.assert_close(result, torch.stack(values).mean())
 
 
 def test_a_queue_that_fills_offers_what_it_has() -> None:
@@ -98,7 +98,7 @@ def test_a_queue_that_fills_offers_what_it_has() -> None:
 def test_bank_entries_are_positives_and_negatives() -> None:
     given, bank = embedded(2), ItemBank(items=20, views=2, dimensions=D, draws=7)
     torch.manual_seed(3)
-    found = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
+    result = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
     torch.manual_seed(3)
     values = []
     for v, w in ((0, 1), (1, 0)):
@@ -107,7 +107,7 @@ def test_bank_entries_are_positives_and_negatives() -> None:
         logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.5
         logits[:, N:][given.batch.ids[:, None] == drawn] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
-    torch.testing.assert_close(found, torch.stack(values).mean())
+    torch.testing.assert_close(result, torch.stack(values).mean())
 
 
 def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
@@ -132,8 +132,8 @@ def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[Objective
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
     others = given.key_projections if comparison is QueryKeyLoss else given.queries
     expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
-    found = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
-    torch.testing.assert_close(found, torch.stack(expected).mean())
+    result = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
+    torch.testing.assert_close(result, torch.stack(expected).mean())
 
 
 def test_what_is_learned_is_one_for_all_turns() -> None:

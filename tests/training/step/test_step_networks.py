@@ -47,8 +47,8 @@ def test_weights_follow_by_the_rule(model: Model) -> None:
         share = min(0.5 + 0.1 * step, 0.9)
         wanted = [share * w + (1 - share) * p.double() for w, p in zip(wanted, model.parameters(), strict=True)]
         momentum_encoder.update(model, step)
-    for found, value in zip(momentum_encoder.parameters(), wanted, strict=True):
-        torch.testing.assert_close(found.double(), value, rtol=1e-5, atol=1e-5)
+    for result, value in zip(momentum_encoder.parameters(), wanted, strict=True):
+        torch.testing.assert_close(result.double(), value, rtol=1e-5, atol=1e-5)
 
 
 def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:

@@ -75,8 +75,8 @@ def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path
 
 def test_one_feature_is_enough_and_none_is_not(data: Dataset, tmp_path: Path) -> None:
     one = np.arange(ITEMS, dtype=np.float32)[:, None]
-    found = wanted(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
-    assert torch.equal(found, plan_of(Neighbors(torch.from_numpy(one)[BATCH], 2), data))
+    result = wanted(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
+    assert torch.equal(result, plan_of(Neighbors(torch.from_numpy(one)[BATCH], 2), data))
     with raises_usage_error("target.shape", "none.npy"):
         wanted(f"soft:{saved(tmp_path / 'none.npy', one[:, :0])}", data)
 
@@ -85,8 +85,8 @@ def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset
     features = np.random.default_rng(1).normal(size=(ITEMS + 5, 3)).astype(np.float32)
     splits = np.array(["test"] * 5 + ["train"] * ITEMS)
     np.savez(tmp_path / "f.npz", features=features, splits=splits)
-    found = wanted(f"soft:{tmp_path}/f.npz", data)
-    assert torch.equal(found, plan_of(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
+    result = wanted(f"soft:{tmp_path}/f.npz", data)
+    assert torch.equal(result, plan_of(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
 
 
 def test_neighbours_without_a_file_are_by_the_first_view_as_it_is_given() -> None:
@@ -105,11 +105,11 @@ def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path)
         np.save(file, matrix)
     else:
         sparse.save_npz(file, sparse.csr_array(matrix))
-    found = wanted(f"matrix:{file}", data)
+    result = wanted(f"matrix:{file}", data)
     own = np.tile(matrix[np.ix_(BATCH, BATCH)], (2, 2))
     np.fill_diagonal(own, 0)
     total = own.sum(1, keepdims=True)
-    assert np.allclose(found.numpy(), own / np.where(total > 0, total, 1) / (2 * len(BATCH)), atol=1e-7)
+    assert np.allclose(result.numpy(), own / np.where(total > 0, total, 1) / (2 * len(BATCH)), atol=1e-7)
 
 
 def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> None:
