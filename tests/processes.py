@@ -22,12 +22,12 @@ FORKS.set_forkserver_preload(["contraport.training.resumable_fit"])
 Report = Callable[[object], None]
 
 
-def reports_of(function: Callable[..., None], processes: int, *given: Any) -> list[Any]:
+def reports_of(function: Callable[..., None], processes: int, *args: Any) -> list[Any]:
     """Run ``function(rank, report, *given)`` in each of some processes, and return what they reported."""
     reported: SimpleQueue[Any] = FORKS.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
-        arguments = (meeting, processes, function, reported, given)
+        arguments = (meeting, processes, function, reported, args)
         mp.start_processes(_in_group, arguments, nprocs=processes, start_method="forkserver")
     result = []
     while not reported.empty():
@@ -41,12 +41,12 @@ def _in_group(
     processes: int,
     function: Callable[..., None],
     reported: SimpleQueue[Any],
-    given: tuple[Any, ...],
+    args: tuple[Any, ...],
 ) -> None:
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-    os.environ |= {name: str(number) for name, number in told.items()}  # as a launcher does
+    options = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    os.environ |= {name: str(number) for name, number in options.items()}  # as a launcher does
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
-    function(rank, reported.put, *given)
+    function(rank, reported.put, *args)
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         ("photos.py --tiny --data digits", "an encoder of others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
@@ -32,18 +32,18 @@ ROOT = Path(__file__).parents[1]
         ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
     ],
 )
-def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
-    script, *given = command.split()
-    if "--folder" in given:
+def test_it_runs(command: str, expected: str, tmp_path: Path) -> None:
+    script, *args = command.split()
+    if "--folder" in args:
         for number in range(40):
             path = tmp_path / "cards" / "ab"[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.effect_noise((16, 16), number).save(path)
-    if "--weights" in given:
+    if "--weights" in args:
         torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "others.pth")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / script, *given],
+        [sys.executable, ROOT / "examples" / script, *args],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -52,6 +52,6 @@ def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert told in done.stdout
-    if "--pages" in given:
+    assert expected in done.stdout
+    if "--pages" in args:
         assert (tmp_path / "pages" / "near.html").read_text().count('src="data:image/jpeg') == 13

@@ -69,10 +69,10 @@ def test_equals_a_search_in_float64(rule):
         candidate_ids=torch.from_numpy(columns),
     )
     assert mined.positions.shape == (len(queries), MiningRule(**rule).k)
-    for row, wanted in zip(
+    for row, expected_values in zip(
         mined.positions.tolist(), expected(queries, columns, anchors, candidates, rule), strict=True
     ):
-        assert [columns[position] for position in row if position >= 0] == wanted
+        assert [columns[position] for position in row if position >= 0] == expected_values
     assert torch.equal(mined.scores.isnan(), mined.positions < 0)
 
 

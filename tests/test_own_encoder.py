@@ -42,8 +42,8 @@ class Net(nn.Module):
 
 
 def quick(out: Path, encoder: Any, **settings: Any) -> Run:
-    given = {"data": DATA, "encoder": encoder, "out": out, "epochs": 1, "batch_size": 32, "lr": 0.05}
-    return train(**given | settings, progress=False)
+    options = {"data": DATA, "encoder": encoder, "out": out, "epochs": 1, "batch_size": 32, "lr": 0.05}
+    return train(**options | settings, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,10 @@ def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path
 
 
 def test_how_to_go_on_is_a_call_that_passes_it_again(run: Run, net: Net) -> None:
-    told = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
-    assert run.resume_command.startswith(f"{told} in Python")
+    text = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
+    assert run.resume_command.startswith(f"{text} in Python")
     steps = run.metrics_rows()
-    call = told.replace("data=...", "data=DATA").replace("encoder=...", "encoder=net")
+    call = text.replace("data=...", "data=DATA").replace("encoder=...", "encoder=net")
     resumed = eval(call, {"contraport": contraport, "DATA": DATA, "net": net})
     assert (resumed.path, resumed.metrics_rows()) == (run.path, steps)
 

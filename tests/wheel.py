@@ -54,15 +54,15 @@ def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
         place = Path(folder)
         subprocess.run([f"python{python}", "-m", "venv", place / "venv"], check=True, timeout=SECONDS)
         program = place / "venv" / "bin" / "python"
-        wanted = [str(wheel.resolve()), *(lowest_torch() if torch == "lowest" else []), *TOOLS]
-        installed = run(place, program, "-m", "pip", "install", "--quiet", *wanted)
+        requirements = [str(wheel.resolve()), *(lowest_torch() if torch == "lowest" else []), *TOOLS]
+        installed = run(place, program, "-m", "pip", "install", "--quiet", *requirements)
         if installed.returncode:
             return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
         shutil.copytree(ROOT / "tests", place / "tests")  # and not the sources beside them
         shutil.copy(ROOT / "pyproject.toml", place)
-        told = run(place, program, "-m", "contraport", "doctor")
+        text = run(place, program, "-m", "contraport", "doctor")
         done = run(place, program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-        return f"{told.stdout.splitlines()[0]}; doctor {told.returncode}; {done.stdout.strip().splitlines()[-1]}"
+        return f"{text.stdout.splitlines()[0]}; doctor {text.returncode}; {done.stdout.strip().splitlines()[-1]}"
 
 
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -78,13 +78,13 @@ def main() -> int:
     parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if result(python)])
     parser.add_argument("--torch", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     wrong = False
-    for python in asked.python:
-        for torch in asked.torch:
-            told = try_wheel(asked.wheel, python, torch, asked.tests)
-            wrong |= "failed" in told or "error" in told or "cannot" in told or "doctor 0" not in told
-            print(f"Python {python}, {torch} torch: {told}", flush=True)
+    for python in options.python:
+        for torch in options.torch:
+            text = try_wheel(options.wheel, python, torch, options.tests)
+            wrong |= "failed" in text or "error" in text or "cannot" in text or "doctor 0" not in text
+            print(f"Python {python}, {torch} torch: {text}", flush=True)
     return int(wrong)
 
 

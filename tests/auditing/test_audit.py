@@ -71,18 +71,18 @@ def check_found(result: Audit) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"method": "frozen"},
         {"method": "online", **QUICK},
         {"method": "crossfit", "folds": 3, "rounds": 1, **QUICK},
         {"method": "crossfit", "folds": 2, "repeats": 2, "rounds": 2, "statistic": "combined", **QUICK},
     ],
-    ids=lambda asked: asked["method"],
+    ids=lambda options: options["method"],
 )
-def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any]) -> None:
-    result = contraport.audit(data=views, **asked)
-    assert (result.method, len(result.scores)) == (asked["method"], ITEMS)
+def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], options: dict[str, Any]) -> None:
+    result = contraport.audit(data=views, **options)
+    assert (result.method, len(result.scores)) == (options["method"], ITEMS)
     check_found(result)
 
 
@@ -188,8 +188,8 @@ def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
     assert [int(row["id"]) for row in rows] == list(range(ITEMS))
     assert [row["flagged"] == "true" for row in rows] == np.isin(np.arange(ITEMS), result.flagged()).tolist()
     np.testing.assert_allclose([float(row["score"]) for row in rows], result.scores, rtol=1e-5)
-    told = json.loads((out / "audit.json").read_text())
-    assert (told["pairs"], told["method"], told["noise_rate"]) == (ITEMS, "online", result.noise_rate)
+    report = json.loads((out / "audit.json").read_text())
+    assert (report["pairs"], report["method"], report["noise_rate"]) == (ITEMS, "online", result.noise_rate)
     log = (out / "training" / "train.log").read_text()
     assert "few steps" not in log
     assert "contraport evaluate" not in log
@@ -219,11 +219,11 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
     whole = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
     trained, train_fold = [], audit_rounds._train_and_encode_all_pairs
 
-    def stopping(*given: Any) -> Any:
+    def stopping(*args: Any) -> Any:
         trained.append(len(trained))
         if len(trained) == 6:
             raise KeyboardInterrupt
-        return train_fold(*given)
+        return train_fold(*args)
 
     monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", stopping)
     with pytest.raises(KeyboardInterrupt):
@@ -405,10 +405,10 @@ def test_gives_a_rate_for_views_that_share_only_a_class() -> None:
 def test_notes_an_interval_that_covers_most_pairs() -> None:
     """Where the interval reaches what scores that say nothing give, as of few pairs, of which none need be wrong."""
     scores, none = np.arange(4.0), np.full(4, -1)
-    given = ("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.5)
-    (note,) = Audit(*given, (0.2, 0.8), none, scores).notes
+    args = ("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.5)
+    (note,) = Audit(*args, (0.2, 0.8), none, scores).notes
     assert re.findall(r"\d+%", note) == ["20%", "80%"]
-    assert Audit(*given, (0.4, 0.6), none, scores).notes == ()
+    assert Audit(*args, (0.4, 0.6), none, scores).notes == ()
 
 
 def test_rejects_a_table_of_one_view_and_suggests_two(tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_pairs_keep_their_rows_and_names(
     numbers = np.concatenate(views, axis=1).tolist()
     lines = ["id,split," + ",".join([f"view0.{i}" for i in range(6)] + [f"view1.{i}" for i in range(9)])]
     for row, cells in enumerate(numbers):
-        told = ",".join(map(str, cells))
-        lines += [f'"{row:04d}, a",test,{told}'] * (row % 50 == 0) + [f'"{row:04d}, b",train,{told}']
+        text = ",".join(map(str, cells))
+        lines += [f'"{row:04d}, a",test,{text}'] * (row % 50 == 0) + [f'"{row:04d}, b",train,{text}']
     data = tmp_path / "data.csv"
     data.write_text("\n".join(lines))
     result = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")

@@ -95,9 +95,9 @@ def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
     rows = np.arange(ITEMS)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=rows, eye=10 * rows)
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
-    told: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
+    options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
     for way, kept in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
-        with np.load(write_clean_data(actual(), way, tmp_path, **told)) as file:
+        with np.load(write_clean_data(actual(), way, tmp_path, **options)) as file:
             assert (len(file["ear"]), len(file["eye"])) == (kept, kept)
             assert way != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
             assert ("weights" in file) == (way == "weigh")
@@ -108,16 +108,16 @@ def test_unaudited_rows_stay_and_count(tmp_path: Path) -> None:
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
     dataset = load(tmp_path / "pairs.npz").subset(torch.arange(5, ITEMS + 5))
-    told: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
+    options: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
-    with np.load(write_clean_data(actual(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(actual(), "drop", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
         assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
         assert len(file["ear_test"]) == 3
-    with np.load(write_clean_data(actual(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(actual(), "repair", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
         assert file["eye"][7:10, 0].tolist() == [70, 120, 80], "3 has the partner of 7, and 4 that of 3, five rows on"
-    weighed = write_clean_data(actual(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
+    weighed = write_clean_data(actual(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **options)
     assert load(weighed, "test").weights.tolist() == [1, 1, 1], "no test item was judged"
-    weights = np.load(write_clean_data(actual(), "weigh", tmp_path, data="no file", **told))
+    weights = np.load(write_clean_data(actual(), "weigh", tmp_path, data="no file", **options))
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
 
 
@@ -143,9 +143,9 @@ def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
     texts = [f"text {row}" for row in range(ITEMS)]
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
-    told: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
-    assert np.load(write_clean_data(actual(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
-    mended = load(write_clean_data(actual(), "repair", tmp_path, **told), test_fraction=1e-12)
+    options: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
+    assert np.load(write_clean_data(actual(), "weigh", tmp_path, **options)).sum() == ITEMS - 3
+    mended = load(write_clean_data(actual(), "repair", tmp_path, **options), test_fraction=1e-12)
     assert mended.class_names == ("cat", "dog")
     with np.load(tmp_path / "repaired.npz") as file:
         assert file["view1"][:5].tolist() == ["text 0", "text 1", "text 2", "text 7", "text 3"]

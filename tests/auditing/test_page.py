@@ -77,7 +77,7 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "told"),
+    ("view", "attributes"),
     [
         ("photo", {"is": "image", "uri": "data:image/png"}),
         ("large", {"is": "image", "uri": "data:image/webp"}),
@@ -87,13 +87,13 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
         ("caption", {"is": "text"}),
     ],
 )
-def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
+def test_draws_each_kind_of_view(view: str, attributes: dict[str, Any]) -> None:
     shown = build_worst_pair_rows(result(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
-    assert shown["is"] == told["is"]
-    if "uri" in told:
-        assert shown["uri"].startswith(told["uri"])
-    if "values" in told:
-        assert np.shape(shown["values"]) == told["values"]
+    assert shown["is"] == attributes["is"]
+    if "uri" in attributes:
+        assert shown["uri"].startswith(attributes["uri"])
+    if "values" in attributes:
+        assert np.shape(shown["values"]) == attributes["values"]
         assert np.abs(shown["values"]).max() <= 100
 
 

@@ -27,11 +27,11 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
         assert option.help.endswith(".")
         if not option.required:
             option.check_value(option.default)
-    told = docstring_parser.parse(inspect.getdoc(function) or "")
-    assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
+    docstring = docstring_parser.parse(inspect.getdoc(function) or "")
+    assert {one.arg_name: " ".join((one.description or "").split()) for one in docstring.params} == {
         key: option.help for key, option in verb.options_by_name.items()
     }
-    assert "UsageError" in {one.type_name for one in told.raises}
+    assert "UsageError" in {one.type_name for one in docstring.raises}
     assert inspect.cleandoc(verb.details) in (inspect.getdoc(function) or "")
     if name not in ("list", "docs"):
         assert getattr(contraport, name.replace("-", "_")) is function

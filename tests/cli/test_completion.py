@@ -61,8 +61,8 @@ def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m contraport "$@"\n')
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    asked = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=COMPLETION_SCRIPTS[shell])]
+    command = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=COMPLETION_SCRIPTS[shell])]
     done = subprocess.run(
-        asked, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=TIMEOUT, check=False
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=TIMEOUT, check=False
     )
     assert done.stdout.split() == ["moco-v3"], done.stderr

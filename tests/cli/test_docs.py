@@ -43,8 +43,8 @@ def test_errors_point_at_several_list_pages() -> None:
 
 
 def test_every_page_is_listed(command: Command) -> None:
-    told = command("docs").out
-    assert all(f"  {name} " in told for name in page_paths_by_name())
+    text = command("docs").out
+    assert all(f"  {name} " in text for name in page_paths_by_name())
     assert all(path.is_file() for path in page_paths_by_name().values())
     assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(page_paths_by_name())
 

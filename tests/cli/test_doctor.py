@@ -48,12 +48,13 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
 
 def test_json_output(command) -> None:
     result: Outcome = command("doctor", "--test", "false", "--json")
-    told = json.loads(result.out)
+    report = json.loads(result.out)
     assert (
-        told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
+        report["versions"]["torch"] == torch.__version__.split("+")[0]
+        or report["versions"]["torch"] == torch.__version__
     )
-    assert told["extra_versions"]["train"]["timm"]
-    assert told["checks"] == []
+    assert report["extra_versions"]["train"]["timm"]
+    assert report["checks"] == []
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ def test_initial_weights_by_view(command: Command, data: str, tmp_path: Path) ->
     assert command("train", "--data", "pairs.npz", "--out", "run", *QUICK) == (0, "", "")
     weights = ("--init.view0", "run", "--init.1", "run", "--freeze.0")
     assert command("train", "--data", "pairs.npz", *weights, "--out", "other", *QUICK) == (0, "", "")
-    kept = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
-    assert (kept["init"], kept["freeze"]) == ({"view0": "run", "1": "run"}, {"0": True})
+    saved = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
+    assert (saved["init"], saved["freeze"]) == ({"view0": "run", "1": "run"}, {"0": True})
     first, other = (RunFolder(tmp_path / name).model() for name in ("run", "other"))
     same = [
         all(map(torch.equal, first.tower(view).encoder.parameters(), other.tower(view).encoder.parameters()))
@@ -70,9 +70,9 @@ def test_log_lines_are_printed_once_and_progress_false_prints_warnings_only(
             Image.fromarray(random.integers(0, 255, (8, 8, 3)).astype(np.uint8)).save(path)
     (tmp_path / "photos" / "train" / "a" / "0.png").write_bytes(b"no image")
     assert command("train", "--data", "photos", "--out", "run", *QUICK, "--batch_size", "4").status == 0
-    told = command("evaluate", "run", "--metrics", "knn").err
-    assert told.count("is the test split") == 1
-    assert told.count("cannot be read") == 1
+    text = command("evaluate", "run", "--metrics", "knn").err
+    assert text.count("is the test split") == 1
+    assert text.count("cannot be read") == 1
     silent = command("embed", "run", "--out", "features.npz", "--progress=false").err
     assert "is the test split" not in silent
     assert silent.count("cannot be read") == 1

@@ -90,15 +90,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return a list that each training that begins is added to."""
-    begun: list[Path] = []
+    started: list[Path] = []
     own = running.train
 
-    def train(**given: Any) -> Run:
-        begun.append(given["out"])
-        return own(**given)
+    def train(**options: Any) -> Run:
+        started.append(options["out"])
+        return own(**options)
 
     monkeypatch.setattr(running, "train", train)
-    return begun
+    return started
 
 
 def test_table_contains_the_results_of_the_runs(folder: Path) -> None:
@@ -128,17 +128,17 @@ def test_table_contains_the_results_of_the_runs(folder: Path) -> None:
 
 
 def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = count_trainings(monkeypatch)
+    started = count_trainings(monkeypatch)
     again = compare(**SMALL, out=folder)
-    assert begun == []
+    assert started == []
     assert again.num_missing == 0
     compare(**SMALL | {"seeds": 3, "objectives": ["info-nce"]}, out=folder)
-    assert len(begun) == 1
+    assert len(started) == 1
 
 
 def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
-    asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
-    result = compare(**asked, out=tmp_path)
+    options = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
+    result = compare(**options, out=tmp_path)
     assert [(one.row_name, one.epoch) for one in result.epoch_means] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
     ]
@@ -173,11 +173,11 @@ def test_commands_reproduce_a_cell(folder: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
-    asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
-    grid = build_grid(asked | {"out": tmp_path})
+    options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
+    grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
     assert [*grid.encoder_changes_by_reference_row] == rows
-    result = compare(**asked, out=tmp_path)
+    result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
     own, other = (result.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
@@ -205,11 +205,11 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
     trained, judged = jobs[0].shell_script.splitlines()
     assert "--root 'my data'" in trained
     assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
-    asked = {"measures": ["knn", "uniformity"]}
+    options = {"measures": ["knn", "uniformity"]}
     for result, finished in (
-        (asked | {"failed": "the loss is nan"}, [True, True]),
-        (asked | {"values": {}, "references": {}}, [False, True]),
-        (asked | {"values": {}, "references": {"raw": {}}}, [True, True]),
+        (options | {"failed": "the loss is nan"}, [True, True]),
+        (options | {"values": {}, "references": {}}, [False, True]),
+        (options | {"values": {}, "references": {"raw": {}}}, [True, True]),
         ({"measures": ["knn"], "failed": "the loss is nan"}, [False, False]),
         ([], [False, False]),
     ):
@@ -228,8 +228,8 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     one = run_job_unless_in_use(whole)
     own = running.train
 
-    def stopped(**given: Any) -> Run:
-        own(**{**given, "epochs": 1})
+    def stopped(**options: Any) -> Run:
+        own(**{**options, "epochs": 1})
         raise KeyboardInterrupt
 
     stopped_job = CellJob(
@@ -242,15 +242,15 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.saved_result is None
     assert as_run_folder(stopped_job.run_folder).last_checkpoint.exists()
-    begun: list[bool] = []
+    started: list[bool] = []
 
-    def going_on(**given: Any) -> Run:
-        begun.append(given.get("resume", False))
-        return own(**given)
+    def going_on(**options: Any) -> Run:
+        started.append(options.get("resume", False))
+        return own(**options)
 
     monkeypatch.setattr(running, "train", going_on)
     result = run_job_unless_in_use(stopped_job)
-    assert begun == [True]
+    assert started == [True]
     assert result["values"].keys() == one["values"].keys()
     assert job.saved_result is None
 
@@ -265,19 +265,19 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
-    asked = SMALL | {"seeds": 1, "metrics": ["knn"]}
-    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).reference_metrics
-    second = compare(**asked, out=tmp_path).reference_metrics
+    options = SMALL | {"seeds": 1, "metrics": ["knn"]}
+    first = compare(**options | {"baseline": "gca-ince"}, out=tmp_path).reference_metrics
+    second = compare(**options, out=tmp_path).reference_metrics
     assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
     assert second["raw inputs"] == first["raw inputs"]
 
 
 def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
-    asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
-    result = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
+    options = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
+    result = compare(**options | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (result.num_missing, result.epoch_means) == (0, [])
-    longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
+    longer = build_grid(options | {"epochs": 2, "out": tmp_path}).cells[0]
+    assert build_cell_job(build_grid(options | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,15 +341,15 @@ def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) 
 
 
 def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = SMALL | {"metrics": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
-    grid = build_grid(asked)
+    options = SMALL | {"metrics": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
+    grid = build_grid(options)
     first, second = build_trial_cells(grid, grid.rows[0], grid.columns[0])
 
     def lacking_once(cell: Cell, **result: Any) -> str:
         job = build_cell_job(grid, cell)
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
         job.result_path.write_text(json.dumps({"measures": ["knn"], **result}))
-        compare(**asked, dry_run=True)
+        compare(**options, dry_run=True)
         return capsys.readouterr().err.partition("; ")[2].partition("\n")[0].removesuffix(" to run")
 
     assert lacking_once(first, values={"knn": 0.5}) == "5"
@@ -454,13 +454,13 @@ def test_few_items_have_smaller_batches_as_in_a_training(tmp_path: Path) -> None
 def test_unreadable_data_leave_no_files_and_can_be_fixed(tmp_path: Path) -> None:
     data, out = tmp_path / "views.npz", tmp_path / "out"
     data.write_bytes(b"no such file")
-    asked = {**SMALL, "data": [data], "objectives": ["info-nce"], "seeds": 1}
+    options = {**SMALL, "data": [data], "objectives": ["info-nce"], "seeds": 1}
     with raises_usage_error("all_refused", "data: ", "views.npz"):
-        compare(**asked, out=out)
+        compare(**options, out=out)
     assert not out.exists()
     random = np.random.default_rng(0)
     np.savez(data, x=random.normal(size=(200, 8)).astype(np.float32), labels=np.arange(200) % 2)
-    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).num_missing == 0
+    assert compare(**options | {"settings": ["noise:0.2"]}, out=out).num_missing == 0
 
 
 def test_rejects_changed_data(tmp_path: Path) -> None:
@@ -543,10 +543,12 @@ def test_judge_claim() -> None:
 def test_verdict_names_the_number_of_deciding_seeds() -> None:
     unsure = Difference(0.02, -0.01, 0.05)
     sure, other = Difference(0.02, 0.01, 0.03), Difference(0.03, 0.01, 0.05)
-    told = explain_verdict(ClaimVerdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
-    assert told.startswith("Of 3 comparisons, 2 significantly better (a on b; a on c) and 0 significantly worse. ")
-    told = explain_verdict(ClaimVerdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
-    assert told.startswith(
+    sentence = explain_verdict(
+        ClaimVerdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure})
+    )
+    assert sentence.startswith("Of 3 comparisons, 2 significantly better (a on b; a on c) and 0 significantly worse. ")
+    sentence = explain_verdict(ClaimVerdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
+    assert sentence.startswith(
         "Of 2 comparisons, 1 significantly better and 0 significantly worse. Largest difference, a on c: "
     )
     assert explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
@@ -566,8 +568,8 @@ def test_verdict_names_the_number_of_deciding_seeds() -> None:
 def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     """The verdict's interval is that of the runs' own test items, computed once more with SciPy."""
     claim = {"says": "balanced is better", "better": ["gca-ince"], "than": "info-nce", "measure": "knn"}
-    given = {key: value for key, value in SMALL.items() if key != "progress"}
-    (tmp_path / "own.yaml").write_text(json.dumps({**given, "claims": [claim]}))
+    options = {key: value for key, value in SMALL.items() if key != "progress"}
+    (tmp_path / "own.yaml").write_text(json.dumps({**options, "claims": [claim]}))
     result = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
     (verdict,) = result.claim_verdicts
     ((name, gain),) = verdict.gains.items()
@@ -695,8 +697,8 @@ def test_no_row_is_marked_as_best_if_all_tie() -> None:
 
 
 def sentence_of(*cells: TableEntry) -> str:
-    (told,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
-    return told
+    (sentence,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
+    return sentence
 
 
 @pytest.mark.parametrize("measure", ["knn", "alignment"])
@@ -718,24 +720,24 @@ def test_table_marks_significant_differences(measure: str) -> None:
 
 
 def test_sentence_for_a_metric_without_direction() -> None:
-    told = sentence_of(
+    sentence = sentence_of(
         cell("base", 80.04, measure="effective_rank"),
         cell("more", 90.0, Difference(10.0, 9.0, 11.0), measure="effective_rank"),
         cell("less", 70.0, Difference(-10.0, -11.0, -9.0), measure="effective_rank"),
     )
-    assert told == (
+    assert sentence == (
         "on: more has the highest effective rank, 90.0 ± 0.0; more is significantly above base; "
         "less is significantly below."
     )
 
 
 def test_sentence_for_a_metric_that_should_be_low() -> None:
-    told = sentence_of(
+    sentence = sentence_of(
         cell("base", 0.8, measure="alignment"),
         cell("near", 0.7, Difference(-0.1, -0.11, -0.09), measure="alignment"),
         cell("far", 0.9, Difference(0.1, 0.09, 0.11), measure="alignment"),
     )
-    assert told == (
+    assert sentence == (
         "on: near has the best alignment, 0.700 ± 0.010; near is significantly better than base; "
         "far is significantly worse."
     )
@@ -743,13 +745,13 @@ def test_sentence_for_a_metric_that_should_be_low() -> None:
 
 def test_sentence_names_failures_and_missing_intervals() -> None:
     assert sentence_of(cell("base", 0.9, measure="knn")) == "on: base has 90.0 ± 1.0% on kNN."
-    told = sentence_of(
+    sentence = sentence_of(
         cell("base", 0.9, measure="knn"),
         cell("other", 0.91, measure="knn"),
         cell("hot", None, measure="knn", failed="the loss is nan"),
         cell("hotter", None, measure="knn", failed="the loss is nan"),
     )
-    assert told == (
+    assert sentence == (
         "on: other has the best kNN, 91.0 ± 1.0%; no interval for other, as its variance is unknown; hot and hotter "
         "failed."
     )
@@ -765,13 +767,13 @@ def test_sentence_counts_the_metrics_that_differ() -> None:
         for measure, differences in apart.items()
         for row, difference in zip(("base", "a", "b", "c"), (None, *differences, unsure), strict=True)
     ]
-    (told,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).summary_sentences
-    assert told.endswith(
+    (sentence,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).summary_sentences
+    assert sentence.endswith(
         " Of 4 metrics, each tested by itself against base: a is significantly better in 2 (kNN and NMI), worse in 1 "
         "(alignment) and different in 1 (effective rank); b is significantly worse in 1 (kNN); c in none."
     )
-    (told,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).summary_sentences
-    assert told.endswith(" Of 4 metrics, each tested by itself against base: none differs significantly.")
+    (sentence,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).summary_sentences
+    assert sentence.endswith(" Of 4 metrics, each tested by itself against base: none differs significantly.")
 
 
 @pytest.mark.parametrize(
@@ -796,12 +798,13 @@ def test_sentence_explains_a_missing_interval(
         for one in (cell("base", 0.9, measure=measure), cell("other", 0.9, measure=measure))
     ]
     cells[0] = cells[0]._replace(missing_interval_reason=None)
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
+    (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
     seeds = "there is one seed" if len(values) == 1 else f"all {len(values)} seeds agree exactly"
     assert (
-        f"base and other have the same kNN, 90.0% without an interval, as {seeds}; no interval for other, as " in told
+        f"base and other have the same kNN, 90.0% without an interval, as {seeds}; no interval for other, as "
+        in sentence
     )
-    assert f"no interval in NMI for other, as {difference.missing_interval_reason}." in told
+    assert f"no interval in NMI for other, as {difference.missing_interval_reason}." in sentence
 
 
 def test_differences_with_an_interval_need_no_reason() -> None:
@@ -813,23 +816,23 @@ def test_differences_with_an_interval_need_no_reason() -> None:
 def test_sentence_names_references_as_good_as_the_best() -> None:
     cells = [cell("base", 0.9, measure="knn"), cell("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")]
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
-    (told,) = Comparison(
+    (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
     ).summary_sentences
-    assert told.endswith("; other is significantly worse; as good or better without training: raw inputs 95.3%.")
+    assert sentence.endswith("; other is significantly worse; as good or better without training: raw inputs 95.3%.")
     known["untrained encoder"]["on"]["knn"] = 0.9
-    (told,) = Comparison(
+    (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
     ).summary_sentences
-    assert told.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
+    assert sentence.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [cell("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
-    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).summary_sentences
-    assert told.endswith("; as good or better without training: raw inputs 0.300.")
+    (sentence,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).summary_sentences
+    assert sentence.endswith("; as good or better without training: raw inputs 0.300.")
 
 
 @pytest.mark.parametrize(
-    ("measure", "mean", "apart", "told", "head"),
+    ("measure", "mean", "apart", "expected", "head"),
     [
         ("knn", "95.0 ± 1.0", "+1.0 points (−0.5 to +2.5)", "| base | 95.0 ± 1.0 |", "kNN, % (higher is better): "),
         (
@@ -843,7 +846,7 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
     ],
 )
 def test_values_use_the_unit_and_digits_of_their_metric(
-    measure: str, mean: str, apart: str, told: str, head: str
+    measure: str, mean: str, apart: str, expected: str, head: str
 ) -> None:
     (chosen,) = measures([measure])
     base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
@@ -852,13 +855,18 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     )
     assert format_mean_with_interval(chosen, base) == mean
     assert chosen.format_difference((0.01, -0.005, 0.025), signed=True) == apart
-    assert told in result.markdown()
+    assert expected in result.markdown()
     assert head in result.markdown()
 
 
 def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
-    asked = SMALL | {"seeds": 1, "metrics": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
-    result = compare(**asked, out=tmp_path)
+    options = SMALL | {
+        "seeds": 1,
+        "metrics": ["median_rank"],
+        "train": {"batch_size": 64, "keep_every": 1},
+        "epochs": 2,
+    }
+    result = compare(**options, out=tmp_path)
     assert "±" not in result.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
     assert "no interval for gca-ince, as there is one seed" in result.summary_sentences[0]
     page = (tmp_path / "page.html").read_text()
@@ -869,9 +877,9 @@ def test_skipped_metrics_are_noted_per_cell_and_in_the_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "plain.npz", x=np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32))
-    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "max_items": None}
-    asked |= {"metrics": ["knn", "uniformity"]}
-    result = compare(**asked | {"progress": True}, out=tmp_path / "out")
+    options = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "max_items": None}
+    options |= {"metrics": ["knn", "uniformity"]}
+    result = compare(**options | {"progress": True}, out=tmp_path / "out")
     assert result.notes[0] == "Not measured, as there are no labels: kNN."
     assert "info-nce on plain.npz, standard, seed 0: Not measured, as there are no labels" in capsys.readouterr().err
 
@@ -910,9 +918,9 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
     job, met = build_cell_job(grid, grid.cells[0]), []
     own = running.evaluate
 
-    def judge(*given: Any, **asked: Any) -> Any:
+    def judge(*args: Any, **options: Any) -> Any:
         met.append(run_job_unless_in_use(job))  # as another process would
-        return own(*given, **asked)
+        return own(*args, **options)
 
     monkeypatch.setattr(running, "evaluate", judge)
     assert run_job_unless_in_use(job) is not None
@@ -924,11 +932,11 @@ def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch
     module = sys.modules["contraport.comparison.compare"]
     own, refused = module.save_figure_if_any_mean, []
 
-    def save_figure_if_any_mean(*given: Any) -> None:
+    def save_figure_if_any_mean(*args: Any) -> None:
         with pytest.raises(FolderInUseError) as caught, lock_folder(tmp_path, "compare"):
             pytest.fail("two processes at once")
         assert str(tmp_path) in str(caught.value)
-        refused.append(own(*given))
+        refused.append(own(*args))
 
     monkeypatch.setattr(module, "save_figure_if_any_mean", save_figure_if_any_mean)
     compare(**SMALL | {"seeds": 1}, out=tmp_path)
@@ -937,25 +945,25 @@ def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch
 
 
 def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, asked = running.run_job_unless_in_use, list[Path]()
+    own, calls = running.run_job_unless_in_use, list[Path]()
 
     def once_in_use(job: CellJob) -> Any:
-        asked.append(job.run_folder)
-        return None if len(asked) == 1 else own(job)
+        calls.append(job.run_folder)
+        return None if len(calls) == 1 else own(job)
 
     monkeypatch.setattr(running, "run_job_unless_in_use", once_in_use)
     assert compare(**SMALL | {"seeds": 1}, out=tmp_path).num_missing == 0
-    assert asked[0] == asked[-1]
-    assert len(asked) == 3
+    assert calls[0] == calls[-1]
+    assert len(calls) == 3
 
 
 def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = running.train
 
-    def train(**given: Any) -> Run:
-        if given.get("recipe") == "gca-ince":
+    def train(**options: Any) -> Run:
+        if options.get("recipe") == "gca-ince":
             raise RuntimeError("CUDA out of memory. Tried to allocate 2 TiB.")
-        return own(**given)
+        return own(**options)
 
     monkeypatch.setattr(running, "train", train)
     result = compare(**SMALL | {"seeds": 1}, out=tmp_path)
@@ -973,8 +981,8 @@ def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     assert entry is not None
     assert "every trial of its search failed" in str(entry.failure_reason)
     assert result.num_missing == 0
-    (told,) = [note for note in result.notes if note.startswith("hot on digits, standard: ")]
-    assert told.startswith("hot on digits, standard: 2 of 2 training runs failed. First reason: every trial")
+    (sentence,) = [note for note in result.notes if note.startswith("hot on digits, standard: ")]
+    assert sentence.startswith("hot on digits, standard: 2 of 2 training runs failed. First reason: every trial")
 
 
 def test_rejects_rows_with_other_test_items() -> None:
@@ -1023,23 +1031,23 @@ def test_returned_comparison_matches_the_files(folder: Path) -> None:
 
 
 def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = count_trainings(monkeypatch)
+    started = count_trainings(monkeypatch)
     random = np.random.default_rng(0)
     x = random.normal(size=(64, 6)).astype(np.float32)
     np.savez(tmp_path / "pairs.npz", view0=x, view1=x[:, :3])
-    asked = {"data": [str(tmp_path / "pairs.npz")], "objectives": ["info-nce", "nt-xent"], "seeds": 1, "epochs": 1}
-    asked |= {"train": {"batch_size": 32}, "out": tmp_path / "cmp", "progress": False}
+    options = {"data": [str(tmp_path / "pairs.npz")], "objectives": ["info-nce", "nt-xent"], "seeds": 1, "epochs": 1}
+    options |= {"train": {"batch_size": 32}, "out": tmp_path / "cmp", "progress": False}
     with raises_usage_error("metrics.none_computed", "there are no labels"):
-        compare(**asked, metrics=["knn"])
-    assert begun == []
-    result = compare(**asked)
+        compare(**options, metrics=["knn"])
+    assert started == []
+    result = compare(**options)
     assert result.num_missing == 0
     assert [metric.key for metric in result.metrics] == ["recall@1", "recall@5"], "those of a verdict without labels"
     assert result.find_entry("nt-xent", result.columns[0], "recall@1").mean is not None
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpu", "told"),
+    ("options", "gpu", "expected"),
     [
         ("auto", False, "cpu"),
         ("auto", True, "a GPU"),
@@ -1049,10 +1057,10 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
         ("mps", False, "mps"),
     ],
 )
-def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, asked: str, gpu: bool, told: str) -> None:
+def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, options: str, gpu: bool, expected: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert _build_command_and_machine_record(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
+    assert _build_command_and_machine_record(build_grid(SMALL | {"device": options}))["machine"]["device"] == expected
 
 
 @pytest.mark.parametrize("name", ["table.csv", "results.json"])

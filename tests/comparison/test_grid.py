@@ -37,16 +37,16 @@ def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> No
 
 def test_data_options_are_those_of_train() -> None:
     """All that `train` takes to read data; what holds for a machine is no part of what a cell is."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "image_size": 8, "columns": {"labels": "kind"}, "sample_weight": "classes", "test_fraction": 0.5,
         "max_items": 40, "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1,
         "imbalance": 10, "corrupt": "noise", "domains": "rotate",
     }  # fmt: skip
     machine = {"root": "here", "num_workers": 2, "decoded": "there"}
     own = vars(DataPreparationSettings)["__annotations__"].keys()
-    assert own == given.keys() | machine.keys()
-    grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
-    assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
+    assert own == options.keys() | machine.keys()
+    grid = build_grid({**ASKED, **options, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
+    assert grid.cells[0].options == {**options, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
     assert grid.machine_options == {**machine, "device": "auto"}
     column = build_grid({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
     assert column.options["corrupt"] == "blur:2", "a column says more than what holds for all"
@@ -95,11 +95,11 @@ def test_quoted_values_keep_commas() -> None:
     target, corrupt = "domains:alpha=0.5,beta=0", "noise:3,blur:2"
     for quote in "'", '"':
         named = f"gca-ince:target={quote}{target}{quote}"
-        asked = {
+        options = {
             "objectives": [f"{named},temperature=0.2,info-nce"],
             "settings": [f"plain,corrupt:{quote}{corrupt}{quote}"],
         }
-        result = build_grid({**ASKED, **asked})
+        result = build_grid({**ASKED, **options})
         assert [row.name for row in result.rows] == [f"{named},temperature=0.2", "info-nce"]
         assert result.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
         assert [column.options for column in result.columns] == [{}, {"corrupt": corrupt}]
@@ -122,10 +122,10 @@ def test_over_makes_a_row_of_each_value() -> None:
 
 def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("data: [digits]\nobjectives: [info-nce]\nseeds: 5\nquick: {seeds: 2}\n")
-    asked = {"suite": tmp_path / "own.yaml"}
-    assert len(build_grid(asked).seeds) == 5
-    assert len(build_grid({**asked, "quick": True}).seeds) == 2
-    assert len(build_grid({**asked, "quick": True, "seeds": 1}).seeds) == 1
+    options = {"suite": tmp_path / "own.yaml"}
+    assert len(build_grid(options).seeds) == 5
+    assert len(build_grid({**options, "quick": True}).seeds) == 2
+    assert len(build_grid({**options, "quick": True, "seeds": 1}).seeds) == 1
 
 
 def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
@@ -220,16 +220,16 @@ def test_saved_names_select_suite_entries(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         f"data: [digits]\nobjectives:\n  - info-nce\n  {saved}\nsettings:\n  - short: {{epochs: 1}}\n  - plain\n"
     )
-    asked = {"suite": tmp_path / "own.yaml", "objectives": ["U(a,b), K = 4", "rince"], "settings": ["short"]}
-    grid = build_grid(asked)
+    options = {"suite": tmp_path / "own.yaml", "objectives": ["U(a,b), K = 4", "rince"], "settings": ["short"]}
+    grid = build_grid(options)
     assert [row.name for row in grid.rows] == ["U(a,b), K = 4", "rince"]
     assert grid.rows[0].options == {"objective": "nt-xent", "constraint": "balanced:iterations=4"}
     assert [(column.name, column.options) for column in grid.columns] == [("digits, short", {"epochs": 1})]
 
 
 def test_data_with_the_same_file_name_are_labeled_by_path() -> None:
-    given = {"data": ["a/x.npz", "b/x.npz", "digits"], "objectives": ["info-nce"]}
-    assert [column.name for column in build_grid(given).columns] == [
+    options = {"data": ["a/x.npz", "b/x.npz", "digits"], "objectives": ["info-nce"]}
+    assert [column.name for column in build_grid(options).columns] == [
         "a/x.npz, standard",
         "b/x.npz, standard",
         "digits, standard",

@@ -59,8 +59,8 @@ def results_of(grid: Grid, **by_row: JobResult) -> dict[Any, Any]:
 
 
 def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
-    def notes(asked: dict[str, Any], *rows: str) -> str:
-        grid = build_grid(asked | {"out": tmp_path})
+    def notes(options: dict[str, Any], *rows: str) -> str:
+        grid = build_grid(options | {"out": tmp_path})
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             judged(job)
@@ -85,9 +85,9 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
-def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None:
-    notes = _compose_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
+@pytest.mark.parametrize(("has_started", "number"), [(False, 2), (True, 1)])
+def test_small_budget_is_noted(tmp_path: Path, has_started: bool, number: int) -> None:
+    notes = _compose_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=has_started)
     assert notes[0].startswith("4 of 4 training runs")
     assert notes[1:] == ["The budget of 1h is shorter than one training run, so none was started."][: number - 1]
 
@@ -101,11 +101,11 @@ def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.Monk
     assert result.search_spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
     assert len(commands) == 2 + 2 * 4, "those that lack have a command too"
-    told = json.loads((tmp_path / "results.json").read_text())
-    assert told["command"].startswith("contraport compare --data digits --objectives info-nce gca-ince ")
-    assert not re.search(r"--(out|device|budget|progress)", told["command"])
-    assert not {"out", "device", "budget", "progress"} & told["asked"].keys()
-    assert "measures" not in told["cells"][0]
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert report["command"].startswith("contraport compare --data digits --objectives info-nce gca-ince ")
+    assert not re.search(r"--(out|device|budget|progress)", report["command"])
+    assert not {"out", "device", "budget", "progress"} & report["asked"].keys()
+    assert "measures" not in report["cells"][0]
 
 
 def test_trial_records(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_trial_records(tmp_path: Path) -> None:
         of[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
         of[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
-    told = _build_trial_records(grid, trials, tried, KNN)
-    assert [one["value"] for one in told] == ["50.0%", "the loss is nan", "90.0%", "not done"]
-    assert [one["settings"].split(" ")[0] for one in told] == ["default", *["temperature"] * 3]
-    assert not any(one["chosen"] for one in told), "the search has not ended"
+    sentence = _build_trial_records(grid, trials, tried, KNN)
+    assert [one["value"] for one in sentence] == ["50.0%", "the loss is nan", "90.0%", "not done"]
+    assert [one["settings"].split(" ")[0] for one in sentence] == ["default", *["temperature"] * 3]
+    assert not any(one["chosen"] for one in sentence), "the search has not ended"
     tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
     assert _failed_search_results_by_cell(grid, trials, tried) == {}, "one of them is enough"
@@ -160,28 +160,30 @@ def test_first_evaluated_cell_must_have_a_metric(
 
 
 def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = count_trainings(monkeypatch)
+    started = count_trainings(monkeypatch)
     rows = ["info-nce", {"late": {"objective": "info-nce", "warmup_epochs": 5}}]
     with raises_usage_error("settings", "late on digits, standard: warmup_epochs"):
         compare(**SMALL | {"objectives": rows}, out=tmp_path)
-    assert begun == []
+    assert started == []
 
 
-@pytest.mark.parametrize(("processes", "told"), [(1, "about 40 minutes"), (2, "about 20 minutes"), (9, "about 10 min")])
+@pytest.mark.parametrize(
+    ("processes", "expected"), [(1, "about 40 minutes"), (2, "about 20 minutes"), (9, "about 10 min")]
+)
 def test_plan_estimates_the_total_duration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, expected: str
 ) -> None:
     monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
-    assert f"600 s per training run, {told}" in capsys.readouterr().err
+    assert f"600 s per training run, {expected}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = count_trainings(monkeypatch)
+    started = count_trainings(monkeypatch)
     monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     result = compare(**SMALL, budget="5m", out=tmp_path)
-    assert (begun, result.num_missing) == ([], 4)
+    assert (started, result.num_missing) == ([], 4)
     assert "The budget of 5m is shorter than one training run, so none was started." in result.notes
 
 
@@ -206,14 +208,14 @@ def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPa
 def test_no_estimate_for_refused_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    grid, asked, error = (
+    grid, arguments, error = (
         build_grid(SMALL | {"root": "my data"}),
         [],
         [UsageError("no"), MemoryError(), RuntimeError("a bug")],
     )
 
     def refused(settings: Any, **options: Any) -> None:
-        asked.append((settings.root, settings.device))
+        arguments.append((settings.root, settings.device))
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build_components", refused)
@@ -221,4 +223,4 @@ def test_no_estimate_for_refused_settings(
     assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
     with pytest.raises(RuntimeError, match="a bug"):
         _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True)
-    assert asked == [("my data", "cpu")] * 3
+    assert arguments == [("my data", "cpu")] * 3

@@ -175,8 +175,8 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
     figure = plot_first_metric(Comparison("", tmp_path, rows[0], rows, columns, cells))
     figure.savefig(tmp_path / "plot.png")
     names = [*figure.axes[0].get_yticklabels(), *(panel.title for panel in figure.axes)]
-    told = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]
-    assert told == [name.replace(" ", "") for name in (*rows, *columns)]
+    messages = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]
+    assert messages == [name.replace(" ", "") for name in (*rows, *columns)]
     places = [name.get_window_extent() for name in names]
     assert all(place.x0 >= 0 and place.x1 <= figure.bbox.width and place.y1 <= figure.bbox.height for place in places)
     assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))

@@ -36,9 +36,9 @@ from contraport.runs import RunFolder
 Values = Mapping[tuple[str, str], Mapping[int, float]]
 
 
-def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **given: Any) -> Grid:
-    asked = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
-    return build_grid(asked | {"seeds": 4, "metrics": [measure], "out": folder} | given)
+def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **arguments: Any) -> Grid:
+    options = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
+    return build_grid(options | {"seeds": 4, "metrics": [measure], "out": folder} | arguments)
 
 
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByCell:

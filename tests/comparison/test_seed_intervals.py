@@ -166,11 +166,11 @@ def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
     few, many = _of_seeds(20), _of_seeds(200)
-    foretold, told = few.with_interval(seeds=200), many.with_interval()
+    foretold, interval = few.with_interval(seeds=200), many.with_interval()
     assert foretold is not None
-    assert told is not None
+    assert interval is not None
     assert foretold.value == few.value
-    assert foretold.high - foretold.low == pytest.approx(told.high - told.low, rel=0.15)
+    assert foretold.high - foretold.low == pytest.approx(interval.high - interval.low, rel=0.15)
     now = few.with_interval()
     assert now is not None
     assert foretold.high - foretold.low < 0.6 * (now.high - now.low)
@@ -219,8 +219,8 @@ def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> No
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
     result = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
-        told = result.with_interval(seeds=seeds)
-        assert told is not None
+        interval = result.with_interval(seeds=seeds)
+        assert interval is not None
         by_seeds = PairedDifference(result.value, 2, result.seed_variance, None).with_interval(seeds=seeds)
         assert by_seeds is not None
-        assert told[1:] == pytest.approx(by_seeds[1:])
+        assert interval[1:] == pytest.approx(by_seeds[1:])

@@ -382,9 +382,9 @@ def test_entities_of_arrays_are_named_by_their_numbers() -> None:
 def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
     train = load(run.settings().data, "train").entity_ids
     assert train is not None
-    given = {"split": "all", "top": 30, "query_view": "column", "view": "row"}
+    options = {"split": "all", "top": 30, "query_view": "column", "view": "row"}
     np.save(run.path / "size.npy", COLUMNS[0, :2])
-    plain, result = (contraport.search(run, run.path / "size.npy", popularity=beta, **given) for beta in (0.0, -1.0))
+    plain, result = (contraport.search(run, run.path / "size.npy", popularity=beta, **options) for beta in (0.0, -1.0))
     similarities = {near.name: near.similarity for near in plain}
     counts = train[:, 0].bincount(minlength=30).numpy()
     expected = {name: value - np.log1p(counts[int(name.removeprefix("r"))]) for name, value in similarities.items()}

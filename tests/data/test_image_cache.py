@@ -34,12 +34,12 @@ def photos(tmp_path: Path) -> Path:
 def test_cached_images_equal_decoded_images(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     dataset = load(photos)
-    kept = cache_decoded_images(dataset, tmp_path / "kept", num_workers=0)
+    cached = cache_decoded_images(dataset, tmp_path / "kept", num_workers=0)
     assert not dataset.is_in_memory
-    assert kept.is_in_memory
+    assert cached.is_in_memory
     everything = list(range(len(dataset)))
-    assert torch.equal(kept.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
-    assert (kept.keys, kept.shapes, kept.allows_flips) == (dataset.keys, dataset.shapes, dataset.allows_flips)
+    assert torch.equal(cached.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
+    assert (cached.keys, cached.shapes, cached.allows_flips) == (dataset.keys, dataset.shapes, dataset.allows_flips)
     assert "decoding 16 images once, into" in caplog.text
     assert ": 0.0 MB" in caplog.text
     caplog.clear()
@@ -80,9 +80,9 @@ def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
 
 
 def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Path) -> None:
-    given = {"data": photos, "epochs": 2, "batch_size": 8, "num_workers": 0, "progress": False}
-    with_them = train(**given, out=tmp_path / "with")
-    without = train(**given, decoded="none", out=tmp_path / "without")
+    options = {"data": photos, "epochs": 2, "batch_size": 8, "num_workers": 0, "progress": False}
+    with_them = train(**options, out=tmp_path / "with")
+    without = train(**options, decoded="none", out=tmp_path / "without")
     assert sorted(path.name for path in as_run_folder(with_them).decoded_path.iterdir()) == [
         "made_of.json",
         "view0.npy",
@@ -90,7 +90,7 @@ def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Pat
     assert not as_run_folder(without).decoded_path.exists()
     one, other = with_them.model().state_dict(), without.model().state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    train(**given | {"epochs": 1}, out=tmp_path / "with", overwrite=True)
+    train(**options | {"epochs": 1}, out=tmp_path / "with", overwrite=True)
     assert not as_run_folder(with_them).decoded_path.exists()
 
 
@@ -117,8 +117,8 @@ def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
         return load(tmp_path / "all.csv", test_fraction=0)
 
     for value in (50, 90):
-        kept = cache_decoded_images(written(value), tmp_path / "kept", num_workers=0)
-        assert kept.__getitems__([1]).views[-1].unique().tolist() == [value]
+        cached = cache_decoded_images(written(value), tmp_path / "kept", num_workers=0)
+        assert cached.__getitems__([1]).views[-1].unique().tolist() == [value]
 
 
 @pytest.mark.parametrize("views", [1, 2])

@@ -18,8 +18,8 @@ CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
     train, test = (draw_stratified_split(CLASSES, split, fraction=fraction) for split in ("train", "test"))
     assert sorted([*train, *test]) == list(range(len(CLASSES)))
-    wanted = fraction * np.bincount(CLASSES)
-    assert (np.abs(np.bincount(CLASSES[test], minlength=3) - wanted) <= 1).all()
+    expected = fraction * np.bincount(CLASSES)
+    assert (np.abs(np.bincount(CLASSES[test], minlength=3) - expected) <= 1).all()
 
 
 def test_each_class_of_each_domain_gives_its_share() -> None:

@@ -15,9 +15,9 @@ def views(rank, dtype=torch.float32):
     return torch.randn(2, ITEMS, 3, generator=torch.Generator().manual_seed(rank)).to(dtype).unbind()
 
 
-def call(name="nt-xent", here=None, **known):
+def call(name="nt-xent", here=None, **attributes):
     """Return a call of one process: of an objective, on other views where they are given."""
-    return lambda rank: contraport.objective(name)(*(views(rank) if here is None else here), **known)
+    return lambda rank: contraport.objective(name)(*(views(rank) if here is None else here), **attributes)
 
 
 def call_in_bfloat16(rank):
@@ -121,19 +121,23 @@ def test_a_call_after_refused_calls_is_correct(reported):
 
 
 def in_another_order(rank, report):
-    known = {"labels": torch.tensor([0, 1, 0, 1]), "ids": torch.arange(4) + 4 * rank, "weights": torch.rand(4) + rank}
+    attributes = {
+        "labels": torch.tensor([0, 1, 0, 1]),
+        "ids": torch.arange(4) + 4 * rank,
+        "weights": torch.rand(4) + rank,
+    }
     torch.manual_seed(0)
-    names = list(known) if rank == 0 else list(known)[::-1]
+    names = list(attributes) if rank == 0 else list(attributes)[::-1]
     loss = contraport.sup_con()
     z = views(rank)
-    result = loss.terms(*z, **{name: known[name] for name in names})
-    report((rank, result, {name: value.tolist() for name, value in known.items()}))
+    result = loss.terms(*z, **{name: attributes[name] for name in names})
+    report((rank, result, {name: value.tolist() for name, value in attributes.items()}))
 
 
 def test_the_order_of_keywords_does_not_matter():
     (_, here, facts), (_, there, others) = sorted(reports_of(in_another_order, 2))
     z = [torch.cat(parts) for parts in zip(views(0), views(1), strict=True)]
-    known = {name: torch.tensor(facts[name] + others[name]) for name in facts}
-    expected = contraport.sup_con().terms(*z, **known)
+    attributes = {name: torch.tensor(facts[name] + others[name]) for name in facts}
+    expected = contraport.sup_con().terms(*z, **attributes)
     assert here == pytest.approx(expected, rel=1e-5)
     assert there == pytest.approx(expected, rel=1e-5)

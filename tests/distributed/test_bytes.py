@@ -45,8 +45,8 @@ def work_in_bfloat16(rank, report, size):
         z, moved = z0.clone().requires_grad_(), Counter()
         all_gather, scatter = collectives._all_gather, collectives._ReduceScatter.forward
         collectives._all_gather = counted(moved, all_gather, "gathered")
-        collectives._ReduceScatter.forward = lambda ctx, *given, moved=moved, scatter=scatter: (
-            moved.update(scattered=given[2].numel() * given[2].element_size()) or scatter(ctx, *given)
+        collectives._ReduceScatter.forward = lambda ctx, *args, moved=moved, scatter=scatter: (
+            moved.update(scattered=args[2].numel() * args[2].element_size()) or scatter(ctx, *args)
         )
         with contraport.engine.precision(name), contraport.engine.backend("streamed"):
             contraport.nt_xent()(z, z1).backward()

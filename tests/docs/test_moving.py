@@ -22,8 +22,8 @@ def test_the_line_that_changes_is_one_of_ours(name):
     theirs, ours = result.groups()
     assert "contraport" not in theirs
     if ours.startswith("contraport "):
-        _, verb, *given = shlex.split(ours)
-        assert parse_command_line(get_command(verb), given, prog="contraport")
+        _, verb, *args = shlex.split(ours)
+        assert parse_command_line(get_command(verb), args, prog="contraport")
         return
     calls = [node for node in ast.walk(ast.parse(ours)) if isinstance(node, ast.Call)]
     names = [ast.unparse(call.func) for call in calls if re.fullmatch(r"contraport[.\w]+", ast.unparse(call.func))]

@@ -57,7 +57,7 @@ def prepared():
     z0, z1 = torch.randn(2, 64, 16)
     series = rng.normal(size=(64, 2, 32)).astype(np.float32)
     frames = SimpleNamespace(DataFrame=pyarrow.table)  # pandas is not among the packages of the tests
-    given = {
+    options = {
         "contraport": contraport,
         "pandas": frames,
         "blood": x,
@@ -71,14 +71,14 @@ def prepared():
         "X": x,
         "series": series,
     }
-    return {**given, "z0": z0, "z1": z1, "x0": z0, "x1": z1, "labels": torch.arange(64) % 4}
+    return {**options, "z0": z0, "z1": z1, "x0": z0, "x1": z1, "labels": torch.arange(64) % 4}
 
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_python_of_a_page_runs(name, here):
     torch.manual_seed(0)
-    for verb, *given in FIRST.get(name, []):
-        assert main([verb, *given]) in (0, None)
+    for verb, *args in FIRST.get(name, []):
+        assert main([verb, *args]) in (0, None)
     space = prepared()
     for block in blocks(PAGES[name], "python"):
         if not block.reason:
@@ -111,11 +111,11 @@ def test_a_photo_that_is_prepared_as_the_guide_says_has_the_features_of_embed(he
 @pytest.mark.parametrize("name", SHELL)
 def test_the_commands_of_a_page_are_commands(name):
     for block in blocks(PAGES[name], "sh"):
-        for verb, *given in commands(block.code):
+        for verb, *args in commands(block.code):
             if verb in ("--version", "--help"):
                 continue
             result = get_command(verb)
-            arguments = parse_command_line(result, given, prog=f"contraport {verb}")
+            arguments = parse_command_line(result, args, prog=f"contraport {verb}")
             if arguments is not None:
                 result.options_class(**(result.resolve_options(arguments) if result.resolve_options else arguments))
 
@@ -123,8 +123,8 @@ def test_the_commands_of_a_page_are_commands(name):
 @pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_guide_run(name, here, capsys):
     for block in blocks(PAGES[name], "sh"):
-        for verb, *given in commands(block.code) if not block.reason else []:
-            words = ["small-cnn" if word.startswith("resnet") else word for word in given]
+        for verb, *args in commands(block.code) if not block.reason else []:
+            words = ["small-cnn" if word.startswith("resnet") else word for word in args]
             assert main([verb, *words, *TINY.get(verb, [])]) in (0, None), capsys.readouterr().err
 
 

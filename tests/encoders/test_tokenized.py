@@ -241,9 +241,9 @@ def test_feature_cache_depends_on_pooling_and_tokenizer(folder, tmp_path, caplog
     assert not trained("again", str(folder))
     assert trained("pooled", f"{folder}@first")
     tokenizer = folder / "tokenizer.json"
-    told = json.loads(tokenizer.read_text())
-    told["model"]["vocab"] |= {"red": WORDS.index("blue"), "blue": WORDS.index("red")}
-    tokenizer.write_text(json.dumps(told))
+    config = json.loads(tokenizer.read_text())
+    config["model"]["vocab"] |= {"red": WORDS.index("blue"), "blue": WORDS.index("red")}
+    tokenizer.write_text(json.dumps(config))
     assert trained("other", f"{folder}@first")
 
 
@@ -287,8 +287,8 @@ def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
     assert result.keys.tolist() == TEXTS
 
 
-@pytest.mark.parametrize("given", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
-def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
+@pytest.mark.parametrize("options", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
+def test_run_resumes_without_the_original_folder(folder, tmp_path, options):
     def trained(name, **more):
         settings = {
             "data": from_arrays(TEXTS, name="texts"),
@@ -298,8 +298,8 @@ def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
         }
         return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **more)
 
-    whole = trained("whole", encoder=str(folder), epochs=2, **given)
-    trained("parts", encoder=str(folder), epochs=1, **given)
+    whole = trained("whole", encoder=str(folder), epochs=2, **options)
+    trained("parts", encoder=str(folder), epochs=1, **options)
     folder.rename(tmp_path / "moved")
     parts = trained("parts", epochs=2, resume=True)
     for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
@@ -312,20 +312,20 @@ def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
 def test_initialization_from_a_run_uses_the_files_of_the_run(folder, tmp_path, by_view):
     """Not of the folder that the run began with, which may be gone, or of another tokenizer since."""
 
-    def trained(name, data, **given):
+    def trained(name, data, **options):
         return train(
-            data=from_arrays(data, name="texts"), epochs=1, batch_size=5, out=tmp_path / name, progress=False, **given
+            data=from_arrays(data, name="texts"), epochs=1, batch_size=5, out=tmp_path / name, progress=False, **options
         )
 
     first = trained("first", TEXTS, encoder=f"{folder}@first", pretrained=True)
     for name in ("tokenizer.json", "config.json"):
         (folder / name).write_text((folder / name).read_text().replace("red", "xyz").replace("gelu", "relu"))
-    given = {"init": {"caption": first.path}} if by_view else {"init": first.path}
+    options = {"init": {"caption": first.path}} if by_view else {"init": first.path}
     photos = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
     data = {"photo": photos.numpy(), "caption": TEXTS} if by_view else TEXTS
-    changed = trained("changed", data, **given)
+    changed = trained("changed", data, **options)
     folder.rename(tmp_path / "moved")
-    gone = trained("gone", data, **given)
+    gone = trained("gone", data, **options)
     for run in (changed, gone):
         encoder = run.model().encoders[-1]
         assert repr(encoder) == repr(first.model().encoders[0])

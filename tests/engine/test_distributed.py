@@ -43,10 +43,10 @@ def by_objective(name, rows, bank=None):
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    known = known_of(name, rows)
+    attributes = known_of(name, rows)
     if bank is not None:
-        known |= {"negatives": bank, "negative_ids": torch.arange(5), "shared_negatives": True}
-    value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **known)
+        attributes |= {"negatives": bank, "negative_ids": torch.arange(5), "shared_negatives": True}
+    value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes)
     return value, [encoder, *loss.parameters(), *([] if bank is None else [bank])]
 
 
@@ -59,10 +59,10 @@ def with_prototypes(name, rows):
     """Swapped prediction of assignments to prototypes that every process brings."""
     x0, x1, encoder = batch()
     prototypes = numbers(3, 4, seed=2).requires_grad_()
-    wanted = contraport.soft_assignments(x1[rows] @ encoder, prototypes)
+    target = contraport.soft_assignments(x1[rows] @ encoder, prototypes)
     loss = contraport.objective(name, symmetric=False, shared_columns=True)
     encoder.requires_grad_()
-    return loss(x0[rows] @ encoder, prototypes, target=wanted), [encoder, prototypes]
+    return loss(x0[rows] @ encoder, prototypes, target=target), [encoder, prototypes]
 
 
 def with_own_negatives(name, rows):
@@ -71,8 +71,8 @@ def with_own_negatives(name, rows):
     encoder.requires_grad_()
     hard = numbers(8, 6, seed=3)
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    known = {"ids": FACTS["ids"][rows], "negatives": hard[rows] @ encoder, "negative_ids": FACTS["ids"][rows]}
-    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+    attributes = {"ids": FACTS["ids"][rows], "negatives": hard[rows] @ encoder, "negative_ids": FACTS["ids"][rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_a_second_derivative(name, rows):
@@ -95,8 +95,8 @@ def with_gaps(name, rows):
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    known = known_of(name, rows) | {"present": PRESENT[rows]}
-    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+    attributes = known_of(name, rows) | {"present": PRESENT[rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_a_learned_temperature(name, rows):
@@ -104,10 +104,10 @@ def with_a_learned_temperature(name, rows):
     x0, x1, encoder = batch()
     scale, owned = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (3.0, 0.4))
     encoder.requires_grad_()
-    z, known = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": FACTS["labels"][rows]}
+    z, attributes = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": FACTS["labels"][rows]}
     learned = contraport.objective(name, temperature="learn").double()
-    value = learned(*z, **known) + contraport.objective(name, temperature=owned)(*z, **known)
-    value = value + contraport.objective(name)(*z, **known, temperature=1 / scale)
+    value = learned(*z, **attributes) + contraport.objective(name, temperature=owned)(*z, **attributes)
+    value = value + contraport.objective(name)(*z, **attributes, temperature=1 / scale)
     return value, [encoder, scale, owned, *learned.parameters()]
 
 
@@ -116,16 +116,16 @@ def with_negatives_of_each_item(name, rows):
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name).double()
-    known = {"negatives": numbers(8, 2, 6, seed=3)[rows] @ encoder, "weights": FACTS["weights"][rows]}
-    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+    attributes = {"negatives": numbers(8, 2, 6, seed=3)[rows] @ encoder, "weights": FACTS["weights"][rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_column_weights(name, rows):
     """A reference measure of the columns."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    known = {"column_weights": FACTS["weights"][rows] + 0.5, "ids": FACTS["ids"][rows]}
-    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]
+    attributes = {"column_weights": FACTS["weights"][rows] + 0.5, "ids": FACTS["ids"][rows]}
+    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder]
 
 
 def with_weights_by_the_plan(name, rows):
@@ -142,9 +142,9 @@ def with_a_reference_set(name, rows):
     encoder.requires_grad_()
     there = torch.arange(8)[rows]
     there = there[there != 5]
-    known = {key: (FACTS[key][rows], FACTS[key][there]) for key in ("labels", "ids")}
+    attributes = {key: (FACTS[key][rows], FACTS[key][there]) for key in ("labels", "ids")}
     loss = contraport.objective(name, layout="cross")
-    return loss(x0[rows] @ encoder, x1[there] @ encoder, **known), [encoder]
+    return loss(x0[rows] @ encoder, x1[there] @ encoder, **attributes), [encoder]
 
 
 def with_listed_pairs(name, rows):

@@ -151,9 +151,9 @@ def test_warns_of_too_few_iterations():
 def test_warns_once_in_a_loop():
     generator = torch.Generator().manual_seed(0)
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
             x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
             run_sinkhorn_to_convergence(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
-    assert sum(issubclass(warning.category, UserWarning) for warning in told) == 1
+    assert sum(issubclass(warning.category, UserWarning) for warning in caught) == 1

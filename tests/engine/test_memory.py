@@ -42,10 +42,10 @@ def largest(name, rows):
     settings = {"direct-clr": {"dimensions": 3}, "sog-clr": {"items": ITEMS}}.get(name, {})
     loss = contraport.objective(name, **settings)
     with contraport.engine.backend("streamed"), Largest() as seen:
-        known = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
+        attributes = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
         if name in RANKING:
-            known |= {"weights": torch.arange(ITEMS)[rows] % 5}
-        loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **known).backward()
+            attributes |= {"weights": torch.arange(ITEMS)[rows] % 5}
+        loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **attributes).backward()
     return seen.entries, seen.operation
 
 

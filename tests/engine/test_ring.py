@@ -49,8 +49,8 @@ def by_plan(name, rows):
     encoder.requires_grad_()
     penalties = {contraport.MarginalPenalty(): 0.3, contraport.ContrastiveEnergy(detach_plan=False): 0.2}
     parts = LAYOUTS[layout], Gibbs("cosine", 1.0), PLANS[plan], contraport.Pairs(), contraport.KL()
-    known = {"weights": FACTS["weights"][rows] + 0.5}
-    return contraport.Objective(*parts, penalties)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]
+    attributes = {"weights": FACTS["weights"][rows] + 0.5}
+    return contraport.Objective(*parts, penalties)(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder]
 
 
 def with_a_learned_cost(name, rows):

@@ -72,10 +72,10 @@ def assert_near(result, expected, tolerance=1e-5):
 
 def products(objective, settings, chosen, n):
     loss = contraport.objective(objective, **settings).double().eval()
-    known = needed(objective, n)
+    attributes = needed(objective, n)
     other = numbers(n, 4, seed=1)
     with nullcontext() if chosen is None else backend(chosen):
-        return hessian_vector(lambda x: loss(x, other, **known), numbers(n, 4), numbers(n, 4, seed=2))
+        return hessian_vector(lambda x: loss(x, other, **attributes), numbers(n, 4), numbers(n, 4, seed=2))
 
 
 @pytest.mark.parametrize(

@@ -304,8 +304,8 @@ def test_frame_of_some_views_has_their_feature_names():
     with config_context(transform_output="pandas"):
         alone = quick().fit((text, sound)).transform({"1": sound})
     assert list(alone.columns) == [f"contrastiveencoder_1_{number}" for number in range(256)]
-    asked = clone(quick().set_output(transform="pandas")).fit_transform((text, sound))
-    assert list(asked.columns[[0, 256]]) == ["contrastiveencoder_0_0", "contrastiveencoder_1_0"]
+    transformed = clone(quick().set_output(transform="pandas")).fit_transform((text, sound))
+    assert list(transformed.columns[[0, 256]]) == ["contrastiveencoder_0_0", "contrastiveencoder_1_0"]
 
 
 def test_features_have_names():

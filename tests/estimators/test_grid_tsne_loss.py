@@ -34,9 +34,9 @@ def test_value_and_gradient_match_a_dense_objective(spread, error, exaggeration)
     (gradient,) = torch.autograd.grad(value, points)
     exact_points = points.detach().double().requires_grad_()
     expected = dense_divergence(plan.to_dense(), exact_points, exaggeration)
-    (wanted,) = torch.autograd.grad(expected, exact_points)
+    (expected_gradients,) = torch.autograd.grad(expected, exact_points)
     assert value.item() == pytest.approx(expected.item(), abs=min(error, 5e-3), rel=1e-5)
-    assert float((gradient - wanted).norm() / wanted.norm()) < error
+    assert float((gradient - expected_gradients).norm() / expected_gradients.norm()) < error
 
 
 def test_value_and_gradient_match_scikit_learn():

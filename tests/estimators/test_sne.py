@@ -171,8 +171,8 @@ def test_divergence_matches_the_formula(estimator, method):
     K = np.exp(-distances) if estimator is SNE else 1 / (1 + distances)
     np.fill_diagonal(K, 0)
     Q = K / K.sum(1, keepdims=True) / len(K) if estimator is SNE else K / K.sum()
-    wanted = P > 0
-    assert fitted.kl_divergence_ == pytest.approx((P[wanted] * np.log(P[wanted] / Q[wanted])).sum(), abs=1e-4)
+    expected = P > 0
+    assert fitted.kl_divergence_ == pytest.approx((P[expected] * np.log(P[expected] / Q[expected])).sum(), abs=1e-4)
     assert fitted.n_iter_ == 60
 
 

@@ -46,8 +46,8 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
             torch.manual_seed(1)
             run.save_model(Model("mlp", [(6,)]), epochs=4)
 
-    def model(run: RunFolder, **given: Any) -> Model:
-        read = own_model(run, **given)
+    def model(run: RunFolder, **options: Any) -> Model:
+        read = own_model(run, **options)
         train_on(run)
         return read
 

@@ -53,8 +53,8 @@ def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
     actual = evaluate(run, data=(items(50), items(40)), metrics=["recall"], progress=False)
     views = items(40).__getitems__(list(range(40))).views
     expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
-    told = [one["recall@5"]["value"] for one in actual["directions"].values()]
-    assert told == pytest.approx(expected.tolist())
+    messages = [one["recall@5"]["value"] for one in actual["directions"].values()]
+    assert messages == pytest.approx(expected.tolist())
 
 
 def test_random_views_have_no_direction(tmp_path: Path) -> None:

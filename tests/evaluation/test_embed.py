@@ -139,15 +139,15 @@ def test_older_files_are_neither_overwritten_nor_read_by_accident(
 ) -> None:
     run, out = make_run(tmp_path / "run", vector_model()), tmp_path / f"vectors{suffix}"
 
-    def in_two(items: int, **given: Any) -> None:
+    def in_two(items: int, **options: Any) -> None:
         with monkeypatch.context() as patched:
             patched.setenv("WORLD_SIZE", "2")
             for rank in range(2):
                 patched.setenv("RANK", str(rank))
-                embed(run, data=vectors(items, None), out=out, progress=False, **given)
+                embed(run, data=vectors(items, None), out=out, progress=False, **options)
 
-    def in_shards(items: int, **given: Any) -> None:
-        embed(run, data=vectors(items, None), out=out, shard_items=10, progress=False, **given)
+    def in_shards(items: int, **options: Any) -> None:
+        embed(run, data=vectors(items, None), out=out, shard_items=10, progress=False, **options)
 
     embed(run, data=vectors(20, None), out=out, progress=False)
     for write in (in_two, in_shards):

@@ -57,10 +57,10 @@ def test_full_disk_leaves_the_previous_evaluation(tmp_path: Path, monkeypatch: p
     module, calls = sys.modules["contraport.evaluation.evaluate"], []
 
     def limited(write: Any) -> Any:
-        def written(*given: Any) -> None:
-            calls.append(given)
+        def written(*args: Any) -> None:
+            calls.append(args)
             with largest_file(10 if len(calls) == call else 2**40):
-                write(*given)
+                write(*args)
 
         return written
 
@@ -125,9 +125,9 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
 )
 def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    told = build_alignment_uniformity_notes({"raw": baseline, "untrained": baseline, "trained": trained})
-    assert len(told) == (note is not None)
-    assert note is None or told == [note]
+    text = build_alignment_uniformity_notes({"raw": baseline, "untrained": baseline, "trained": trained})
+    assert len(text) == (note is not None)
+    assert note is None or text == [note]
 
 
 def test_insignificant_tradeoff_is_not_noted() -> None:
@@ -188,8 +188,8 @@ def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
     data = str(tmp_path / "data.npz")
     run = make_run(tmp_path / "run", vector_model(), data=data, test_fraction=0.4)
-    for given in (None, data):
-        result = evaluate(run, data=given, neighbors=5, progress=False)
+    for batch in (None, data):
+        result = evaluate(run, data=batch, neighbors=5, progress=False)
         assert (result["train_items"], result["test_items"]) == (48, 32)
     embed(run, out=tmp_path / "features.npz", progress=False)
     assert np.unique(np.load(tmp_path / "features.npz")["splits"], return_counts=True)[1].tolist() == [32, 48]
@@ -266,18 +266,18 @@ def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> Non
 
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
-    kept = collect_embedding_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
-    assert kept["texts"].tolist() == ["a", "x" * 160]
+    arrays = collect_embedding_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
+    assert arrays["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_of_some_items_the_neighbours_are_among_these() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
-    kept = collect_embedding_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    arrays = collect_embedding_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
     order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
-    assert np.array_equal(kept["neighbors"], order)
-    assert kept["ids"].tolist() == chosen.tolist()
-    assert kept["labels"].tolist() == [1, 0, 1, 2, 2]
+    assert np.array_equal(arrays["neighbors"], order)
+    assert arrays["ids"].tolist() == chosen.tolist()
+    assert arrays["labels"].tolist() == [1, 0, 1, 2, 2]
 
 
 def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
@@ -403,8 +403,8 @@ def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes:
     without |= {"recall@1", "recall@5", "recall@10", "median_rank"}
     measured = set(result["rows"]["trained"])
     assert measured == without | ({"tolerance"} if classes else set())
-    (told,) = result["notes"]
-    assert told.startswith(f"Not measured, as {note}: Linear probe, kNN, Calibration error, ")
+    (message,) = result["notes"]
+    assert message.startswith(f"Not measured, as {note}: Linear probe, kNN, Calibration error, ")
     assert ("labels" in as_run_folder(run).page_arrays()) == (classes is not None)
 
 
@@ -502,8 +502,8 @@ def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
 
 
-def trained(path: Path, **given: Any) -> RunFolder:
-    settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | given
+def trained(path: Path, **options: Any) -> RunFolder:
+    settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | options
     return as_run_folder(contraport.train(data=vectors(60, 3), out=path, **settings))
 
 
@@ -523,8 +523,8 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
         evaluate(shorter, data=data, checkpoints="all", progress=False)
     both = evaluate([shorter, run], data=data, checkpoints="all", metrics=["uniformity"], alone=True, progress=False)
     assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
-    told = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
-    assert told == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
+    messages = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
+    assert messages == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
     print_evaluation({str(run.path): result}, {})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
     (as_run_folder(run).checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
@@ -539,11 +539,11 @@ def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, wh
     moved = from_arrays(np.asarray(test.__getitems__(list(range(40))).views[0]), labels=test.labels.numpy() + first)
     run = make_run(tmp_path / "run", Model("mlp", [(6,)]))
     notes = evaluate(run, data=(train, moved), metrics=["knn"], alone=True, progress=False)["notes"]
-    told = [note for note in notes if "without training items" in note]
-    assert len(told) == (which is not None)
-    assert all(note.startswith(f"{which} are of classes") for note in told)
-    asked = {"metrics": ["uniformity", "nmi"], "alone": True, "progress": False}
-    notes = evaluate(run, data=(train, moved), **asked)["notes"]
+    messages = [note for note in notes if "without training items" in note]
+    assert len(messages) == (which is not None)
+    assert all(note.startswith(f"{which} are of classes") for note in messages)
+    options = {"metrics": ["uniformity", "nmi"], "alone": True, "progress": False}
+    notes = evaluate(run, data=(train, moved), **options)["notes"]
     assert not [note for note in notes if "without training items" in note], "no probe is trained on labels"
 
 
@@ -560,8 +560,8 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
         data = tuple(several(items, (3, side, side), integers=True) for items in (40, 20))
         run = make_run(tmp_path / str(side), Model("small-cnn", [(3, side, side)]))
         notes = evaluate(run, data=data, metrics=["knn"], neighbors=5, progress=False)["notes"]
-        told = ["Raw inputs: images downscaled to 36 × 36 pixels."] if shrunk else []
-        assert [note for note in notes if note.startswith("Raw inputs")] == told
+        messages = ["Raw inputs: images downscaled to 36 × 36 pixels."] if shrunk else []
+        assert [note for note in notes if note.startswith("Raw inputs")] == messages
 
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
@@ -590,8 +590,8 @@ def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.Cap
     assert set(b["intervals"]["trained"]) == set(b["rows"]["trained"])
     html = results._repr_html_()
     assert html.count("<table>") == html.count("</table>") == 3
-    told = b["rows"]["trained"]["effective_rank"]
-    assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{told:.1f}</td>" in alone._repr_html_()
+    text = b["rows"]["trained"]["effective_rank"]
+    assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{text:.1f}</td>" in alone._repr_html_()
     assert f"{second.path} minus {first.path}, paired by item" in html
     assert escape(alone["notes"][0]) in alone._repr_html_()
     print_evaluation(results, {})
@@ -647,8 +647,8 @@ def test_all_is_a_flag_of_the_command_line_alone(
 def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "abc"]
-    asked = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
-    three, two = evaluate(paths, **asked), evaluate(paths[:2], **asked)
+    options = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
+    three, two = evaluate(paths, **options), evaluate(paths[:2], **options)
     assert [result["pairs_of_runs"] for result in (*three.values(), *two.values())] == [3, 3, 3, 1, 1]
     wide, narrow = (of[str(paths[1])]["differences"][str(paths[0])]["knn"] for of in (three, two))
     assert wide["value"] == narrow["value"]
@@ -661,14 +661,14 @@ def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pyt
 
 
 def test_runs_on_differently_corrupted_items_are_not_compared(tmp_path: Path) -> None:
-    asked = {"encoder": "mlp", "epochs": 1, "max_items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
+    options = {"encoder": "mlp", "epochs": 1, "max_items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
     paths = []
     for own in ({}, {"corrupt": "noise:5"}, {"domains": "style"}):
         paths.append(tmp_path / "-".join(["run", *own]))
-        contraport.train("digits", out=paths[-1], **asked, **own)
+        contraport.train("digits", out=paths[-1], **options, **own)
     results = evaluate(paths, metrics=["knn"], progress=False)
-    told = ["digits", "digits, corrupt noise:5", "digits, domains style"]
-    assert [result["data"] for result in results.values()] == told
+    messages = ["digits", "digits, corrupt noise:5", "digits, domains style"]
+    assert [result["data"] for result in results.values()] == messages
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
     said = compose_verdict_sentences(load_runs(paths))
     assert not any("better than run" in sentence or "is the best" in sentence for sentence in said)
@@ -692,8 +692,8 @@ def test_different_rows_of_a_file_are_different_items(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(100, 6)))
     own = {"a": {}, "b": {}, "c": {"validation": 0.25}}
     runs = [
-        make_run(tmp_path / name, vector_model(), data=str(tmp_path / "data.npz"), **given)
-        for name, given in own.items()
+        make_run(tmp_path / name, vector_model(), data=str(tmp_path / "data.npz"), **options)
+        for name, options in own.items()
     ]
     results = evaluate(runs, metrics=["uniformity"], progress=False)
     assert [result["test_items"] for result in results.values()] == [20, 20, 20]
@@ -719,6 +719,6 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
 
 def test_test_data_replace_the_test_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    given = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
-    other = evaluate(run, test_data=vectors(50, 3), **given)
+    options = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
+    other = evaluate(run, test_data=vectors(50, 3), **options)
     assert (other["train_items"], other["test_items"]) == (60, 50)

@@ -54,12 +54,12 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.n
 
 
 def train(data: Any, **settings: Any) -> Run:
-    given = {"epochs": 1, "batch_size": 16, "encoder": "mlp", "progress": False, "out": "run", "seed": 0} | settings
-    return contraport.train(data, **given)
+    options = {"epochs": 1, "batch_size": 16, "encoder": "mlp", "progress": False, "out": "run", "seed": 0} | settings
+    return contraport.train(data, **options)
 
 
-def judged(run: Run, **asked: Any) -> LoadedRun:
-    return LoadedRun.from_run(as_run_folder(run), EvaluateOptions(run=run, progress=False, **asked))
+def judged(run: Run, **options: Any) -> LoadedRun:
+    return LoadedRun.from_run(as_run_folder(run), EvaluateOptions(run=run, progress=False, **options))
 
 
 def shared(one: Dataset, other: Dataset) -> int:
@@ -80,7 +80,7 @@ def check_as_trained(loaded: LoadedRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {},
         {"columns": {"labels": "kind", "views": ["x*"]}},
@@ -90,9 +90,9 @@ def check_as_trained(loaded: LoadedRun) -> None:
         {"data": "g.csv", "columns": {"domains": "kind"}},
     ],
 )
-def test_held_out_items_are_those_of_the_run(trained: Run, asked: dict[str, Any]) -> None:
+def test_held_out_items_are_those_of_the_run(trained: Run, options: dict[str, Any]) -> None:
     Path("copy.csv").write_text(Path("g.csv").read_text())
-    check_as_trained(judged(trained, **asked))
+    check_as_trained(judged(trained, **options))
 
 
 def test_absolute_path_of_the_own_data(trained: Run) -> None:

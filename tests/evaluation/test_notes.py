@@ -15,11 +15,11 @@ from contraport.metrics.intervals import MetricResult, bootstrap_medians
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
 def test_bound_covers_unseen_items(items: int) -> None:
-    (told,) = build_zero_width_interval_notes(
+    (message,) = build_zero_width_interval_notes(
         {"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))}
     )
-    assert told.startswith("Linear probe and kNN: all ")
-    share = float(re.search(r"Up to ([\d.]+)% ", told)[1]) / 100  # type: ignore[index]
+    assert message.startswith("Linear probe and kNN: all ")
+    share = float(re.search(r"Up to ([\d.]+)% ", message)[1]) / 100  # type: ignore[index]
     assert binom.cdf(0, items, share) == pytest.approx(0.05, abs=0.02)
 
 

@@ -97,8 +97,8 @@ def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
 
 def test_context_uses_the_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
-    loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
+    options = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
+    loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **options))
     context = loaded.build_context("trained", loaded.model)
     assert (context.neighbors, tuple(context.class_names), context.templates) == (
         7,
@@ -113,12 +113,12 @@ def test_verdict_on_random_labels_prefers_the_simplest_features(tmp_path: Path) 
 
 
 def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> None:
-    asked = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
-    run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **asked)
+    options = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
+    run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **options)
     unlabelled = (vectors(60, None), vectors(40, None))
     notes = evaluate(run, data=unlabelled, metrics=["uniformity"], checkpoints="all", progress=False)["notes"]
-    (told,) = [note for note in notes if "plan" in note]
-    assert told.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
+    (message,) = [note for note in notes if "plan" in note]
+    assert message.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
     assert not {"plan", "plans"} & as_run_folder(run).page_arrays().keys()
 
 

@@ -29,17 +29,17 @@ def context_of(model: Model, test: Dataset) -> EvalContext:
 def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
-    kept = collect_embedding_arrays(from_arrays(features, domains=names), features, chosen)
-    assert [kept["domain_names"][domain] for domain in kept["domains"]] == [names[item] for item in chosen]
-    np.testing.assert_allclose(kept["spectrum"], centered_singular_values(features), rtol=1e-5)
-    assert kept["neighbors"].shape == (3, 2)
-    assert not {"labels", "class_names", "thumbnails", "texts"} & kept.keys()
+    arrays = collect_embedding_arrays(from_arrays(features, domains=names), features, chosen)
+    assert [arrays["domain_names"][domain] for domain in arrays["domains"]] == [names[item] for item in chosen]
+    np.testing.assert_allclose(arrays["spectrum"], centered_singular_values(features), rtol=1e-5)
+    assert arrays["neighbors"].shape == (3, 2)
+    assert not {"labels", "class_names", "thumbnails", "texts"} & arrays.keys()
 
 
 def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
-    kept = collect_embedding_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
-    assert (kept["thumbnails"] == 50).all()
+    arrays = collect_embedding_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
+    assert (arrays["thumbnails"] == 50).all()
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = vectors(400, 3)
-    kept = collect_cosine_matrix_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
-    assert kept["cosines"].shape == (160, 160)
-    assert kept["cosine_labels"].tolist() == sorted(kept["cosine_labels"])
+    arrays = collect_cosine_matrix_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    assert arrays["cosines"].shape == (160, 160)
+    assert arrays["cosine_labels"].tolist() == sorted(arrays["cosine_labels"])
     assert "cosine_labels" not in collect_cosine_matrix_arrays(vectors(5, None), torch.eye(5))
 
 

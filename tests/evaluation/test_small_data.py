@@ -53,8 +53,8 @@ def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
     left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
     result = evaluate(run, data=(rest, left_out), metrics=["domain_probe", "linear_probe"], progress=False)
     assert set(result["rows"]["trained"]) == {"linear_probe"}
-    told = "Not measured, as training and test items share no domain: Domain probe."
-    assert told in result["notes"]
+    text = "Not measured, as training and test items share no domain: Domain probe."
+    assert text in result["notes"]
 
 
 @pytest.mark.parametrize("objective", ["vic-reg", "barlow-twins"])

@@ -22,8 +22,8 @@ ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": F
 
 def arrays(path: Path, items: int, views: int = 1) -> str:
     random = np.random.default_rng(items)
-    given = {f"view{view}": random.normal(size=(items, 6)).astype(np.float32) for view in range(views)}
-    np.savez(path, **given, labels=np.arange(items) % 3)
+    options = {f"view{view}": random.normal(size=(items, 6)).astype(np.float32) for view in range(views)}
+    np.savez(path, **options, labels=np.arange(items) % 3)
     return str(path)
 
 
@@ -70,14 +70,14 @@ def test_columns_option_overrides_those_of_the_run(tmp_path: Path) -> None:
 
 
 def test_root_option_overrides_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
     monkeypatch.setattr(
-        split_loading, "build_dataset", lambda settings, split: asked.append(settings.root) or vectors(9, None)
+        split_loading, "build_dataset", lambda settings, split: calls.append(settings.root) or vectors(9, None)
     )
     run = make_run(tmp_path / "run", vector_model(), root="own")
     for root in (None, "given"):
         evaluate(run, root=root, **ASKED)
-    assert asked == ["own", "own", "given", "given"]
+    assert calls == ["own", "own", "given", "given"]
 
 
 def test_rejects_a_single_test_item(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_rejects_a_single_test_item(tmp_path: Path) -> None:
 def test_rejects_streams(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     stream = from_stream(np.ones((20, 6), dtype=np.float32), name="numbers")
-    for given in ({"data": (stream, vectors(40, 2))}, {"data": (vectors(40, 2), stream)}):
+    for options in ({"data": (stream, vectors(40, 2))}, {"data": (vectors(40, 2), stream)}):
         with pytest.raises(UsageError) as caught:
-            evaluate(run, **given, **ASKED)
+            evaluate(run, **options, **ASKED)
         assert "numbers" in str(caught.value)
     with pytest.raises(UsageError) as caught:
         evaluate(run, data=(vectors(40, 2),) * 2, test_data=stream, **ASKED)
@@ -113,7 +113,7 @@ def test_same_items_have_equal_rows_and_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "expected"),
     [
         ({}, "arrays, corrupt blur:2"),
         ({"data": "digits"}, "arrays, corrupt blur:2"),
@@ -124,9 +124,11 @@ def test_same_items_have_equal_rows_and_labels() -> None:
         ({"data": "other.npz", "test_data": "digits"}, "arrays, corrupt blur:2"),
     ],
 )
-def test_description_of_own_test_data_names_their_corruption(tmp_path: Path, given: dict[str, Any], told: str) -> None:
+def test_description_of_own_test_data_names_their_corruption(
+    tmp_path: Path, options: dict[str, Any], expected: str
+) -> None:
     settings = make_run(tmp_path / "run", vector_model(), corrupt="blur:2").settings()
-    assert get_test_data_name(settings, vectors(4, None), EvaluateOptions(run="run", **given)) == told
+    assert get_test_data_name(settings, vectors(4, None), EvaluateOptions(run="run", **options)) == expected
 
 
 def test_image_size_of_square_inputs() -> None:

@@ -43,5 +43,5 @@ def test_intermediate_models_are_thinned_evenly(kept: int, shown: list[int]) -> 
     if not kept:
         assert rows == []
     else:
-        told = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in shown}
-        assert rows == [{"metric": "kNN", **told, "trained": "90.0%"}]
+        options = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in shown}
+        assert rows == [{"metric": "kNN", **options, "trained": "90.0%"}]

@@ -165,8 +165,8 @@ def test_scores_of_candidates_are_target_masses(model):
     first, *others = embedded(model, TEXTS[:3])
     unit = torch.nn.functional.normalize
     log_share = (unit(first) @ unit(torch.cat(others)).T / 0.05).log_softmax(1)
-    wanted = torch.cat([torch.diag(column) for column in (scores / scores.sum(1, keepdim=True)).T], 1)
-    expected = (torch.xlogy(wanted, wanted) - wanted * log_share).sum() / 6
+    target = torch.cat([torch.diag(column) for column in (scores / scores.sum(1, keepdim=True)).T], 1)
+    expected = (torch.xlogy(target, target) - target * log_share).sum() / 6
     torch.testing.assert_close(
         SentenceTransformerLoss(model)(features(model, TEXTS[:3]), scores), expected, rtol=1e-4, atol=1e-5
     )

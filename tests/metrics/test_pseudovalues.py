@@ -88,10 +88,10 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_influence_agrees_with_leave_one_out(name: str) -> None:
     number, per_item = NUMBERS[name]
-    given = drawn(0)
-    result, value = per_item(*given), number(*given)
+    args = drawn(0)
+    result, value = per_item(*args), number(*args)
     assert result.mean() == pytest.approx(value, abs=1e-6)
-    left_out = np.array([number(*(np.delete(of, item, axis=0) for of in given)) for item in range(ITEMS)])
+    left_out = np.array([number(*(np.delete(of, item, axis=0) for of in args)) for item in range(ITEMS)])
     lacking = (ITEMS - 1) * (value - left_out)
     assert np.corrcoef(result, lacking)[0, 1] > 0.93
     assert np.std(result) == pytest.approx(np.std(lacking), rel=0.3)  # leaving out is no first order
@@ -100,7 +100,7 @@ def test_influence_agrees_with_leave_one_out(name: str) -> None:
 @pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
 def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None:
     number, per_item = NUMBERS[name]
-    seen = [(per_item(*given), number(*given)) for given in map(drawn, range(40))]
+    seen = [(per_item(*args), number(*args)) for args in map(drawn, range(40))]
     spread = np.std([value for _, value in seen])
     widths = [np.subtract(*bootstrap_interval(MetricResult(result), resamples=100)[::-1]) for result, _ in seen]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5

@@ -127,7 +127,7 @@ def factors(pairing: Pairing, goal: Tensor, weights: Tensor | None) -> Tensor:
     return (each / (each * goal.sum(1)).sum())[:, None]
 
 
-def wanted(pairing: Pairing, target: Target | None, weights: Tensor | None) -> Tensor:
+def target_matrix(pairing: Pairing, target: Target | None, weights: Tensor | None) -> Tensor:
     """Return the target with its rows weighted; its total mass is 1 all the same."""
     goal = unweighted(pairing, target)
     return goal * factors(pairing, goal, weights)
@@ -139,7 +139,7 @@ def kl_loss(pairing: Pairing, target: Target | None, weights: Tensor | None, pla
     Rows that want something want it in the share that they would have if all rows did.
     """
     goal = (target or pairs)(pairing)
-    weighted, there = wanted(pairing, target, weights), goal > 0
+    weighted, there = target_matrix(pairing, target, weights), goal > 0
     return (weighted[there] * (goal[there] / plan[there]).log()).sum() + plan.sum() - 1
 
 
@@ -260,14 +260,14 @@ def nt_xent(z0, z1, temperature=0.5, target=None, weights=None, ids=None):
     return kl_loss(pairing, target, weights, row_plan(gibbs(pairing, temperature)))
 
 
-def sup_con(z0, z1, temperature=0.1, labels=None, **known):
-    return nt_xent(z0, z1, temperature, target=classes(labels), **known)
+def sup_con(z0, z1, temperature=0.1, labels=None, **attributes):
+    return nt_xent(z0, z1, temperature, target=classes(labels), **attributes)
 
 
 def rince(z0, z1, temperature=0.5, q=0.5, lam=0.01, layout="joint", target=None, weights=None, ids=None):
     def one_way(pairing):
         kernel = (cosine(pairing.x, pairing.y) / temperature).exp() * pairing.compared
-        return rince_divergence(wanted(pairing, target, weights), kernel / len(kernel), q, lam)
+        return rince_divergence(target_matrix(pairing, target, weights), kernel / len(kernel), q, lam)
 
     if layout == "joint":
         return one_way(joint(z0, z1, ids))
@@ -282,7 +282,7 @@ def gca_ince(z0, z1, temperature=0.5, iterations=5, target=None, weights=None, i
 def gca_rince(z0, z1, temperature=0.5, iterations=5, q=0.6, lam=0.01, target=None, weights=None, ids=None):
     pairing = joint(z0, z1, ids)
     plan = balanced_plan(gibbs(pairing, temperature), iterations)
-    return rince_divergence(wanted(pairing, target, weights), plan, q, lam)
+    return rince_divergence(target_matrix(pairing, target, weights), plan, q, lam)
 
 
 def gca_uot(
@@ -291,7 +291,7 @@ def gca_uot(
 ):  # fmt: skip
     pairing = joint(z0, z1, ids)
     plan = unbalanced_plan(gibbs(pairing, temperature), iterations, relaxation, temperature, reference)
-    robust = rince_divergence(wanted(pairing, target, weights), plan, q, lam)
+    robust = rince_divergence(target_matrix(pairing, target, weights), plan, q, lam)
     masses = plan.sum(1), plan.sum(0)
     marginal = sum(kl(mass, torch.full_like(mass, 1 / len(mass))) for mass in masses)
     compared = row_plan(plan) if conditional else plan
@@ -336,10 +336,10 @@ def iot_quadratic(
         logarithm = torch.where(
             entries > floor, entries.clamp(min=floor).log(), math.log(floor) + (entries - floor) / floor
         )
-        return -(wanted(pairing, target, weights) * logarithm).sum()
+        return -(target_matrix(pairing, target, weights) * logarithm).sum()
 
     def open_form(pairing):
-        goal = wanted(pairing, target, weights)
+        goal = target_matrix(pairing, target, weights)
         cost = 1 - cosine(pairing.x, pairing.y)
         N = len(cost)
         logits = (-cost / temperature).masked_fill(~pairing.compared, -math.inf)
@@ -429,8 +429,8 @@ def quadratic(z0, z1, negatives="both", weights=None, ids=None):
     return alpha_cl(z0, z1, regularizer="uniform", negatives=negatives, weights=weights, ids=ids)
 
 
-def direct_clr(z0, z1, temperature=0.1, dimensions=64, **known):
-    return nt_xent(z0[:, :dimensions], z1[:, :dimensions], temperature, **known)
+def direct_clr(z0, z1, temperature=0.1, dimensions=64, **attributes):
+    return nt_xent(z0[:, :dimensions], z1[:, :dimensions], temperature, **attributes)
 
 
 def t_simclr(z0, z1, temperature=8.0, df=5.0, conditional=False, target=None, weights=None, ids=None):
@@ -440,9 +440,9 @@ def t_simclr(z0, z1, temperature=8.0, df=5.0, conditional=False, target=None, we
     return kl_loss(pairing, target, weights, plan)
 
 
-def cmc(*views, temperature=0.1, graph="full", **known):
+def cmc(*views, temperature=0.1, graph="full", **attributes):
     edges = [(v, w) for w in range(len(views)) for v in range(w) if graph == "full" or v == 0]
-    return sum(2 * info_nce(views[v], views[w], temperature, **known) for v, w in edges)
+    return sum(2 * info_nce(views[v], views[w], temperature, **attributes) for v, w in edges)
 
 
 def sigmoid(z0, z1, temperature=0.1, bias=-10.0, weights=None, ids=None):

@@ -64,8 +64,8 @@ class Smoothed(Target):
     fills_all_rows = True
 
     def __call__(self, block, attributes):
-        wanted = Pairs()(block, attributes).dense()
-        return DenseTargetPlan(0.9 * wanted + 0.1 / wanted.numel())
+        target = Pairs()(block, attributes).dense()
+        return DenseTargetPlan(0.9 * target + 0.1 / target.numel())
 
 
 @pytest.fixture

@@ -222,10 +222,10 @@ def test_takes_tensors_that_are_views():
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_rejects_values_out_of_range(name, number):
-    given = dict(zip("xy", points(5), strict=True))
-    given[name][3, 1] = number
+    options = dict(zip("xy", points(5), strict=True))
+    options[name][3, 1] = number
     with raises_usage_error(f"{name}.invalid", f"{number:.9g}"):
-        approximate_assignment(**given)
+        approximate_assignment(**options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

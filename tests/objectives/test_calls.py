@@ -37,15 +37,15 @@ def unit(z):
     return z / z.square().sum(1, keepdim=True).sqrt()
 
 
-def rows_loss(x, y, wanted, temperature, compared=None, by_row=False):
-    """Return KL of the row-normalised kernel from `wanted`, row-normalised; mean over the rows that want something."""
+def rows_loss(x, y, goal, temperature, compared=None, by_row=False):
+    """Return KL of the row-normalised kernel from `target`, row-normalized; mean over the rows that want something."""
     logits = unit(x) @ unit(y).T / temperature
     if compared is not None:
         logits = logits.masked_fill(~compared, -torch.inf)
     log_share = logits - logits.exp().sum(1, keepdim=True).log()
-    wanted = wanted.double()
-    mass = wanted.sum(1)
-    target = wanted / mass.where(mass > 0, 1)[:, None]
+    goal = goal.double()
+    mass = goal.sum(1)
+    target = goal / mass.where(mass > 0, 1)[:, None]
     there = target > 0
     terms = torch.zeros_like(target).masked_scatter(there, target[there] * (target[there].log() - log_share[there]))
     values = terms.sum(1)
@@ -108,21 +108,21 @@ def test_a_temperature_that_another_owns_is_positive(value):
 def test_every_recipe_learns_its_temperature(name, backend):
     default = inspect.signature(OBJECTIVES[name].build).parameters["temperature"].default or 0.5
     expected, slope = temperature_slope(name, default)
-    z, known = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
+    z, attributes = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
 
     learned = accepts_temperature(name, "learn")
     (logarithm,) = [p for key, p in learned.named_parameters() if key.endswith("log_temperature")]
-    value = learned(*z, **known)
+    value = learned(*z, **attributes)
     (by_logarithm,) = torch.autograd.grad(value, [logarithm])
 
     owned = nn.Parameter(torch.tensor([default], dtype=torch.float64))
     elsewhere = accepts_temperature(name, owned)
     assert not any(p is owned for p in elsewhere.parameters())
-    theirs = elsewhere(*z, **known)
+    theirs = elsewhere(*z, **attributes)
     (by_owner,) = torch.autograd.grad(theirs, [owned])
 
     scale = torch.tensor(1 / default, dtype=torch.float64, requires_grad=True)
-    in_call = accepts_temperature(name, default)(*z, **known, temperature=1 / scale)
+    in_call = accepts_temperature(name, default)(*z, **attributes, temperature=1 / scale)
     (by_scale,) = torch.autograd.grad(in_call, [scale])
 
     # log_temperature is of single precision until it is made double
@@ -181,8 +181,8 @@ def test_rejects_invalid_temperatures(call, code, value):
 
 def test_sup_con_of_one_tensor(backend):
     z = views(k=1)
-    wanted = (LABELS[:, None] == LABELS) & others(7)
-    expected = outcome(lambda z: rows_loss(z, z, wanted, 0.1, others(7)), *z)
+    target = (LABELS[:, None] == LABELS) & others(7)
+    expected = outcome(lambda z: rows_loss(z, z, target, 0.1, others(7)), *z)
     assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), expected)
 
 
@@ -201,14 +201,14 @@ def test_sup_con_of_one_tensor_is_pytorch_metric_learnings():
 def test_more_than_two_views(name, number, backend):
     z, loss = views(k=number), build(name)
     items = torch.arange(7).repeat(number)
-    known = {"labels": LABELS} if name == "sup-con" else {}
-    classes = LABELS[items] if known else items
-    wanted = (classes[:, None] == classes) & others(7 * number)
+    attributes = {"labels": LABELS} if name == "sup-con" else {}
+    classes = LABELS[items] if attributes else items
+    target = (classes[:, None] == classes) & others(7 * number)
     expected = outcome(
-        lambda *z: rows_loss(torch.cat(z), torch.cat(z), wanted, loss.temperature, others(7 * number)), *z
+        lambda *z: rows_loss(torch.cat(z), torch.cat(z), target, loss.temperature, others(7 * number)), *z
     )
-    assert_same(outcome(lambda *z: loss(*z, **known), *z), expected)
-    assert_same(outcome(lambda *z: loss(torch.stack(z, 1), **known), *z), expected)
+    assert_same(outcome(lambda *z: loss(*z, **attributes), *z), expected)
+    assert_same(outcome(lambda *z: loss(torch.stack(z, 1), **attributes), *z), expected)
 
 
 def test_nt_xent_of_several_views_is_pytorch_metric_learnings_sup_con():
@@ -238,11 +238,11 @@ def test_candidates_of_more_than_two_views(candidates, backend):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_all_views_in_one_tensor(name):
-    known = needed(name)
+    attributes = needed(name)
     z = views()
     assert_same(
-        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(torch.stack(z, 1), **known), *z),
-        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(*z, **known), *z),
+        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(torch.stack(z, 1), **attributes), *z),
+        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(*z, **attributes), *z),
     )
 
 
@@ -250,12 +250,12 @@ def test_all_views_in_one_tensor(name):
 @pytest.mark.parametrize("of_the_items", ["target", "features"])
 def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend):
     z = torch.randn(4, 3)
-    known = {
+    attributes = {
         "target": {"target": [(0, 0), (1, 2), (3, 3)]},
         "features": {"target": contraport.SoftNeighbors(), "features": torch.randn(4, 2, 5)},
     }[of_the_items]
     loss = contraport.Objective(layout, Gibbs("cosine", 0.5), contraport.Rows(), contraport.Pairs(), contraport.KL())
-    torch.testing.assert_close(loss(z, z, **known), loss(z, z.clone(), **known))
+    torch.testing.assert_close(loss(z, z, **attributes), loss(z, z.clone(), **attributes))
 
 
 def test_one_view_that_nothing_matches():
@@ -274,12 +274,13 @@ BY_ROW = [name for name in OBJECTIVES if name not in WHOLE]
 
 @pytest.mark.parametrize("name", BY_ROW)
 def test_the_mean_of_the_rows_is_the_loss(name, backend):
-    known, z = needed(name) | {"weights": torch.arange(7.0)}, views()
+    attributes, z = needed(name) | {"weights": torch.arange(7.0)}, views()
     loss = build(name, **SETTINGS.get(name, {})).eval()
-    rows = loss(*z, **known, reduction="none")
+    rows = loss(*z, **attributes, reduction="none")
     assert rows.shape in {(7,), (14,)}
     assert_same(
-        outcome(lambda *z: loss(*z, **known, reduction="none").mean(), *z), outcome(lambda *z: loss(*z, **known), *z)
+        outcome(lambda *z: loss(*z, **attributes, reduction="none").mean(), *z),
+        outcome(lambda *z: loss(*z, **attributes), *z),
     )
 
 
@@ -365,9 +366,9 @@ def test_negatives_of_each_row_in_the_joint_layout(backend):
 def test_negatives_of_each_row_that_show_its_item_are_left_out(backend):
     ids = IDS[:, None].repeat(1, 3)
     ids[:, 1] = -1 - torch.arange(7)  # the others show the row's own item
-    known = {"ids": IDS, "negatives": OWN, "negative_ids": ids}
+    attributes = {"ids": IDS, "negatives": OWN, "negative_ids": ids}
     expected = build("nt-xent")(*views(), ids=IDS, negatives=OWN[:, 1:2])
-    torch.testing.assert_close(build("nt-xent")(*views(), **known), expected)
+    torch.testing.assert_close(build("nt-xent")(*views(), **attributes), expected)
 
 
 @pytest.mark.parametrize("name", ["gca-ince", "gca-uot", "t-simclr", "sigmoid", "cmc-nce", "rince"])
@@ -383,16 +384,16 @@ def test_negatives_of_one_item_are_no_columns_of_another(name, backend):
 
 
 @pytest.mark.parametrize(
-    ("known", "code", "value"),
+    ("attributes", "code", "value"),
     [
         ({"negatives": OWN[:6]}, "negatives.shape", "shape (6, 3, 5)"),
         ({"negatives": OWN, "shared_negatives": True}, "shared_negatives.conflict", ""),
         ({"negatives": OWN, "ids": IDS, "negative_ids": IDS}, "negative_ids.shape", "(7,)"),
     ],
 )
-def test_rejects_invalid_negatives_of_each_row(known, code, value):
+def test_rejects_invalid_negatives_of_each_row(attributes, code, value):
     with raises_usage_error(code, value):
-        contraport.nt_xent()(*views(), **known)
+        contraport.nt_xent()(*views(), **attributes)
 
 
 # Facts about items in any form
@@ -410,15 +411,15 @@ def test_labels_of_any_form(form):
 def test_items_of_several_classes(form, layout, backend):
     shared = (HOT.double() @ HOT.double().T).double()
     if layout == "one":
-        z, wanted, compared = views(k=1), shared * others(7), others(7)
+        z, target, compared = views(k=1), shared * others(7), others(7)
     elif layout == "joint":
-        z, wanted, compared = views(), shared.repeat(2, 2) * others(14), others(14)
+        z, target, compared = views(), shared.repeat(2, 2) * others(14), others(14)
     else:
-        z, wanted, compared = views(), shared, None
+        z, target, compared = views(), shared, None
 
     def expected(*z):
         x, y = z if layout == "cross" else (torch.cat(z),) * 2
-        return rows_loss(x, y, wanted, 0.1, compared)
+        return rows_loss(x, y, target, 0.1, compared)
 
     loss = build("sup-con", **({"layout": "cross"} if layout == "cross" else {}))
     assert_same(outcome(lambda *z: loss(*z, labels=form(HOT)), *z), outcome(expected, *z))
@@ -450,11 +451,11 @@ OTHER = torch.tensor([2, 0, 0, 5])
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_different_items_by_their_labels(symmetric, backend):
-    wanted = (LABELS[:, None] == OTHER).double()
+    target = (LABELS[:, None] == OTHER).double()
 
     def expected(x, y):
-        there = rows_loss(x, y, wanted, 0.2)
-        return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
+        there = rows_loss(x, y, target, 0.2)
+        return (there + rows_loss(y, x, target.T, 0.2)) / 2 if symmetric else there
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric, target=contraport.Labels())
     result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *different())
@@ -494,13 +495,13 @@ PAIRS = [(0, 1), (0, 3), (2, 1), (6, 0), (0, 3)]
 @pytest.mark.parametrize("form", [list, np.asarray, torch.tensor], ids=["list", "array", "tensor"])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_a_list_of_pairs(symmetric, form, backend):
-    wanted = torch.zeros(7, 4)
+    goal = torch.zeros(7, 4)
     for i, j in PAIRS:
-        wanted[i, j] = 1
+        goal[i, j] = 1
 
     def expected(x, y):
-        there = rows_loss(x, y, wanted, 0.2)
-        return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
+        there = rows_loss(x, y, goal, 0.2)
+        return (there + rows_loss(y, x, goal.T, 0.2)) / 2 if symmetric else there
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric)
     target = PAIRS if form is list else contraport.PairList(form(PAIRS))
@@ -509,22 +510,22 @@ def test_a_list_of_pairs(symmetric, form, backend):
 
 def test_a_list_of_pairs_of_items_of_all_views(backend):
     listed = [(0, 0), (1, 1), (1, 4), (5, 2)]
-    wanted = torch.zeros(7, 7)
+    target = torch.zeros(7, 7)
     for i, j in listed:
-        wanted[i, j] = wanted[j, i] = 1
-    wanted = wanted.repeat(2, 2) * others(14)
-    expected = outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), wanted, 0.5, others(14)), *views())
+        target[i, j] = target[j, i] = 1
+    target = target.repeat(2, 2) * others(14)
+    expected = outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), target, 0.5, others(14)), *views())
     assert_same(outcome(lambda *z: build("nt-xent")(*z, target=listed), *views()), expected)
 
 
 def test_a_list_of_pairs_with_their_shares(backend):
     shares = [0.5, 2.0, 1.0, 3.0, 0.25]
-    wanted = torch.zeros(7, 4, dtype=torch.float64)
+    goal = torch.zeros(7, 4, dtype=torch.float64)
     for (i, j), share in zip(PAIRS, shares, strict=True):
-        wanted[i, j] += share
+        goal[i, j] += share
 
     def expected(x, y):
-        return (rows_loss(x, y, wanted, 0.1) + rows_loss(y, x, wanted.T, 0.1)) / 2
+        return (rows_loss(x, y, goal, 0.1) + rows_loss(y, x, goal.T, 0.1)) / 2
 
     target = contraport.PairList(PAIRS, shares)
     assert_same(
@@ -564,10 +565,10 @@ def test_a_reference_set_leaves_out_the_row_itself(backend):
     x, y = different()
     ids, there = torch.arange(7), torch.tensor([3, 100, 0, 101])
     compared = ids[:, None] != there
-    wanted = (LABELS[:, None] == OTHER) & compared
+    target = (LABELS[:, None] == OTHER) & compared
     loss = contraport.sup_con(temperature=0.2, layout="cross")
     result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, there)), x, y)
-    assert_same(result, outcome(lambda x, y: rows_loss(x, y, wanted, 0.2, compared), x, y))
+    assert_same(result, outcome(lambda x, y: rows_loss(x, y, target, 0.2, compared), x, y))
 
 
 def test_a_reference_set_is_pytorch_metric_learnings():
@@ -584,9 +585,9 @@ def test_a_reference_set_is_pytorch_metric_learnings():
 def test_all_of_two_sets_in_the_joint_layout(backend):
     x, y = different()
     labels = torch.cat([LABELS, OTHER])
-    wanted = (labels[:, None] == labels) & others(11)
+    target = (labels[:, None] == labels) & others(11)
     result = outcome(lambda x, y: build("sup-con")(x, y, labels=(LABELS, OTHER)), x, y)
-    expected = outcome(lambda x, y: rows_loss(torch.cat([x, y]), torch.cat([x, y]), wanted, 0.1, others(11)), x, y)
+    expected = outcome(lambda x, y: rows_loss(torch.cat([x, y]), torch.cat([x, y]), target, 0.1, others(11)), x, y)
     assert_same(result, expected)
 
 
@@ -594,12 +595,12 @@ def test_different_items_with_features_and_own_negatives(backend):
     x, y = different()
     features = views(11, d=4, seed=9)[0]
     soft = contraport.SoftNeighbors(features, Gibbs("cosine", 0.5))
-    wanted = (unit(features[:7]) @ unit(features[7:]).T / 0.5).softmax(1)
+    target = (unit(features[:7]) @ unit(features[7:]).T / 0.5).softmax(1)
 
     def expected(x, y, own):
         batch, further = unit(x) @ unit(y).T / 0.1, torch.einsum("id,ikd->ik", unit(x), F.normalize(own, dim=2)) / 0.1
         log_share = torch.cat([batch, further], 1).log_softmax(1)[:, :4]
-        return (wanted * (wanted.log() - log_share)).sum() / 7
+        return (target * (target.log() - log_share)).sum() / 7
 
     loss = contraport.info_nce(symmetric=False, target=soft)
     assert_same(outcome(lambda x, y, own: loss(x, y, negatives=own), x, y, OWN), outcome(expected, x, y, OWN))
@@ -754,15 +755,15 @@ def gathered(z):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con"])
 def test_items_that_lack_a_view_in_the_joint_layout(name, k, backend):
-    loss, known = build(name), {"labels": LABELS} if name == "sup-con" else {}
+    loss, attributes = build(name), {"labels": LABELS} if name == "sup-con" else {}
 
     def expected(*z):
         rows, items, _ = gathered(z)
-        classes = LABELS[items] if known else items
-        wanted = (classes[:, None] == classes) & others(len(rows))
-        return rows_loss(rows, rows, wanted, loss.temperature, others(len(rows)))
+        classes = LABELS[items] if attributes else items
+        target = (classes[:, None] == classes) & others(len(rows))
+        return rows_loss(rows, rows, target, loss.temperature, others(len(rows)))
 
-    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **known), *with_gaps(k))
+    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **attributes), *with_gaps(k))
     assert_same(result, outcome(expected, *views(k=k)))
 
 
@@ -772,8 +773,8 @@ def test_items_that_lack_a_view_in_pairs_of_views(graph, backend):
         total = 0
         for v, w in [(0, 1), (0, 2), (1, 2)][: 3 if graph == "full" else 2]:
             x, y = (torch.arange(7)[PRESENT[:, view]] for view in (v, w))
-            wanted = (x[:, None] == y).double()
-            total = total + rows_loss(z[v][x], z[w][y], wanted, 0.1) + rows_loss(z[w][y], z[v][x], wanted.T, 0.1)
+            target = (x[:, None] == y).double()
+            total = total + rows_loss(z[v][x], z[w][y], target, 0.1) + rows_loss(z[w][y], z[v][x], target.T, 0.1)
         return total
 
     loss = contraport.cmc(graph=graph)
@@ -798,9 +799,9 @@ def test_an_unbalanced_plan_places_items_without_a_partner(backend):
             )
         )
         matrix = plan.dense()
-        wanted = ((items[:, None] == items) & others(n)).double()
-        wants = wanted.sum(1) > 0
-        there = wanted > 0
+        target = ((items[:, None] == items) & others(n)).double()
+        wants = target.sum(1) > 0
+        there = target > 0
         # each row wants the share that it would have if all rows wanted something
         return -(matrix[there] * n).log().sum() / wants.sum() + matrix.sum() - 1
 
@@ -816,16 +817,16 @@ def test_every_objective_takes_items_that_lack_a_view(name, backend):
     """Where all views of some items are absent, the batch is the others; and all present is as if nothing were said."""
     k = 3 if name in {"cmc", "mv-dhel"} else 2
     loss, z = build(name, **SETTINGS.get(name, {})).eval(), views(k=k)
-    known = needed(name)
+    attributes = needed(name)
     kept = torch.tensor([0, 2, 3, 4, 6])
     present = torch.zeros(7, k, dtype=torch.bool)
     present[kept] = True
     gaps = tuple(torch.where(present[:, v, None], view, math.nan) for v, view in enumerate(z))
-    result = outcome(lambda *z: loss(*z, present=present, **known), *gaps)
-    alone = outcome(lambda *z: loss(*(view[kept] for view in z), **{key: v[kept] for key, v in known.items()}), *z)
+    result = outcome(lambda *z: loss(*z, present=present, **attributes), *gaps)
+    alone = outcome(lambda *z: loss(*(view[kept] for view in z), **{key: v[kept] for key, v in attributes.items()}), *z)
     assert_same(result, alone)
-    whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **known), *z)
-    assert_same(whole, outcome(lambda *z: loss(*z, **known), *z))
+    whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **attributes), *z)
+    assert_same(whole, outcome(lambda *z: loss(*z, **attributes), *z))
 
 
 def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
@@ -834,12 +835,12 @@ def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
     weights = torch.zeros(7, dtype=torch.float64)
     weights[kept] = torch.tensor([2.0, 1.0], dtype=torch.float64)
     _, items, _ = gathered(views())
-    wanted = (items[:, None] == items) & others(8)
+    target = (items[:, None] == items) & others(8)
 
     def expected(*z):
         rows, items, _ = gathered(z)
-        by_row = rows_loss(rows, rows, wanted, 0.5, others(8), by_row=True)
-        return (by_row * weights[items]).sum() / weights[items][wanted.any(1)].sum() * wanted.any(1).sum() / 8
+        by_row = rows_loss(rows, rows, target, 0.5, others(8), by_row=True)
+        return (by_row * weights[items]).sum() / weights[items][target.any(1)].sum() * target.any(1).sum() / 8
 
     result = slopes_where_present(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
     assert_same(result, outcome(expected, *views()))

@@ -42,13 +42,13 @@ def by_formula(name, *z, **settings):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("known", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "known"])
+@pytest.mark.parametrize("attributes", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "known"])
 @pytest.mark.parametrize(("name", "chosen"), CASES)
-def test_value_and_gradient(weighted, name, chosen, known, backend):
+def test_value_and_gradient(weighted, name, chosen, attributes, backend):
     z = views(k=3 if name == "cmc" else 2)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **known), *z)
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *z))
+        ours = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **attributes), *z)
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *z))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -95,8 +95,8 @@ class Compiled:
         self.graphs += 1
         return lookup_backend("aot_eager")(graph, inputs)
 
-    def __call__(self, *views: torch.Tensor, **known: Any) -> torch.Tensor:
-        value: torch.Tensor = self._call(*views, **known)
+    def __call__(self, *views: torch.Tensor, **attributes: Any) -> torch.Tensor:
+        value: torch.Tensor = self._call(*views, **attributes)
         return value
 
 
@@ -105,12 +105,12 @@ def views(items: int, dimensions: int = 5) -> list[torch.Tensor]:
     return [torch.randn(items, dimensions, dtype=torch.float64, generator=generator) for _ in range(2)]
 
 
-def check_same(compiled: Compiled, loss: contraport.Loss, items: int, known: dict[str, Any]) -> None:
+def check_same(compiled: Compiled, loss: contraport.Loss, items: int, attributes: dict[str, Any]) -> None:
     """Compare the value and the gradients in the views and in each loss's own parameters."""
     results = []
     for call, own in ((loss, loss), (compiled, compiled.loss)):
         z = [view.requires_grad_() for view in views(items)]
-        value = call(*z, **known)
+        value = call(*z, **attributes)
         gradients = torch.autograd.grad(value, [*z, *own.parameters()], allow_unused=True)
         results.append([value.detach(), *gradients])
     for expected, result in zip(*results, strict=True):
@@ -146,11 +146,11 @@ def test_a_variant_compiles(variant: str) -> None:
 )
 def test_an_objective_compiles_at_4096_rows(name: str, backend: Any) -> None:
     loss = contraport.objective(name, **SETTINGS.get(name, {}))
-    known = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 2048).items()}
+    attributes = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 2048).items()}
     z0, z1 = (view.float() for view in views(2048))
     with contraport.engine.backend(backend):
         compiled = Compiled(loss.eval())
-        torch.testing.assert_close(compiled(z0, z1, **known), loss(z0, z1, **known))
+        torch.testing.assert_close(compiled(z0, z1, **attributes), loss(z0, z1, **attributes))
     assert compiled.graphs == 1 or not COMPILES_AS_ONE_GRAPH
 
 
@@ -167,9 +167,9 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
     """Both directions: the second is compiled from the same functions as the first."""
     with torch.set_grad_enabled(grad):
         for name in (first, second, first):
-            known = needed(name, items)
-            result = Compiled(objective(name))(*views(items), **known)
-            torch.testing.assert_close(result, objective(name)(*views(items), **known), rtol=1e-10, atol=1e-12)
+            attributes = needed(name, items)
+            result = Compiled(objective(name))(*views(items), **attributes)
+            torch.testing.assert_close(result, objective(name)(*views(items), **attributes), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con", pytest.param("gca-ince", marks=pytest.mark.slow)])

@@ -93,19 +93,19 @@ def shares(name, positives, compared, backward):
     several = len(positives) // n
     item = torch.arange(len(positives)) % n
     if name == "pairs":
-        wanted = positives.double()
+        target = positives.double()
     elif name == "labels":
-        wanted = (LABELS[item][:, None] == LABELS[item]).double()
+        target = (LABELS[item][:, None] == LABELS[item]).double()
     elif name == "domains":
         other, same = item[:, None] != item, DOMAINS[item][:, None] == DOMAINS[item]
-        wanted = positives.double() + 0.3 * (other & same).double() + 0.1 * (other & ~same).double()
+        target = positives.double() + 0.3 * (other & same).double() + 0.1 * (other & ~same).double()
     else:
         listed = torch.zeros(n, n, dtype=torch.float64)
         listed[tuple(torch.tensor(LISTED).T)] = 1
         listed = listed.T if backward else listed
-        wanted = (listed if several == 1 else torch.maximum(listed, listed.T)).repeat(several, several)
-    wanted = wanted * compared
-    return wanted / wanted.sum(1, keepdim=True).clamp_min(1e-300)
+        target = (listed if several == 1 else torch.maximum(listed, listed.T)).repeat(several, several)
+    target = target * compared
+    return target / target.sum(1, keepdim=True).clamp_min(1e-300)
 
 
 def xlogy(x, log_y):

@@ -27,24 +27,24 @@ def test_constraints_without_influence_do_not_change_the_value(name: str) -> Non
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(8, 4, generator=generator) for _ in range(2)]
     settings = {"items": 8, "dimensions": 4}
-    asked = inspect.signature(OBJECTIVES[name].build).parameters
-    loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & asked.keys()}).eval()
+    parameters = inspect.signature(OBJECTIVES[name].build).parameters
+    loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & parameters.keys()}).eval()
     if not isinstance(loss, Objective):
         return
-    known = (
+    attributes = (
         KNOWN if loss.requires_ids or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
     )
-    known = known if loss.compares_items else {}
+    attributes = attributes if loss.compares_items else {}
     if name in RANKING:
-        known = known | {"weights": torch.arange(8.0)}
-    before, changed, refused = loss(*views, **known), False, False
+        attributes = attributes | {"weights": torch.arange(8.0)}
+    before, changed, refused = loss(*views, **attributes), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
         try:
             loss.set_constraint(constraint)
         except UsageError:
             refused = True
         else:
-            changed = changed or not torch.allclose(loss(*views, **known), before)
+            changed = changed or not torch.allclose(loss(*views, **attributes), before)
     # The plan of quadratic is of an infinite temperature, and so the same under all of them.
     assert changed == loss.depends_on_constraint or (loss.depends_on_constraint and (refused or name == "quadratic"))
 
@@ -109,11 +109,11 @@ def log_mean_kernel_of_block(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor
 def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: Constraint) -> None:
     generator = torch.Generator().manual_seed(0)
     z0, z1 = (torch.randn(6, 4, dtype=torch.float64, generator=generator) for _ in range(2))
-    for penalty, wanted in ((contraport.LogMeanKernel(), log_mean_kernel_of_block(z0, z1)),
+    for penalty, dense_kernel in ((contraport.LogMeanKernel(), log_mean_kernel_of_block(z0, z1)),
                             (contraport.MeanKernel(), log_mean_kernel_of_block(z0, z1).exp())):  # fmt: skip
         loss = contraport.Objective(
             contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(),
             contraport.TargetCost(), {penalty: 1.0},
         )  # fmt: skip
         result = loss.compute_terms_by_name(z0, z1)[type(penalty).__name__]
-        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=0)
+        torch.testing.assert_close(result, dense_kernel, rtol=1e-9, atol=0)

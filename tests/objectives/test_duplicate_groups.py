@@ -22,9 +22,9 @@ def embeddings() -> list[torch.Tensor]:
 def test_info_nce_is_the_cross_entropy_written_out() -> None:
     z0, z1 = embeddings()
     logits = F.normalize(z0, dim=1) @ F.normalize(z1, dim=1).T / 0.3
-    wanted = SAME / SAME.sum(1, keepdim=True)
-    both = [-(wanted * scores.log_softmax(1)).sum(1).mean() for scores in (logits, logits.T)]
-    entropy = -torch.special.xlogy(wanted, wanted).sum(1).mean()
+    target = SAME / SAME.sum(1, keepdim=True)
+    both = [-(target * scores.log_softmax(1)).sum(1).mean() for scores in (logits, logits.T)]
+    entropy = -torch.special.xlogy(target, target).sum(1).mean()
     value = contraport.info_nce(temperature=0.3)(z0, z1, target=DuplicateGroups(NUMBERS))
     assert float(value.detach()) == pytest.approx(float(((both[0] + both[1]) / 2 - entropy).detach()))
     gradients = [torch.autograd.grad(loss, (z0, z1)) for loss in (value, (both[0] + both[1]) / 2)]
@@ -35,8 +35,8 @@ def test_info_nce_is_the_cross_entropy_written_out() -> None:
 def test_the_sigmoid_loss_takes_the_share_of_a_pair_as_its_label() -> None:
     z0, z1 = embeddings()
     scores = F.normalize(z0, dim=1) @ F.normalize(z1, dim=1).T / 0.1 - 10
-    wanted = SAME / SAME.sum(1, keepdim=True)
-    expected = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none").sum(1).mean()
+    target = SAME / SAME.sum(1, keepdim=True)
+    expected = F.binary_cross_entropy_with_logits(scores, target, reduction="none").sum(1).mean()
     value = contraport.sigmoid()(z0, z1, target=DuplicateGroups(NUMBERS))
     assert float(value.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 

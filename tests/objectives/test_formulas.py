@@ -166,12 +166,12 @@ def test_tiny_batches(case, n):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("temperature", "known"), [(0.1, {}), (0.7, {"weights": WEIGHTS}), (0.2, {"ids": IDS})])
-def test_sup_con(temperature, known, backend):
+@pytest.mark.parametrize(("temperature", "attributes"), [(0.1, {}), (0.7, {"weights": WEIGHTS}), (0.2, {"ids": IDS})])
+def test_sup_con(temperature, attributes, backend):
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build("sup-con", temperature=temperature)(*z, labels=LABELS, **known),
+        ours = outcome(lambda *z: build("sup-con", temperature=temperature)(*z, labels=LABELS, **attributes),
                        *views())  # fmt: skip
-    theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **known), *views())
+    theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **attributes), *views())
     assert_same(ours, theirs)
 
 
@@ -192,23 +192,23 @@ FACTS_NEEDED = {
 }
 
 
-NEEDY = [(name, chosen, known) for name, cases in FACTS_NEEDED.items() for chosen, known in cases]
+NEEDY = [(name, chosen, attributes) for name, cases in FACTS_NEEDED.items() for chosen, attributes in cases]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "chosen", "known"), NEEDY)
-def test_objectives_that_need_facts(name, chosen, known, backend):
+@pytest.mark.parametrize(("name", "chosen", "attributes"), NEEDY)
+def test_objectives_that_need_facts(name, chosen, attributes, backend):
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name, **chosen)(*z, **known), *views())
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *views()))
+        ours = outcome(lambda *z: build(name, **chosen)(*z, **attributes), *views())
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *views()))
 
 
 @pytest.mark.parametrize("name", FACTS_NEEDED)
 def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
-    known = needed(name, 300)
+    attributes = needed(name, 300)
     with contraport.engine.backend("streamed"):
-        ours = outcome(lambda *z: build(name)(*z, **known), *views(300, 8))
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **known), *views(300, 8)))
+        ours = outcome(lambda *z: build(name)(*z, **attributes), *views(300, 8))
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **attributes), *views(300, 8)))
 
 
 def test_what_a_guide_leaves_out_differs_by_direction():
@@ -224,10 +224,10 @@ def test_the_averages_of_sog_clr_over_batches(momentum):
     """Three batches of a data set: the averages of the items that come again are mixed, the others wait."""
     loss, average = build("sog-clr", items=10, temperature=0.3, momentum=momentum), {}
     for step, ids in enumerate(([0, 1, 2, 3], [7, 2, 9, 0], [9, 1, 0, 4])):
-        z, known = views(4, seed=step), torch.tensor(ids)
-        ours = outcome(lambda *z: loss(*z, ids=known), *z)  # noqa: B023
+        z, attributes = views(4, seed=step), torch.tensor(ids)
+        ours = outcome(lambda *z: loss(*z, ids=attributes), *z)  # noqa: B023
         expected = outcome(
-            lambda *z: formulas.sog_clr(*z, temperature=0.3, momentum=momentum, ids=known, average=average),  # noqa: B023
+            lambda *z: formulas.sog_clr(*z, temperature=0.3, momentum=momentum, ids=attributes, average=average),  # noqa: B023
             *z,
         )
         assert_same(ours, expected)
@@ -326,44 +326,44 @@ TARGETED = [
 ]
 
 
-def check_known(name, chosen, known, backend):
+def check_known(name, chosen, attributes, backend):
     entries = CROSS if name in {"info-nce", "cmc"} or chosen.get("layout") == "cross" else JOINT
-    ours, theirs = KNOWN[known](entries)
+    ours, theirs = KNOWN[attributes](entries)
     loss = build(name, **chosen)
     with contraport.engine.backend(backend):
         result = outcome(lambda *z: loss(*z, **ours), *views())
-    rtol = 1e-6 if "domains" in known else 1e-9  # see test_domains_keep_double_precision
+    rtol = 1e-6 if "domains" in attributes else 1e-9  # see test_domains_keep_double_precision
     assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("attributes", KNOWN)
 @pytest.mark.parametrize("case", TARGETED, ids=name_case)
-def test_facts_known_in_the_call(case, known, backend):
-    check_known(*case, known, backend)
+def test_facts_known_in_the_call(case, attributes, backend):
+    check_known(*case, attributes, backend)
 
 
-@pytest.mark.parametrize("known", ["weights", "ids", "ids-weights", "matrix", "sparse-matrix", "labels"])
+@pytest.mark.parametrize("attributes", ["weights", "ids", "ids-weights", "matrix", "sparse-matrix", "labels"])
 @pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
-def test_facts_known_in_the_call_of_a_symmetric_layout(case, known):
-    check_known(*case, known, "streamed")
+def test_facts_known_in_the_call_of_a_symmetric_layout(case, attributes):
+    check_known(*case, attributes, "streamed")
 
 
-@pytest.mark.parametrize("known", ["domains", "across-domains"])
+@pytest.mark.parametrize("attributes", ["domains", "across-domains"])
 @pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
-def test_each_direction_normalises_its_own_share_of_a_target(case, known):
+def test_each_direction_normalises_its_own_share_of_a_target(case, attributes):
     """In P~ the rows have mass 1/N, so on the way back the items of view 1 have, and not the columns."""
-    check_known(*case, known, "streamed")
+    check_known(*case, attributes, "streamed")
 
 
 @pytest.mark.parametrize("layout", ["joint", "cross"])
 @pytest.mark.parametrize("constraint", ["rows", "simplex"])
-@pytest.mark.parametrize("known", ["weights", "ids", "matrix", "labels", "domains"])
-def test_the_target_stands_outside_the_logarithm_of_the_closed_form(known, constraint, layout):
-    check_known("iot-quadratic", {"constraint": constraint, "layout": layout}, known, "streamed")
+@pytest.mark.parametrize("attributes", ["weights", "ids", "matrix", "labels", "domains"])
+def test_the_target_stands_outside_the_logarithm_of_the_closed_form(attributes, constraint, layout):
+    check_known("iot-quadratic", {"constraint": constraint, "layout": layout}, attributes, "streamed")
 
 
-@pytest.mark.parametrize("known", ["weights", "ids", "ids-weights"])
+@pytest.mark.parametrize("attributes", ["weights", "ids", "ids-weights"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -380,8 +380,8 @@ def test_the_target_stands_outside_the_logarithm_of_the_closed_form(known, const
     ],
     ids=name_case,
 )
-def test_facts_known_in_the_call_of_pair_weighted_losses(case, known):
-    check_known(*case, known, "streamed")
+def test_facts_known_in_the_call_of_pair_weighted_losses(case, attributes):
+    check_known(*case, attributes, "streamed")
 
 
 def test_weights_of_byol():
@@ -538,8 +538,8 @@ def test_the_unbalanced_plan_is_pots(reference, reg_type, temperature, relaxatio
     kernel, plan = contraport.Gibbs("cosine", temperature), o.Unbalanced(relaxation, 600, reference)
     loss = o.Objective(o.Cross(symmetric=False), kernel, plan, o.Pairs(), o.KL())
     torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-9, atol=1e-13)
-    wanted = torch.eye(7, dtype=torch.float64) / 7
-    torch.testing.assert_close(loss(z0, z1), formulas.kl(wanted, theirs), rtol=1e-9, atol=1e-12)
+    target = torch.eye(7, dtype=torch.float64) / 7
+    torch.testing.assert_close(loss(z0, z1), formulas.kl(target, theirs), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
@@ -571,13 +571,13 @@ def test_t_sne_is_scikit_learns(df):
     """Its divergence of a symmetric target from the joint Student plan, and its gradient."""
     t_sne = pytest.importorskip("sklearn.manifold._t_sne")
     z0, z1 = views(d=2)
-    wanted = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = (wanted + wanted.T).fill_diagonal_(0)
-    wanted = wanted / wanted.sum()
-    condensed = wanted[tuple(torch.triu_indices(14, 14, 1))].numpy()
+    target = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    target = (target + target.T).fill_diagonal_(0)
+    target = target / target.sum()
+    condensed = target[tuple(torch.triu_indices(14, 14, 1))].numpy()
     value, slope = t_sne._kl_divergence(torch.cat([z0, z1]).numpy().ravel(), condensed, df, 14, 2)
     loss = build("t-simclr", df=df, temperature=1.0)
-    ours = outcome(lambda *z: loss(*z, target=wanted), z0, z1)
+    ours = outcome(lambda *z: loss(*z, target=target), z0, z1)
     torch.testing.assert_close(ours[0].item(), value, rtol=1e-7, atol=0)
     if df == 1:  # its slope has the exponent -(df + 1)/2 where the derivative has -1
         assert_same(ours, (ours[0], torch.as_tensor(slope).reshape(2, 7, 2).unbind()), 1e-7)
@@ -688,8 +688,8 @@ def test_domains_that_weigh_nothing_are_pairs():
 def test_symmetric_objectives_are_symmetric_in_their_views_under_domains(name):
     loss = build(name, **({"layout": "cross"} if name == "rince" else {}))
     z0, z1 = views()
-    known = {"target": o.Domains(0.25, 0.125), "domains": DOMAINS}
-    torch.testing.assert_close(loss(z0, z1, **known), loss(z1, z0, **known), rtol=1e-12, atol=0)
+    attributes = {"target": o.Domains(0.25, 0.125), "domains": DOMAINS}
+    torch.testing.assert_close(loss(z0, z1, **attributes), loss(z1, z0, **attributes), rtol=1e-12, atol=0)
 
 
 SYMMETRIC = [
@@ -894,18 +894,18 @@ def test_hostile_targets():
     different = torch.arange(7)
     for name, chosen in [*TARGETED, ("iot-quadratic", {}), ("iot-quadratic", {"constraint": "simplex"})]:
         entries = nothing_wanted[:7, 7:] if name == "info-nce" else nothing_wanted
-        for known in [
+        for attributes in [
             {"target": entries},
             {"target": o.Labels(), "labels": different},
             {"weights": torch.eye(7)[2]},
             {"ids": torch.zeros(7, dtype=torch.long)},  # every item the same: no negatives are left
         ]:
             try:
-                value, slopes = outcome(lambda *z: build(name, **chosen)(*z, **known), z0, z1)  # noqa: B023
+                value, slopes = outcome(lambda *z: build(name, **chosen)(*z, **attributes), z0, z1)  # noqa: B023
             except UsageError:
                 continue
-            assert value.isfinite(), (name, chosen, known)
-            assert all(slope.isfinite().all() for slope in slopes), (name, chosen, known)
+            assert value.isfinite(), (name, chosen, attributes)
+            assert all(slope.isfinite().all() for slope in slopes), (name, chosen, attributes)
 
 
 def test_labels_that_all_differ_are_pairs():
@@ -924,8 +924,8 @@ def test_the_written_form_can_be_pasted_back(case):
     names = {**vars(contraport.engine), **vars(o)}
     again = eval(repr(loss), {"inf": math.inf, **names}).double()
     assert repr(again) == repr(loss)
-    known = needed(case[0])
-    torch.testing.assert_close(again(*views(), **known), loss(*views(), **known), rtol=0, atol=0)
+    attributes = needed(case[0])
+    torch.testing.assert_close(again(*views(), **attributes), loss(*views(), **attributes), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("temperature", [1e-2, 1e-3, 1e-5])

@@ -21,8 +21,8 @@ def views(count: int = 2, n: int = 9) -> list[Tensor]:
     return list(base + 0.3 * noise)
 
 
-def bound(loss: Any, *z: Tensor, **known: Any) -> float | None:
-    result: float | None = loss.mutual_information_bound(float(loss(*z, **known).detach()))
+def bound(loss: Any, *z: Tensor, **attributes: Any) -> float | None:
+    result: float | None = loss.mutual_information_bound(float(loss(*z, **attributes).detach()))
     return result
 
 
@@ -94,7 +94,7 @@ def test_information_is_none_for_other_objectives(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "known",
+    "attributes",
     [
         {"target": Labels(), "labels": torch.arange(9) % 3},
         {"target": torch.ones(18, 18) - torch.eye(18)},
@@ -102,9 +102,9 @@ def test_information_is_none_for_other_objectives(name: str) -> None:
         {"present": torch.tensor([[True, True]] * 8 + [[True, False]])},
     ],
 )
-def test_information_is_none_for_calls_with_weights_or_targets(known: dict[str, Any]) -> None:
+def test_information_is_none_for_calls_with_weights_or_targets(attributes: dict[str, Any]) -> None:
     loss, z = contraport.nt_xent(), views()
-    assert bound(loss, *z, **known) is None
+    assert bound(loss, *z, **attributes) is None
     assert bound(loss, *z) is not None, "the next call gives one again"
     assert bound(loss, *z, target=Pairs()) == bound(loss, *z)
 

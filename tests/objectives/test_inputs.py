@@ -58,12 +58,12 @@ def test_a_row_of_zeros_has_no_direction_and_no_gradient():
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_views_of_two_precisions_are_compared_in_the_wider(name, settings):
-    loss, known = build(name, settings)
+    loss, attributes = build(name, settings)
     z0, z1 = views()
-    mixed = loss(z0.half(), z1.double(), **known)
+    mixed = loss(z0.half(), z1.double(), **attributes)
     assert mixed.dtype == torch.float64
     again, _ = build(name, settings)
-    torch.testing.assert_close(mixed, again(z0.half().double(), z1.double(), **known))
+    torch.testing.assert_close(mixed, again(z0.half().double(), z1.double(), **attributes))
 
 
 def test_uniformity_of_copies_of_one_item_is_nothing():
@@ -78,7 +78,7 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
 
 
 @pytest.mark.parametrize(
-    ("known", "code", "value"),
+    ("attributes", "code", "value"),
     [
         ({"weights": torch.ones(6, 1)}, "weights.shape", "(6, 1)"),
         ({"weights": [1.0] * 5}, "weights.shape", "(5,)"),
@@ -88,9 +88,9 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
         ({"shared_negatives": True}, "shared_negatives.missing", "negatives="),
     ],
 )
-def test_rejects_item_attributes_of_a_wrong_shape(known, code, value):
+def test_rejects_item_attributes_of_a_wrong_shape(attributes, code, value):
     with raises_usage_error(code, value):
-        contraport.nt_xent()(*views(), **known)
+        contraport.nt_xent()(*views(), **attributes)
 
 
 def test_sparse_views():
@@ -100,10 +100,10 @@ def test_sparse_views():
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_every_objective_can_be_pickled_and_copied(name, settings):
-    loss, known = build(name, settings)
-    expected = loss.eval()(*views(), **known)
+    loss, attributes = build(name, settings)
+    expected = loss.eval()(*views(), **attributes)
     for again in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
-        torch.testing.assert_close(again(*views(), **known), expected, rtol=0, atol=0)
+        torch.testing.assert_close(again(*views(), **attributes), expected, rtol=0, atol=0)
         assert repr(again) == repr(loss)
 
 
@@ -136,7 +136,7 @@ def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("known", "code", "value"),
+    ("attributes", "code", "value"),
     [
         ({"ids": torch.rand(6)}, "ids.type", "torch.float32"),
         (
@@ -148,9 +148,9 @@ def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
         ({"temperature": True}, "temperature.invalid", "True"),
     ],
 )
-def test_rejects_item_attributes_of_a_wrong_type(known, code, value):
+def test_rejects_item_attributes_of_a_wrong_type(attributes, code, value):
     with raises_usage_error(code, value):
-        contraport.nt_xent()(*views(), **known)
+        contraport.nt_xent()(*views(), **attributes)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -188,7 +188,7 @@ def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
     z0, z1 = views(n=6, d=6)
     loss = contraport.objective(name)
     classes = torch.arange(6) % 2
-    for target, known in [
+    for target, attributes in [
         (contraport.Labels(), {"labels": classes}),
         (contraport.Domains(alpha=0.1), {"domains": classes}),
         (contraport.Neighbors(z0, 2), {}),
@@ -196,7 +196,7 @@ def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
         ([(0, 1)], {}),
     ]:
         with raises_usage_error("target.conflict"):
-            loss(z0, z1, target=target, **known)
+            loss(z0, z1, target=target, **attributes)
     assert torch.equal(loss(z0, z1, target=contraport.Pairs()), loss(z0, z1))
 
 
@@ -242,27 +242,27 @@ TRANSFORMED = {
     ids=str,
 )
 def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
-    loss, known = contraport.objective(name, **settings).double().eval(), {"weights": weights} | needed(name, 6)
+    loss, attributes = contraport.objective(name, **settings).double().eval(), {"weights": weights} | needed(name, 6)
     z, along = views(dtype=torch.float64), views(seed=1, dtype=torch.float64)
     free = [view.clone().requires_grad_() for view in z]
-    slopes = torch.autograd.grad(loss(*free, **known), free, materialize_grads=True)
+    slopes = torch.autograd.grad(loss(*free, **attributes), free, materialize_grads=True)
     expected = sum((slope * step).sum() for slope, step in zip(slopes, along, strict=True))
-    _, result = torch.func.jvp(lambda *z: loss(*z, **known), z, along)
+    _, result = torch.func.jvp(lambda *z: loss(*z, **attributes), z, along)
     torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transforms_of_functions_find_what_autograd_finds(name, backend):
-    make, known = TRANSFORMED[name]
+    make, attributes = TRANSFORMED[name]
     loss, (z0, z1) = make().double(), torch.randn(2, 6, 5, dtype=torch.float64)
     free = z0.clone().requires_grad_()
     with contraport.engine.backend(backend):
-        value = loss(free, z1, **known)
+        value = loss(free, z1, **attributes)
         (expected,) = torch.autograd.grad(value, free)
-        slopes = torch.func.grad(lambda z: loss(z, z1, **known))(z0)
-        _, along = torch.func.jvp(lambda z: loss(z, z1, **known), (z0,), (z0,))
-        batched = torch.func.vmap(lambda z: loss(z, z1, **known))(torch.stack([z0, 2 * z0]))
+        slopes = torch.func.grad(lambda z: loss(z, z1, **attributes))(z0)
+        _, along = torch.func.jvp(lambda z: loss(z, z1, **attributes), (z0,), (z0,))
+        batched = torch.func.vmap(lambda z: loss(z, z1, **attributes))(torch.stack([z0, 2 * z0]))
     torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(along, (expected * z0).sum(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(batched[0], value.detach(), rtol=1e-9, atol=1e-12)
@@ -273,13 +273,13 @@ def test_transforms_of_functions_find_what_autograd_finds(name, backend):
 def test_transforms_leave_no_tensors_to_later_calls(name, transform):
     """With sizes that no other test has, so that nothing is cached yet."""
     loss, items = contraport.objective(name), 37 if transform is torch.func.grad else 41
-    known = {"labels": torch.arange(items) % 5} if name == "sup-con" else {}
+    attributes = {"labels": torch.arange(items) % 5} if name == "sup-con" else {}
     z0, z1 = torch.randn(2, items, items - 7)
-    transform(lambda z: loss(z, z1, **known))(z0 if transform is torch.func.grad else z0[None])
+    transform(lambda z: loss(z, z1, **attributes))(z0 if transform is torch.func.grad else z0[None])
     pickle.dumps(loss)
-    value = loss(z0, z1, **known)
+    value = loss(z0, z1, **attributes)
     for again in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
-        assert torch.equal(again(z0, z1, **known), value)
+        assert torch.equal(again(z0, z1, **attributes), value)
 
 
 def test_a_transform_changes_no_parameter():
@@ -300,17 +300,17 @@ def converged():
 
 
 @pytest.mark.parametrize(
-    ("make", "known", "code"),
+    ("make", "attributes", "code"),
     [
         (lambda: contraport.cmc_nce(), {}, "averages.torch_func"),
         (lambda: contraport.sog_clr(items=9), {"ids": torch.arange(6)}, "averages.torch_func"),
         (converged, {}, "tolerance.torch_func"),
     ],
 )
-def test_rejects_moving_averages_and_tolerances_in_torch_func(make, known, code):
+def test_rejects_moving_averages_and_tolerances_in_torch_func(make, attributes, code):
     loss, (z0, z1) = make(), torch.randn(2, 6, 5)
     with raises_usage_error(code):
-        torch.func.grad(lambda z: loss(z, z1, **known))(z0)
+        torch.func.grad(lambda z: loss(z, z1, **attributes))(z0)
 
 
 @pytest.mark.parametrize(

@@ -57,22 +57,22 @@ def with_kernel(loss, kernel):
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if takes_a_matrix(name)])
 def test_every_objective_equals_that_of_dense_similarities(name):
-    kernel, given = LateInteraction("max", temperature=0.5), needed(name)
+    kernel, options = LateInteraction("max", temperature=0.5), needed(name)
     of_sets = with_kernel(build(name), kernel)
     of_matrix = with_kernel(build(name), contraport.Gibbs("cosine", 0.5))
-    ours = outcome(lambda *z: of_sets(*z, masks=LENGTHS, **given), *sets())
-    assert_same(ours, outcome(lambda *z: of_matrix(similarities=of_layout(of_matrix, *z), **given), *sets()))
+    ours = outcome(lambda *z: of_sets(*z, masks=LENGTHS, **options), *sets())
+    assert_same(ours, outcome(lambda *z: of_matrix(similarities=of_layout(of_matrix, *z), **options), *sets()))
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if compares_cosines(name)])
 def test_every_objective_of_sets_of_one_equals_that_of_vectors(name):
     z0, z1 = (z[:, 0] for z in sets())
-    given, loss = needed(name), build(name, **({"dimensions": 3} if name == "direct-clr" else {}))
-    expected = loss(z0, z1, **given)
+    options, loss = needed(name), build(name, **({"dimensions": 3} if name == "direct-clr" else {}))
+    expected = loss(z0, z1, **options)
     loss.kernel = LateInteraction("max", loss.kernel.temperature)
-    torch.testing.assert_close(loss(z0, z1, **given), expected)
-    torch.testing.assert_close(loss(z0[:, None], z1[:, None], **given), expected)
-    torch.testing.assert_close(loss(torch.stack([z0[:, None], z1[:, None]], 1), **given), expected)
+    torch.testing.assert_close(loss(z0, z1, **options), expected)
+    torch.testing.assert_close(loss(z0[:, None], z1[:, None], **options), expected)
+    torch.testing.assert_close(loss(torch.stack([z0[:, None], z1[:, None]], 1), **options), expected)
 
 
 @pytest.mark.parametrize("form", ["lengths", "Booleans", "zeros", "any place"])

@@ -119,12 +119,12 @@ def test_value_and_gradient(widened, case, backend):
         check_case(widened, *case)
 
 
-@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("attributes", KNOWN)
 @pytest.mark.parametrize("name", ["nt-xent", "gca-ince", "t-simclr"])
-def test_targets_have_no_mass_on_negatives(widened, name, known):
-    check_case(widened, name, {}, *KNOWN[known])
+def test_targets_have_no_mass_on_negatives(widened, name, attributes):
+    check_case(widened, name, {}, *KNOWN[attributes])
     loss = build(name)
-    plan = loss.target_plan(*views(), negatives=BANK, **KNOWN[known][0])
+    plan = loss.target_plan(*views(), negatives=BANK, **KNOWN[attributes][0])
     assert plan.shape == (14, 23)
     assert not plan[:, 14:].any()
 
@@ -146,10 +146,10 @@ def test_negatives_stand_beside_every_block_and_direction(graph, number):
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "t-simclr", "sigmoid"])
 def test_negatives_of_the_same_item_are_left_out(widened, name, backend):
     twins = IDS[:, None] == BANK_IDS
-    known = {"ids": IDS}
+    attributes = {"ids": IDS}
     with contraport.engine.backend(backend):
-        check_case(widened, name, {}, known | {"negative_ids": BANK_IDS}, known, twins)
-        check_case(widened, name, {}, known, known)
+        check_case(widened, name, {}, attributes | {"negative_ids": BANK_IDS}, attributes, twins)
+        check_case(widened, name, {}, attributes, attributes)
 
 
 def test_info_nce_with_a_queue_is_mocos_cross_entropy():

@@ -36,7 +36,7 @@ def build(name, **settings):
     return contraport.objective(name, **SETTINGS.get(name, {}), **settings).double()
 
 
-def known(name, n):
+def attributes(name, n):
     return needed(name, n)
 
 
@@ -99,7 +99,7 @@ def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
     z0, z1 = torch.randn(2, 5, 8)
     for setting in inspect.signature(OBJECTIVES[name].build).parameters:
         with contextlib.suppress(UsageError):
-            contraport.objective(name, **{setting: value})(z0, z1, **known(name, 5))
+            contraport.objective(name, **{setting: value})(z0, z1, **attributes(name, 5))
 
 
 def test_rejects_a_target_given_by_name():
@@ -146,7 +146,7 @@ def test_backends_agree_on_every_objective(monkeypatch, name, backend):
     def outcome(chosen):
         z0, z1 = (z.requires_grad_() for z in views())
         with contraport.engine.backend(chosen):
-            value = build(name)(z0, z1, **known(name, 7))
+            value = build(name)(z0, z1, **attributes(name, 7))
         value.backward()
         return value, z0.grad, torch.zeros_like(z1) if z1.grad is None else z1.grad
 
@@ -161,10 +161,10 @@ def test_gradcheck(name):
         z1 = z1.detach()
     held = {"alpha-cl": {"detach": False}}  # the slope of a value whose weights are held is not that of the value
     loss = build(name, **held.get(name, {}))
-    loss(z0, z1, **known(name, 4))  # what is averaged over batches is held from here on
+    loss(z0, z1, **attributes(name, 4))  # what is averaged over batches is held from here on
     loss.eval()
     if name not in {"quadratic", "dclw", "sog-clr"}:
-        assert torch.autograd.gradcheck(lambda a, b: loss(a, b, **known(name, 4)), (z0, z1))
+        assert torch.autograd.gradcheck(lambda a, b: loss(a, b, **attributes(name, 4)), (z0, z1))
 
 
 @settings(max_examples=15, deadline=None)
@@ -172,7 +172,7 @@ def test_gradcheck(name):
 def test_invariances(name, n, seed):
     n = max(n, 2) if name in NEEDS_TWO_ITEMS else n
     z0, z1 = views(n=n, seed=seed)
-    loss, facts = build(name), known(name, n)
+    loss, facts = build(name), attributes(name, n)
     value = loss(z0, z1, **facts)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     shuffled = {key: fact[order] for key, fact in facts.items()}
@@ -218,7 +218,7 @@ def test_hostile_batches_stay_finite(name, batch, dtype, backend):
     # learns its temperature, and refuses a colder one.
     coldest = {"rince": 0.1, "iot-quadratic": 0.1, "sigmoid": 0.01}
     temperature = {} if name in NO_TEMPERATURE else {"temperature": coldest.get(name, 0.001)}
-    loss, facts = build(name, **temperature), known(name, len(z0))
+    loss, facts = build(name, **temperature), attributes(name, len(z0))
     if name == "vic-reg" and batch == "large numbers" and dtype == torch.float16:
         return  # the slope of a square of covariances grows with the cube of the length
     if batch == "one item" and name in NEEDS_TWO_ITEMS:
@@ -280,9 +280,9 @@ def test_weights_are_the_importance_of_the_positives():
 
 def test_any_target_matrix():
     z0, z1 = views()
-    wanted = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
+    target = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
     loss = contraport.gca_ince(iterations=3)
-    torch.testing.assert_close(loss(z0, z1, target=wanted), generalised_kl(wanted / wanted.sum(), loss.plan(z0, z1)))
+    torch.testing.assert_close(loss(z0, z1, target=target), generalised_kl(target / target.sum(), loss.plan(z0, z1)))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ SETTINGS = {"direct-clr": {"dimensions": 8}}
 def outcome(name, dtype, device, chosen):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
     z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
-    known = {key: value.to(device) for key, value in needed(name, N).items()}
+    attributes = {key: value.to(device) for key, value in needed(name, N).items()}
     with backend(chosen):
-        value = loss(*z, **known)
+        value = loss(*z, **attributes)
     return value.detach(), torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
 
 
@@ -40,10 +40,10 @@ def test_in_autocast(name):
     """Half-precision embeddings, as a training with ``amp`` has them: finite, and near those of single precision."""
     loss = contraport.objective(name, **SETTINGS.get(name, {})).cuda()
     z = [view.to("cuda", torch.bfloat16).requires_grad_() for view in views(N, 24)]
-    known = {key: value.cuda() for key, value in needed(name, N).items()}
+    attributes = {key: value.cuda() for key, value in needed(name, N).items()}
     with torch.autocast("cuda", torch.bfloat16), backend("cuda"):
-        value = loss(*z, **known)
+        value = loss(*z, **attributes)
     slopes = torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
-    exact = contraport.objective(name, **SETTINGS.get(name, {})).cuda()(*(v.detach().float() for v in z), **known)
+    exact = contraport.objective(name, **SETTINGS.get(name, {})).cuda()(*(v.detach().float() for v in z), **attributes)
     assert all(slope.isfinite().all() for slope in slopes)
     torch.testing.assert_close(value.float(), exact, rtol=2e-2, atol=1e-2)

@@ -43,18 +43,18 @@ def operations(function, *z):
 )
 def test_a_call_makes_few_operations(name, forward, backward):
     z0, z1 = torch.randn(2, ROWS // 2, 16)
-    known = {"labels": torch.arange(ROWS // 2) % 10} if name == "sup-con" else {}
+    attributes = {"labels": torch.arange(ROWS // 2) % 10} if name == "sup-con" else {}
     loss = contraport.objective(name)
-    there, back = operations(lambda *z: loss(*z, **known), z0, z1)
+    there, back = operations(lambda *z: loss(*z, **attributes), z0, z1)
     assert there <= forward
     assert back <= backward
 
 
 def test_operation_counts_of_plain_cross_entropy():
     x, y = torch.randn(2, ROWS, 16)
-    wanted = torch.arange(ROWS)
+    expected = torch.arange(ROWS)
     there, back = operations(
-        lambda x, y: F.cross_entropy(F.normalize(x, dim=1) @ F.normalize(y, dim=1).T / 0.1, wanted), x, y
+        lambda x, y: F.cross_entropy(F.normalize(x, dim=1) @ F.normalize(y, dim=1).T / 0.1, expected), x, y
     )
     assert 10 <= there <= 20
     assert 25 <= back <= 50
@@ -100,14 +100,14 @@ OF_ONE = [
 @pytest.mark.parametrize("name", OF_ONE)
 def test_what_is_written_to_a_plan_changes_no_later_call(name):
     """Nor what is written to anything else that a plan, a target or a block holds."""
-    z, known, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
-    expected = comparing.build(name, **settings)(*z, **known)
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *known.values()]}
-    for outcome in comparing.build(name, **settings).iterate_block_results(*z, **known):
+    z, attributes, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
+    expected = comparing.build(name, **settings)(*z, **attributes)
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *attributes.values()]}
+    for outcome in comparing.build(name, **settings).iterate_block_results(*z, **attributes):
         for tensor in list(reachable(outcome, set())):
             if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
                 tensor.zero_()
-    assert torch.equal(comparing.build(name, **settings)(*z, **known), expected)
+    assert torch.equal(comparing.build(name, **settings)(*z, **attributes), expected)
 
 
 @pytest.mark.parametrize(

@@ -285,8 +285,8 @@ PLANS = {
 
 
 def reverse_kl(target, plan, pairing):
-    result, wanted = plan[pairing.compared], target[pairing.compared]
-    return (result * (result / wanted).log()).sum() - result.sum() + wanted.sum()
+    result, goal = plan[pairing.compared], target[pairing.compared]
+    return (result * (result / goal).log()).sum() - result.sum() + goal.sum()
 
 
 def marginal_penalty(target, plan, pairing):
@@ -410,8 +410,8 @@ def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_diff
 @pytest.mark.parametrize("divergence", sorted(set(DIVERGENCES) - {"ReverseKL"}))
 def test_divergences_from_other_targets(divergence, target):
     measure, by_matrix = DIVERGENCES[divergence]
-    wanted, kind = TARGETS[target]
-    loss = Objective(Joint(), Gibbs("cosine", 0.4), Balanced(2), wanted, measure)
+    goal, kind = TARGETS[target]
+    loss = Objective(Joint(), Gibbs("cosine", 0.4), Balanced(2), goal, measure)
 
     def theirs(*z):
         pairing = formulas.joint(*z)
@@ -480,10 +480,10 @@ def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
     entries = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
     entries = entries.fill_diagonal_(0)
     matrices = {"matrix": Matrix(entries), "sparse matrix": Matrix(entries.to_sparse())}
-    wanted = matrices[target] if target in matrices else TARGETS[target][0]
+    goal = matrices[target] if target in matrices else TARGETS[target][0]
     if divergence == "ReverseKL" and target in {"pairs", "labels"}:
-        wanted = Domains(0.2, 0.1)  # mass everywhere
-    loss = Objective(Joint(), kernel, Balanced(2), wanted, DIVERGENCES[divergence][0])
+        goal = Domains(0.2, 0.1)  # mass everywhere
+    loss = Objective(Joint(), kernel, Balanced(2), goal, DIVERGENCES[divergence][0])
 
     def result():
         return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())

@@ -50,14 +50,14 @@ def errors(result, exact):
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
-    settings, known, z = SETTINGS.get(name, {}), needed(name, 64), views(dtype)
+    settings, attributes, z = SETTINGS.get(name, {}), needed(name, 64), views(dtype)
 
     def by_formula(*z):
-        return getattr(formulas, name.replace("-", "_"))(*z, **settings, **known)
+        return getattr(formulas, name.replace("-", "_"))(*z, **settings, **attributes)
 
     loss = contraport.objective(name, **settings)
     with contraport.engine.backend(backend):
-        result = outcome(lambda *z: loss(*z, **known), z)
+        result = outcome(lambda *z: loss(*z, **attributes), z)
     exact = outcome(by_formula, [view.double() for view in z])
     ours, torchs = errors(result, exact), errors(outcome(by_formula, z), exact)
     for error, tolerance, other in zip(ours, TOLERANCES[dtype], torchs, strict=True):
@@ -69,11 +69,11 @@ def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_gradient_taken_within_autocast_is_in_single_precision(name, backend):
     loss, z = contraport.objective(name, **SETTINGS.get(name, {})).eval(), views(torch.float32, n=20)
-    known = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 20).items()}
+    attributes = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 20).items()}
     with contraport.engine.backend(backend):
-        expected = outcome(lambda *z: loss(*z, **known), z)
+        expected = outcome(lambda *z: loss(*z, **attributes), z)
         with torch.autocast("cpu", torch.bfloat16):
-            result = outcome(lambda *z: loss(*z, **known), z)
+            result = outcome(lambda *z: loss(*z, **attributes), z)
     for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 

@@ -44,41 +44,41 @@ def test_assignments_are_held_and_take_half_precision():
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
 def test_swapped_prediction_is_swavs_cross_entropy(backend, n):
     z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
-    wanted = soft_assignments(Z1[:n], prototypes)
+    target = soft_assignments(Z1[:n], prototypes)
     loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
     with contraport.engine.backend(backend):
-        value = loss(z, prototypes, target=wanted)
+        value = loss(z, prototypes, target=target)
     ours = torch.autograd.grad(value, (z, prototypes))
-    expected = F.cross_entropy(F.normalize(z) @ F.normalize(prototypes).T / 0.1, wanted)
+    expected = F.cross_entropy(F.normalize(z) @ F.normalize(prototypes).T / 0.1, target)
     theirs = torch.autograd.grad(expected, (z, prototypes))
-    entropy = -torch.xlogy(wanted, wanted).sum(1).mean()
+    entropy = -torch.xlogy(target, target).sum(1).mean()
     torch.testing.assert_close(value, expected - entropy)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_in_one_process_prototypes_are_a_second_view_of_other_items():
-    wanted = contraport.soft_assignments(Z1, PROTOTYPES)
-    expected = contraport.info_nce(symmetric=False, shared_columns=True)(Z0, PROTOTYPES, target=wanted)
-    torch.testing.assert_close(contraport.info_nce(symmetric=False)(Z0, PROTOTYPES, target=wanted), expected)
+    target = contraport.soft_assignments(Z1, PROTOTYPES)
+    expected = contraport.info_nce(symmetric=False, shared_columns=True)(Z0, PROTOTYPES, target=target)
+    torch.testing.assert_close(contraport.info_nce(symmetric=False)(Z0, PROTOTYPES, target=target), expected)
 
 
 @pytest.mark.parametrize(
     ("call", "code", "value"),
     [
-        (lambda swap, wanted: swap(Z0, PROTOTYPES), "target.shared_columns", ""),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted[:, :2]), "target.shape", "(8, 2)"),
+        (lambda swap, target: swap(Z0, PROTOTYPES), "target.shared_columns", ""),
+        (lambda swap, target: swap(Z0, PROTOTYPES, target=target[:, :2]), "target.shape", "(8, 2)"),
         (
-            lambda swap, wanted: swap(Z0, PROTOTYPES, target=contraport.Labels(), labels=torch.arange(8)),
+            lambda swap, target: swap(Z0, PROTOTYPES, target=contraport.Labels(), labels=torch.arange(8)),
             "target.shared_columns",
             "",
         ),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted, ids=torch.arange(8)), "ids.conflict", ""),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES[:, :2], target=wanted), "z1.shape", ""),
-        (lambda swap, wanted: contraport.Cross(shared_columns=True), "shared_columns.conflict", "False"),
-        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES[:, :2]), "z1.shape", ""),
-        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES, temperature=0), "temperature.invalid", ""),
-        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
+        (lambda swap, target: swap(Z0, PROTOTYPES, target=target, ids=torch.arange(8)), "ids.conflict", ""),
+        (lambda swap, target: swap(Z0, PROTOTYPES[:, :2], target=target), "z1.shape", ""),
+        (lambda swap, target: contraport.Cross(shared_columns=True), "shared_columns.conflict", "False"),
+        (lambda swap, target: soft_assignments(Z0, PROTOTYPES[:, :2]), "z1.shape", ""),
+        (lambda swap, target: soft_assignments(Z0, PROTOTYPES, temperature=0), "temperature.invalid", ""),
+        (lambda swap, target: soft_assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
     ],
 )
 def test_rejects_invalid_arguments(call, code, value):

@@ -83,8 +83,10 @@ def test_a_batch_without_any_positive_has_no_loss_and_no_gradient(constraint):
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in WITHOUT_ROWS])
 def test_equal_weights_change_nothing(name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double().eval()
-    known = needed(name, 6)
-    torch.testing.assert_close(loss(*views(), **known, weights=torch.full((6,), 7.0)), loss(*views(), **known))
+    attributes = needed(name, 6)
+    torch.testing.assert_close(
+        loss(*views(), **attributes, weights=torch.full((6,), 7.0)), loss(*views(), **attributes)
+    )
 
 
 DIVERGENCES = {
@@ -138,8 +140,8 @@ def test_kl_weights_the_rows_of_the_target_and_counts_a_fixed_mass_as_1(constrai
     target[0] = 0
     loss = Objective(Cross(symmetric=False), Gibbs("cosine", 0.5), constraint, Matrix(target), KL())
     ids = (torch.arange(4), torch.zeros(5, dtype=torch.long))
-    given = {} if weights is None else {"weights": (weights, torch.ones(5))}
-    value = loss(z0, z1, ids=ids, **given)
+    options = {} if weights is None else {"weights": (weights, torch.ones(5))}
+    value = loss(z0, z1, ids=ids, **options)
 
     kernel = ((normalize(z0[1:]) @ normalize(z1).T - 1) / 0.5).exp()
     if isinstance(constraint, Rows):

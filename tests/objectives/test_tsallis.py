@@ -90,10 +90,10 @@ def test_inverse_weights_of_alpha_cl_in_single_precision(n, gamma):
     # Rows have different numbers of negatives, and so thresholds that are far apart.
     ids = torch.arange(n).masked_fill(torch.arange(n) < n // 4, 0)
     z0, z1 = unit_rows(n, seed=2), unit_rows(n, seed=3)
-    for known in ({}, {"ids": ids}):
+    for attributes in ({}, {"ids": ids}):
         settings = {"temperature": 0.1, "regularizer": "inverse", "gamma": gamma}
-        value = cp.alpha_cl(**settings)(z0, z1, **known)
-        expected = formulas.alpha_cl(z0.double(), z1.double(), **settings, **known)
+        value = cp.alpha_cl(**settings)(z0, z1, **attributes)
+        expected = formulas.alpha_cl(z0.double(), z1.double(), **settings, **attributes)
         torch.testing.assert_close(value.double(), expected, rtol=5e-6, atol=3e-6)
 
 

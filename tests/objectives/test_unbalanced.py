@@ -101,11 +101,11 @@ def test_value_and_gradient_through_pots_own_iterations(reference):
     )
     eye = torch.eye(12, dtype=torch.float64)
     theirs = (eye / 12 * (-math.log(12) - plan.log())).sum() - 1 + plan.sum()
-    wanted = torch.autograd.grad(theirs, [z0, z1])
+    expected_gradients = torch.autograd.grad(theirs, [z0, z1])
     constraint = Unbalanced(0.7, 200, reference)
     ours = Objective(Cross(symmetric=False), Gibbs("cosine", 0.3), constraint, Pairs(), KL())(z0, z1)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(torch.autograd.grad(ours, [z0, z1]), wanted, rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(ours, [z0, z1]), expected_gradients, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -195,13 +195,13 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
     from contraport.evaluation.sample_arrays import collect_embedding_arrays
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-    kept = collect_embedding_arrays(from_arrays(features), features, torch.arange(40))
+    arrays = collect_embedding_arrays(from_arrays(features), features, torch.arange(40))
     np.testing.assert_allclose(
-        kept["spectrum"], np.linalg.svd(features - features.mean(0), compute_uv=False), rtol=1e-4
+        arrays["spectrum"], np.linalg.svd(features - features.mean(0), compute_uv=False), rtol=1e-4
     )
     cosines = torch.nn.functional.normalize(features) @ torch.nn.functional.normalize(features).T
     expected = cosines.fill_diagonal_(-2).argmax(1)
-    assert kept["neighbors"][:, 0].tolist() == expected.tolist()
+    assert arrays["neighbors"][:, 0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     assert set(browser.evaluate(lines)) == {1}
 
     # Names without a place to break, of runs, data and classes; a table of many runs scrolls, and says so.
-    told = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
-    runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **told) for letter in "abcd"]
+    options = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
+    runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **options) for letter in "abcd"]
     runs += [make_run(f"{letter * 80}", seed=3) for letter in "efgh"]
     browser.open(report(runs, out=tmp_path / "long.html"))
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
@@ -164,7 +164,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     assert {(True, False), (False, True)} == {tuple(result) for result in browser.evaluate(hidden)}
 
     # Where items are told by the names of their classes, these stand beside a plan in one line each.
-    browser.open(report([make_run("words", images=False, **told)], out=tmp_path / "words.html"))
+    browser.open(report([make_run("words", images=False, **options)], out=tmp_path / "words.html"))
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
     high = "[...document.querySelectorAll('.lines .word')].map((word) => word.getBoundingClientRect().height)"
     assert max(browser.evaluate(high)) <= 30

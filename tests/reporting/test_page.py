@@ -27,8 +27,8 @@ NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 def tables(runs):
-    known = load_runs(runs)
-    return build_metric_tables(known, list_evaluated_metrics(known))
+    loaded = load_runs(runs)
+    return build_metric_tables(loaded, list_evaluated_metrics(loaded))
 
 
 class Tags(HTMLParser):
@@ -143,13 +143,13 @@ def test_title_of_frozen_encoders(make_run) -> None:
 
 def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> None:
     made = make_run(images=True)
-    known = made.evaluation()
+    evaluation = made.evaluation()
     for part in ("rows", "differences", "intervals"):
-        if "untrained" in known.get(part, {}):
-            known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
+        if "untrained" in evaluation.get(part, {}):
+            evaluation[part] = {"given" if row == "untrained" else row: of for row, of in evaluation[part].items()}
     differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
-    known["verdict"] = find_verdict_text(known["rows"]["trained"], differences, test_items=50)
-    write_json(made.evaluation_path, known)
+    evaluation["verdict"] = find_verdict_text(evaluation["rows"]["trained"], differences, test_items=50)
+    write_json(made.evaluation_path, evaluation)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
     shown_words = words(report([made], out=tmp_path / "page.html"))
@@ -161,16 +161,16 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
 
 def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
     made = make_run()
-    known = made.evaluation()
+    evaluation = made.evaluation()
     measures = select_metrics(["all"])
     values = {measure.key: 0.101 + 0.007 * place for place, measure in enumerate(measures)}
-    known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
-    write_json(made.evaluation_path, known)
+    evaluation |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
+    write_json(made.evaluation_path, evaluation)
     html = render_report(load_runs([made]))
-    told = {row["metric"]: row["trained"] for row in metric_rows_by_baseline(known)}
+    options = {row["metric"]: row["trained"] for row in metric_rows_by_baseline(evaluation)}
     for measure in measures:
         written = measure.format(values[measure.key])
-        assert told[measure.title] == written
+        assert options[measure.title] == written
         row = re.search(f'<th scope="row"[^>]*>{re.escape(measure.title)}\\b.*?</tr>', html, re.DOTALL)
         assert row is not None, measure.key
         assert f'<span class="value">{written}</span>' in row[0], measure.key
@@ -210,8 +210,8 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     values = runs[1].evaluation()
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
-    known = load_runs([runs[0]]), load_runs(runs)
-    (alone,), (beside,) = (build_metric_tables(of, [find_metric("knn")]) for of in known)
+    loaded = load_runs([runs[0]]), load_runs(runs)
+    (alone,), (beside,) = (build_metric_tables(of, [find_metric("knn")]) for of in loaded)
     assert alone.encoder_rows[-1].cells[0].is_significantly_best
     assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 

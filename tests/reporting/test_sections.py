@@ -255,11 +255,11 @@ def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
 def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> None:
     made, other = make_run("made", kept=2), make_run("other", kept=2, data="others")
     for run in (made, other):
-        known = run.evaluation()
-        for row in known["rows"].values():
+        evaluation = run.evaluation()
+        for row in evaluation["rows"].values():
             row |= dict.fromkeys(("recall@5", "recall@1", "nmi", "ari"), 0.5)
-        known["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
-        write_json(run.evaluation_path, known)
+        evaluation["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
+        write_json(run.evaluation_path, evaluation)
     assets = assets_of(made)
     drawn = [plot.element_id for _, plot in build_epoch_curves_section(assets).template_variables["curves"]]
     assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
@@ -281,9 +281,9 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
 
 def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
     run = make_run(kept=2)
-    known = run.evaluation()
-    known["rows"]["raw"]["knn"] = 0.0
-    write_json(run.evaluation_path, known)
+    evaluation = run.evaluation()
+    evaluation["rows"]["raw"]["knn"] = 0.0
+    write_json(run.evaluation_path, evaluation)
     assets = assets_of(run)
     build_epoch_curves_section(assets)
     (shape,) = assets.plots["epochs-knn"]["layout"]["shapes"]
@@ -342,16 +342,16 @@ def test_texts_are_shown_verbatim(make_run) -> None:
 
 def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     made = make_run()
-    known = made.evaluation()
+    evaluation = made.evaluation()
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
-    known["directions"] = {"image to text": numbers, "text to image": {}}
-    write_json(made.evaluation_path, known)
+    evaluation["directions"] = {"image to text": numbers, "text to image": {}}
+    write_json(made.evaluation_path, evaluation)
     measures, result = build_results_section(assets_of(made)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = result
     assert run.name == "nt-xent"
-    told = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}
-    assert told == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}
+    options = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}
+    assert options == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}
 
 
 def test_confusion_rows_are_true_classes() -> None:
@@ -490,12 +490,12 @@ def test_neighbors_lead_depends_on_the_classes(make_run) -> None:
 def test_differences_show_only_percentages(make_run) -> None:
     one, two = make_run("one"), make_run("two")
     for run, other in ((one, two), (two, one)):
-        known = run.evaluation()
+        evaluation = run.evaluation()
         for key in ("knn", "nmi", "ari"):
-            known["rows"]["trained"][key] = 0.5
+            evaluation["rows"]["trained"][key] = 0.5
         gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
-        known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
-        write_json(run.evaluation_path, known)
+        evaluation["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
+        write_json(run.evaluation_path, evaluation)
     ((_, plot),) = build_results_section(assets_of(one, two)).template_variables["differences"]
     assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
@@ -555,9 +555,9 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     assert values["sphere"].label.endswith("nt-xent: uniformity -3.00, alignment 0.10.")
     assert values["spectrum"].label == "Singular values. nt-xent: effective rank 2.0 of 3."
     assert assets.plots["spectrum"]["data"][0]["x"] == [1, 2], "what is rounding is not drawn"
-    known = made.evaluation()
-    known["rows"] = {"trained": known["rows"]["trained"]}
-    write_json(made.evaluation_path, known)
+    evaluation = made.evaluation()
+    evaluation["rows"] = {"trained": evaluation["rows"]["trained"]}
+    write_json(made.evaluation_path, evaluation)
     assert build_geometry_section(assets_of(made)).template_variables["sphere"] is None, "of one point there is no path"
 
 
@@ -575,9 +575,9 @@ def test_robustness_starts_at_clean_images(make_run) -> None:
 
 def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     one, other = make_run("one"), make_run("other")
-    known = other.evaluation()
-    known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
-    write_json(other.evaluation_path, known)
+    evaluation = other.evaluation()
+    evaluation["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
+    write_json(other.evaluation_path, evaluation)
     assert build_robustness_section(assets_of(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
     assert build_robustness_section(assets_of(one, elsewhere)).template_variables["baselines"] == []
@@ -587,10 +587,10 @@ def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
 
 def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     one, two = make_run("one"), make_run("two")
-    known = two.evaluation()
-    known["rows"]["trained"]["knn"] += 0.012
-    known["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
-    write_json(two.evaluation_path, known)
+    evaluation = two.evaluation()
+    evaluation["rows"]["trained"]["knn"] += 0.012
+    evaluation["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
+    write_json(two.evaluation_path, evaluation)
     assets = assets_of(one, two)
     ((first, plot),) = build_results_section(assets).template_variables["differences"]
     assert first.name == "one"
@@ -602,10 +602,12 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
 def test_differences_of_several_runs_are_shifted(make_run) -> None:
     runs = [make_run(f"run {place}", data="digits" if place < 3 else "others") for place in range(5)]
     for place, base, ends in ((1, 0, (0.012, 0.002, 0.02)), (2, 0, (-0.01, -0.03, -0.002)), (4, 3, (0.0, -0.1, 0.1))):
-        known = runs[place].evaluation()
-        known["rows"]["trained"]["knn"] += ends[0]
-        known["differences"][str(runs[base].path)] = {"knn": dict(zip(("value", "low", "high"), ends, strict=True))}
-        write_json(runs[place].evaluation_path, known)
+        evaluation = runs[place].evaluation()
+        evaluation["rows"]["trained"]["knn"] += ends[0]
+        evaluation["differences"][str(runs[base].path)] = {
+            "knn": dict(zip(("value", "low", "high"), ends, strict=True))
+        }
+        write_json(runs[place].evaluation_path, evaluation)
     assets = assets_of(*runs)
     assert [key for key, _ in build_results_section(assets).template_variables["differing"]] == ["data"]
     result = build_results_section(assets).template_variables["differences"]

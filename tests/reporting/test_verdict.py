@@ -67,8 +67,8 @@ def test_mapping_settings_list_their_names(make_run):
 
 def test_insignificant_difference_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
-    told = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
-    assert compose_verdict_sentences(runs)[0] == told
+    text = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
+    assert compose_verdict_sentences(runs)[0] == text
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
     assert not any(encoder.cells[0].is_significantly_best for encoder in group.encoder_rows)
 
@@ -96,15 +96,15 @@ def test_two_runs_worse_than_a_baseline(make_run):
         evaluated(make_run(name), 0.9 - lost, raw=(-lost, -lost - 0.01, 0.01 - lost))
         for name, lost in (("one", 0.02), ("two", 0.03))
     ]
-    told = (
+    text = (
         "On the linear probe neither run is significantly better than raw inputs; the best difference is −2.0 points "
         "(−3.0 to −1.0)."
     )
-    assert told in compose_verdict_sentences(load_runs(runs))
+    assert text in compose_verdict_sentences(load_runs(runs))
 
 
 @pytest.mark.parametrize(
-    ("raw", "untrained", "told"),
+    ("raw", "untrained", "expected"),
     [
         (
             (0.05, 0.02),
@@ -133,7 +133,7 @@ def test_two_runs_worse_than_a_baseline(make_run):
         ),
     ],
 )
-def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, told):
+def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, expected):
     runs = [
         evaluated(
             make_run(name),
@@ -143,17 +143,17 @@ def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, told):
         )
         for k, name in enumerate(("one", "two"))
     ]
-    assert told in compose_verdict_sentences(load_runs(runs))
+    assert expected in compose_verdict_sentences(load_runs(runs))
 
 
 def test_lowest_value_is_best_if_lower_is_better(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, value, (low, high) in ((one, two, 3.0, (-8.0, -4.0)), (two, one, 9.0, (4.0, 8.0))):
-        known = evaluated(run, 0.9).evaluation()
-        known["rows"] = {row: {"median_rank": value} for row in known["rows"]}
+        evaluation = evaluated(run, 0.9).evaluation()
+        evaluation["rows"] = {row: {"median_rank": value} for row in evaluation["rows"]}
         gain = {"value": value - (12.0 - value), "low": low, "high": high}
-        known["differences"] = {str(other.path): {"median_rank": gain}}
-        write_json(run.evaluation_path, known)
+        evaluation["differences"] = {str(other.path): {"median_rank": gain}}
+        write_json(run.evaluation_path, evaluation)
     assert compose_verdict_sentences(load_runs([two, one]))[
         0
     ] == "one is better than two on the median rank, 3.0 against 9.0: by 6.0 " + ("(4.0 to 8.0).")
@@ -166,16 +166,16 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
     low |= {"hubness": -0.03, "uniformity": 0.1}
     for run, other, sign in ((one, two, 1), (two, one, -1)):
         evaluated(run, 0.9)
-        known = run.evaluation()
+        evaluation = run.evaluation()
         ends = {key: sorted((sign * low.get(key, -0.01), sign * (low.get(key, -0.01) + 0.02))) for key in keys}
-        known["rows"]["trained"] |= {key: 0.5 + sum(of) / 4 for key, of in ends.items()}
-        known["differences"] = {
+        evaluation["rows"]["trained"] |= {key: 0.5 + sum(of) / 4 for key, of in ends.items()}
+        evaluation["differences"] = {
             str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
         }
-        write_json(run.evaluation_path, known)
+        write_json(run.evaluation_path, evaluation)
     said = compose_verdict_sentences(load_runs([one, two]))
-    told = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
-    assert told + "(kNN and uniformity)." in said, "few labels speak for either"
+    text = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
+    assert text + "(kNN and uniformity)." in said, "few labels speak for either"
 
 
 def test_runs_evaluated_separately_get_a_command(make_run):
@@ -212,17 +212,17 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
 
 
 def test_rounded_zero_has_no_minus(make_run):
-    told = compose_verdict_sentences(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
-    assert told.endswith(": 0.0 points (0.0 to 2.0).")
+    text = compose_verdict_sentences(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
+    assert text.endswith(": 0.0 points (0.0 to 2.0).")
 
 
 def test_metric_without_percent_has_no_points(make_run):
     run = make_run("one", labels=False)
-    known = run.evaluation()
-    known["rows"] = {row: {"nmi": value} for row, value in (("raw", 0.5), ("untrained", 0.5), ("trained", 0.612))}
+    evaluation = run.evaluation()
+    evaluation["rows"] = {row: {"nmi": value} for row, value in (("raw", 0.5), ("untrained", 0.5), ("trained", 0.612))}
     gain = {"nmi": {"value": 0.112, "low": 0.1, "high": 0.124}}
-    known |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
-    write_json(run.evaluation_path, known)
+    evaluation |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
+    write_json(run.evaluation_path, evaluation)
     assert compose_verdict_sentences(load_runs([run])) == [
         "one has 0.612 on NMI: significantly better than the untrained encoder, by 0.112 (0.100 to "
         "0.124), and than raw "
@@ -233,9 +233,9 @@ def test_metric_without_percent_has_no_points(make_run):
 def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
     run = evaluated(make_run("one"), 0.95, **BASELINES)
     assert any("1 of the 400 test items" in sentence for sentence in compose_verdict_sentences(load_runs([run])))
-    known = run.evaluation()
-    known["rows"] = {row: {"link_recall@10": value["linear_probe"]} for row, value in known["rows"].items()}
-    write_json(run.evaluation_path, known)
+    evaluation = run.evaluation()
+    evaluation["rows"] = {row: {"link_recall@10": value["linear_probe"]} for row, value in evaluation["rows"].items()}
+    write_json(run.evaluation_path, evaluation)
     sentences = compose_verdict_sentences(load_runs([run]))
     assert sentences[0].startswith("one has 95.0% on link recall@10")
     assert not any("points; smaller" in sentence for sentence in sentences)
@@ -265,12 +265,12 @@ def test_no_sentence_without_evaluation(make_run):
 
 def test_states_the_mismatch_rate(make_run):
     run = make_run("one", evaluated=True, audited=True)
-    told = (
+    text = (
         "An estimated 10.0% (5.0 to 15.0) of the 60 pairs of one are mismatched; the audit below lists the "
         "10 with the lowest scores."
     )
     (reported,) = load_runs([run])
-    assert told in compose_verdict_sentences([reported])
+    assert text in compose_verdict_sentences([reported])
     arrays = reported.online_audit_arrays
     few = replace(reported, online_audit_arrays=arrays | {"scores": arrays["scores"][:7]})
     assert any("lists the 7 " in sentence for sentence in compose_verdict_sentences([few]))
@@ -287,44 +287,44 @@ def test_moved_runs_are_matched_by_their_values(make_run):
 
 def test_retrieval_is_a_headline_for_several_views(make_run):
     made = evaluated(make_run("one"), 0.95, **BASELINES)
-    known = made.evaluation()
+    evaluation = made.evaluation()
     for row, value in (("untrained", 0.01), ("trained", 0.25)):
-        known["rows"][row]["recall@1"] = value
-    known["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
-    write_json(made.evaluation_path, known)
+        evaluation["rows"][row]["recall@1"] = value
+    evaluation["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
+    write_json(made.evaluation_path, evaluation)
     assert not any("recall" in sentence for sentence in compose_verdict_sentences(load_runs([made]))), (
         "both views were made of one"
     )
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
-    write_json(made.evaluation_path, known | {"directions": {"image to text": numbers, "text to image": numbers}})
-    told = "one has 25.0% on recall@1: significantly better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
-    assert compose_verdict_sentences(load_runs([made]))[1] == told
+    write_json(made.evaluation_path, evaluation | {"directions": {"image to text": numbers, "text to image": numbers}})
+    text = "one has 25.0% on recall@1: significantly better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
+    assert compose_verdict_sentences(load_runs([made]))[1] == text
 
 
 def test_points_to_the_most_confident_errors(make_run):
-    told = "The most confident errors of the linear probe are listed under Confusion."
-    assert compose_verdict_sentences(load_runs([make_run("one")]))[-1] == told
-    assert told not in compose_verdict_sentences(load_runs([make_run("two", labels=False)]))
+    text = "The most confident errors of the linear probe are listed under Confusion."
+    assert compose_verdict_sentences(load_runs([make_run("one")]))[-1] == text
+    assert text not in compose_verdict_sentences(load_runs([make_run("two", labels=False)]))
 
 
-@pytest.mark.parametrize(("pairs", "told"), [(0, False), (1, False), (3, True)])
-def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs, told):
+@pytest.mark.parametrize(("pairs", "expected"), [(0, False), (1, False), (3, True)])
+def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs, expected):
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     runs = [replace(run, evaluation=run.evaluation | {"pairs_of_runs": pairs}) for run in (one, two)]
     assert (
         "The intervals between runs hold simultaneously for all 3 pairs." in compose_verdict_sentences(runs)
-    ) == told
-    assert any("simultaneously" in sentence for sentence in compose_verdict_sentences(runs)) == told
+    ) == expected
+    assert any("simultaneously" in sentence for sentence in compose_verdict_sentences(runs)) == expected
 
 
 def test_metric_without_direction_has_no_best(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, sign in ((one, two, 1), (two, one, -1)):
-        known = evaluated(run, 0.9).evaluation()
+        evaluation = evaluated(run, 0.9).evaluation()
         gain = {"value": sign * 10.0, "low": sign * 10.0 - 1, "high": sign * 10.0 + 1}
-        known["rows"] = {"trained": {"effective_rank": 20.0 + sign * 5, "knn": 0.5 + sign * 5}}
-        known["differences"] = {str(other.path): {"effective_rank": gain, "knn": gain}}
-        write_json(run.evaluation_path, known)
+        evaluation["rows"] = {"trained": {"effective_rank": 20.0 + sign * 5, "knn": 0.5 + sign * 5}}
+        evaluation["differences"] = {str(other.path): {"effective_rank": gain, "knn": gain}}
+        write_json(run.evaluation_path, evaluation)
     runs = load_runs([one, two])
     marked = {
         measure.key: [

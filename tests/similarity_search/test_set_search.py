@@ -47,8 +47,8 @@ def set_run(path: Path, table: Path, kernel: str | None, **options: Any) -> Run:
     torch.manual_seed(0)
     names = {"view_names": ["image", "caption"], "representation": "projection"}
     model = Model({"image": "small-cnn", "text": "small-text"}, [(3, 8, 8), ()], projection=16, **names)
-    given = {"data": str(table), "objective": "info-nce", "kernel": kernel, "projection": 16, "num_workers": 0}
-    return make_run(path, model, **given | options)
+    settings = {"data": str(table), "objective": "info-nce", "kernel": kernel, "projection": 16, "num_workers": 0}
+    return make_run(path, model, **settings | options)
 
 
 def expected(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[str, float]:

@@ -156,8 +156,8 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     ] * len(below)
     ranges = ((0.99, 1), (0.95, 0.99), (0.9, 0.95))
     highest, high, low = (int(((below >= least) & (below < most)).sum()) for least, most in ranges)
-    told = f"{highest} from 0.99 to 0.999, {high} from 0.95 to 0.99 and {low} from 0.9 to 0.95."
-    assert result.threshold_notes[0].endswith(f"0.999: {told}")
+    text = f"{highest} from 0.99 to 0.999, {high} from 0.95 to 0.99 and {low} from 0.9 to 0.95."
+    assert result.threshold_notes[0].endswith(f"0.999: {text}")
     others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
     assert others < result.proposed_threshold <= of_copies.min()
     (gap,) = [note for note in result.threshold_notes if "gap" in note]
@@ -168,7 +168,7 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     page = (tmp_path / "same.html").read_text()
     assert page.count("<h2") == len(result) + len(result.pairs_below_threshold)
     assert all(f"cosine {pair.similarity:.4f}" in page for pair in result.pairs_below_threshold)
-    assert told in page
+    assert text in page
 
 
 def test_page_has_a_similarity_below_the_threshold_with_as_many_decimals_as_it_needs(tmp_path: Path) -> None:
@@ -261,10 +261,10 @@ def test_rejects_files_with_wrong_arrays(
 
 
 def test_names_the_first_of_several_items_with_the_key_of_the_query(caplog: pytest.LogCaptureFixture) -> None:
-    given = Features(np.eye(3, dtype=np.float32), np.arange(3), np.full(3, "train"), np.array(["a", "b", "b"]))
-    assert neighbors(given, query="a").query_name == "a"
+    features = Features(np.eye(3, dtype=np.float32), np.arange(3), np.full(3, "train"), np.array(["a", "b", "b"]))
+    assert neighbors(features, query="a").query_name == "a"
     assert not caplog.records
-    neighbors(given, query="b")
+    neighbors(features, query="b")
     assert caplog.records[-1].args == (2, "b", 1)
 
 
@@ -288,8 +288,8 @@ def test_files_and_terminal_name_items_by_row_key_and_text(
     tmp_path: Path, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys, texts = np.array(["bag-1", "bag-7"]), np.array(["a red bag", "a red bag, used"])
-    given = Features(np.ones((2, 3), np.float32), np.array([4, 9]), np.full(2, "test"), keys, descriptions=texts)
-    result = command(given, out=tmp_path / "items.csv", page=tmp_path / "items.html")
+    features = Features(np.ones((2, 3), np.float32), np.array([4, 9]), np.full(2, "test"), keys, descriptions=texts)
+    result = command(features, out=tmp_path / "items.csv", page=tmp_path / "items.html")
     header, *lines = (tmp_path / "items.csv").read_text().splitlines()
     assert header.startswith("position,row,name,description,")
     assert [line.rpartition(",")[0] for line in lines] == ["0,4,bag-1,a red bag", '1,9,bag-7,"a red bag, used"']
@@ -303,8 +303,8 @@ def test_files_and_terminal_name_items_by_row_key_and_text(
 
 def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> None:
     keys = np.array(["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"])
-    given = Features(np.ones((4, 3), np.float32), np.arange(4), np.full(4, "train"), keys)
-    duplicates(given, page=tmp_path / "same.html")
+    features = Features(np.ones((4, 3), np.float32), np.arange(4), np.full(4, "train"), keys)
+    duplicates(features, page=tmp_path / "same.html")
     shown = re.findall(r"<strong title=.*?>(.*?)</strong>", (tmp_path / "same.html").read_text())
     assert shown == ["left/cats/1.png", "right/cats/1.png", "2.png", "2.png"]
 
@@ -314,23 +314,23 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
     features = np.repeat(centres, 20, axis=0) + np.random.default_rng(0).normal(size=(120, 5))
     out = tmp_path / "clusters.csv"
     labels = np.repeat([0, 1, 2], [60, 40, 20])
-    given = Features(
+    stored = Features(
         features.astype(np.float32), np.arange(120), np.array(["train"] * 120), None, labels, np.array(["x", "y", "z"])
     )
-    result = cluster(given, k=3, out=out)
+    result = cluster(stored, k=3, out=out)
     assert result.labels.tolist() == [0] * 60 + [1] * 40 + [2] * 20
     assert [(one.size, one.class_name) for one in result.clusters] == [(60, "x"), (40, "y"), (20, "z")]
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     for number, one in enumerate(result.clusters):
         inside = np.flatnonzero(result.labels == number)
         distances = -(unit[inside] @ unit[inside].mean(0))
-        assert one.typical_names[0] == given.item_name(int(inside[distances.argmin()]))
+        assert one.typical_names[0] == stored.item_name(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
     assert lines[0] == "position,row,name,cluster"
     assert lines[-1] == "119,119,train row 119,2"
     assert len(lines) == 121
     with pytest.raises(UsageError, match=r"^out: .*overwrite=True"):
-        cluster(given, k=3, out=out)
+        cluster(stored, k=3, out=out)
     assert [len(cluster(features, k=k).clusters) for k in (1, 2, 120)] == [1, 2, 120]
     assert [one.size for one in cluster(np.ones((9, 2)), k=3).clusters] == [9], "of equal items there is one kind"
 
@@ -362,7 +362,7 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     narrow = np.array([0.8, 0, 0, 0, 0, 0.6]) + 1e-3 * some(20, width=6)
     labels, names = np.array([0, 0, 0, 1, 1, 1, 1, 2, 0, *[2] * 19]), np.array(["a", "b", "c"])
     features = np.concatenate([wide, narrow]).astype(np.float32)
-    given = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
+    stored = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
     setting(
         monkeypatch,
         cluster,
@@ -370,8 +370,8 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
         assign_kmeans_clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1),
     )
     out, page = tmp_path / "clusters.csv", tmp_path / "clusters.html"
-    cluster(given, k=1, out=out, page=page)
-    result = cluster(given, k=2, out=out, page=page, overwrite=True)
+    cluster(stored, k=1, out=out, page=page)
+    result = cluster(stored, k=2, out=out, page=page, overwrite=True)
     assert result.labels.tolist() == [1] * 8 + [0] * 20
     assert [(row["items"], row["largest class"]) for row in result.format_rows()] == [
         ("20", "c (19 of 20)"),

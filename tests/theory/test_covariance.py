@@ -71,14 +71,14 @@ def test_weights_of_a_pairwise_loss_are_phi_prime_psi_prime(preset):
 def test_energy_of_a_pairwise_loss_has_its_gradient(preset):
     free = [z.requires_grad_() for z in views()]
     z0, z1 = (torch.nn.functional.normalize(z) for z in free)
-    wanted = torch.autograd.grad(pairwise(preset)(z0, z1), free, retain_graph=True)
+    expected = torch.autograd.grad(pairwise(preset)(z0, z1), free, retain_graph=True)
     alpha = pair_weights(z0.detach(), z1.detach(), loss=pairwise(preset))
     z, n = torch.cat([z0, z1]), 7
     apart = torch.cdist(z, z).square()
     minus_energy = (alpha * (apart[range(2 * n), [*range(n, 2 * n), *range(n)]][:, None] - apart)).sum() / (4 * n)
     assert energy(z0.detach(), z1.detach(), alpha) == pytest.approx(-minus_energy.item(), abs=1e-9)
     result = torch.autograd.grad(minus_energy, free)
-    for one, other in zip(result, wanted, strict=True):
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-5)
 
 

@@ -101,10 +101,10 @@ def compare_chunks(rank: int, report: Report) -> None:
         (one, gradient, *rest), (shared, of_share, *theirs) = result
         for parameter in theirs[-2:]:
             dist.all_reduce(parameter)
-        for number, (wanted, got) in enumerate(
+        for number, (expected, got) in enumerate(
             zip([one[own], gradient[own], *rest], [shared, of_share, *theirs], strict=True)
         ):
-            if not torch.allclose(got.double(), wanted.double(), rtol=1e-9, atol=1e-9):
+            if not torch.allclose(got.double(), expected.double(), rtol=1e-9, atol=1e-9):
                 report((items, size, rank, number))
 
 

@@ -129,10 +129,10 @@ def compare_gaps(rank: int, report: Report) -> None:
 def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, report: Report) -> None:
     for kind, chosen in kinds.items():
         with use_local_batch():
-            wanted = shared_results(dataset, chosen, 0, 1)
+            expected = shared_results(dataset, chosen, 0, 1)
         result = shared_results(dataset, chosen, rank, 2)
-        if result.keys() != wanted.keys():
+        if result.keys() != expected.keys():
             report((kind, "names"))
-        for name, value in wanted.items():
+        for name, value in expected.items():
             if not torch.allclose(result[name], value, rtol=1e-4, atol=1e-5, equal_nan=True):
                 report((kind, rank, name, float((result[name] - value).abs().max())))

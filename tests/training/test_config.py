@@ -30,11 +30,11 @@ def test_train_takes_the_settings_and_tells_of_each() -> None:
     assert list(parameters) == list(TRAIN_OPTIONS)
     assert all(parameters[name].default == option.default for name, option in TRAIN_OPTIONS.items())
     assert get_type_hints(train) == {name: option.type for name, option in TRAIN_OPTIONS.items()} | {"return": Run}
-    told = docstring_parser.parse(inspect.getdoc(train) or "")
-    assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
+    docstring = docstring_parser.parse(inspect.getdoc(train) or "")
+    assert {one.arg_name: " ".join((one.description or "").split()) for one in docstring.params} == {
         name: option.help for name, option in TRAIN_OPTIONS.items()
     }
-    assert {one.type_name for one in told.raises} == {"UsageError", "FloatingPointError", "KeyboardInterrupt"}
+    assert {one.type_name for one in docstring.raises} == {"UsageError", "FloatingPointError", "KeyboardInterrupt"}
 
 
 def test_train_refuses_what_is_no_setting() -> None:
@@ -76,8 +76,8 @@ def test_recipes_are_of_settings(name: str) -> None:
 def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     """What it takes by default where `train` takes another is what suits arrays."""
     parameters = dict(inspect.signature(ContrastiveEncoder).parameters)
-    told = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
-    assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
+    docstring = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
+    assert [one.arg_name for one in docstring if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
     assert parameters.pop("opt").default == "deprecated"
     assert parameters.keys() <= TRAIN_OPTIONS.keys()

@@ -33,12 +33,12 @@ def images() -> Dataset:
 
 
 def test_formats_long_steps_without_exponents() -> None:
-    told = DryRunResult(150.3, 0.0, 2**30, torch.device("cpu")).format_estimate(10)
-    assert "10 steps of 150 s)" in told
+    text = DryRunResult(150.3, 0.0, 2**30, torch.device("cpu")).format_estimate(10)
+    assert "10 steps of 150 s)" in text
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {},
         {"recipe": "moco"},
@@ -53,29 +53,31 @@ def test_formats_long_steps_without_exponents() -> None:
 def test_a_dry_run_prints_an_estimate_and_writes_nothing(
     images: Dataset,
     tmp_path: Path,
-    given: dict[str, Any],
+    options: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if given.get("init"):
+    if options.get("init"):
         out = tmp_path / "begun"
-        given = given | {"init": contraport.train(data=images, epochs=1, batch_size=32, out=out, progress=False).path}
+        options = options | {
+            "init": contraport.train(data=images, epochs=1, batch_size=32, out=out, progress=False).path
+        }
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     before = torch.get_rng_state()
     capsys.readouterr()
-    run = contraport.train(data=images, batch_size=32, epochs=4, dry_run=True, **given)
-    told = " ".join(capsys.readouterr().err.split())
+    run = contraport.train(data=images, batch_size=32, epochs=4, dry_run=True, **options)
+    text = " ".join(capsys.readouterr().err.split())
     assert not run.path.exists()
     assert list((tmp_path / "here").iterdir()) == []
     assert torch.equal(torch.get_rng_state(), before)
-    steps = 8 if given.get("grad_accum_steps") else 12
-    assert "96 items of 1 x 8 x 8" in told
-    assert f"{steps} steps: 4 epochs of 3 batches of 32 items" in told
-    assert f"{steps} steps of 0." in told or f"{steps} steps of 1" in told
-    assert "GiB" in told
-    encodes = bool(given.get("freeze")) and "frozen_draws" not in given
-    assert ("to encode the items once" in told) == encodes
+    steps = 8 if options.get("grad_accum_steps") else 12
+    assert "96 items of 1 x 8 x 8" in text
+    assert f"{steps} steps: 4 epochs of 3 batches of 32 items" in text
+    assert f"{steps} steps of 0." in text or f"{steps} steps of 1" in text
+    assert "GiB" in text
+    encodes = bool(options.get("freeze")) and "frozen_draws" not in options
+    assert ("to encode the items once" in text) == encodes
 
 
 def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
@@ -120,17 +122,17 @@ def test_suggests_the_option_that_was_given_and_a_batch_size_only_in_place_of_on
 def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contraport.training.preflight.are_lite0_weights_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
-    told = find_encoder_warning(Settings(data="my photos"), photos) or ""
-    names = re.findall(r"--encoder (\w+)", told)
+    text = find_encoder_warning(Settings(data="my photos"), photos) or ""
+    names = re.findall(r"--encoder (\w+)", text)
     assert names == (["lite0", "resnet18"] if installed else ["resnet18", "lite0"])
-    assert ("pip install 'contraport[weights]'" in told) != installed
+    assert ("pip install 'contraport[weights]'" in text) != installed
     assert "--encoder lite0" in (find_encoder_warning(Settings(encoder="gradients"), photos) or "")
     assert find_encoder_warning(Settings(encoder="lite0", freeze=True), photos) is None
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
-    def advice(**given: Any) -> str:
-        return find_encoder_warning(Settings(**given), images) or ""
+    def advice(**options: Any) -> str:
+        return find_encoder_warning(Settings(**options), images) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch. Use --encoder gradients")
     assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
@@ -148,8 +150,8 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not advice(encoder="my_nets:Trained")
     assert not advice(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
-    for view, told in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
-        assert re.search(told, find_encoder_warning(Settings(init={view: "runs/a"}), captioned) or "")
+    for view, text in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
+        assert re.search(text, find_encoder_warning(Settings(init={view: "runs/a"}), captioned) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
     assert find_encoder_warning(Settings(), many) is None
     assert find_encoder_warning(Settings(), from_arrays(np.zeros((50, 3)))) is None

@@ -32,15 +32,15 @@ def images() -> Dataset:
 
 
 @pytest.fixture
-def begun(images: Dataset, tmp_path: Path) -> Run:
+def started(images: Dataset, tmp_path: Path) -> Run:
     """A run to begin with: its encoder has batch norm."""
     return contraport.train(data=images, epochs=1, batch_size=20, out=tmp_path / "begun", progress=False)
 
 
-def train(data: Any, begun: Run, name: str = "run", **given: Any) -> Run:
-    out = begun.path.with_name(name)
-    settings = {"data": data, "init": begun.path, "epochs": 2, "batch_size": 20, "out": out, "progress": False}
-    return contraport.train(**(settings | given))
+def train(data: Any, started: Run, name: str = "run", **options: Any) -> Run:
+    out = started.path.with_name(name)
+    settings = {"data": data, "init": started.path, "epochs": 2, "batch_size": 20, "out": out, "progress": False}
+    return contraport.train(**(settings | options))
 
 
 def mirrored(images: Dataset) -> Dataset:
@@ -61,17 +61,17 @@ HELD_OPTIONS: list[dict[str, Any]] = [
 
 
 def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path: Path) -> None:
-    given = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
-    run = contraport.train(**given, out=tmp_path / "run")
+    settings = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
+    run = contraport.train(**settings, out=tmp_path / "run")
     model = run.model()
     assert as_run_folder(run).features_path.is_dir()  # made once
     assert model.num_features == model.tower(0).num_features + 128
-    other = contraport.train(**given, seed=1, out=tmp_path / "other").model()
+    other = contraport.train(**settings, seed=1, out=tmp_path / "other").model()
     items = images.__getitems__([0, 1]).views
     assert torch.equal(model.encode(items)[0], other.encode(items)[0])
     assert not torch.equal(model(*items), other(*items))
-    asked = {"metrics": ["linear_probe", "alignment"], "progress": False}
-    result = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
+    options = {"metrics": ["linear_probe", "alignment"], "progress": False}
+    result = contraport.evaluate(run, data=(images, mirrored(images)), **options)["rows"]
     assert result.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
     assert as_run_folder(run).num_trained_epochs() == 3
@@ -86,19 +86,19 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     ],
     ids=str,
 )
-def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draws: int, more: dict[str, Any]) -> None:
-    run = train(images, begun, freeze=True, frozen_draws=draws, **more)
-    assert same(state(run), state(begun))
+def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, started: Run, draws: int, more: dict[str, Any]) -> None:
+    run = train(images, started, freeze=True, frozen_draws=draws, **more)
+    assert same(state(run), state(started))
     first = Model.from_pretrained(as_run_folder(run).initial_path).tower(0)
-    assert same(dict(first.encoder.state_dict()), state(begun))
+    assert same(dict(first.encoder.state_dict()), state(started))
     weights, drawn = run.model().tower(0).projector.state_dict(), first.projector.state_dict()
     assert any(not torch.equal(weights[name], drawn[name]) for name in weights)
     assert run.model().representation_part == "both"
 
 
-def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, begun: Run) -> None:
+def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, started: Run) -> None:
     """What it was given is its baseline, as random weights would tell what the given ones are worth."""
-    run = train(images, begun, freeze=True)
+    run = train(images, started, freeze=True)
     judged = {"data": (images, mirrored(images)), "metrics": ["knn", "alignment", "uniformity"], "progress": False}
     result = contraport.evaluate(run, **judged)
     assert list(result["rows"]) == ["raw", "given", "trained"]
@@ -109,43 +109,43 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, beg
     assert result["rows"]["trained"] != rows["given"]
 
 
-def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
-    run = train(images, begun, freeze_epochs=1, keep_every=1)
-    kept = torch.load(as_run_folder(run).checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
+def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, started: Run) -> None:
+    run = train(images, started, freeze_epochs=1, keep_every=1)
+    saved = torch.load(as_run_folder(run).checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
     prefix = "model.towers.0.encoder."
-    held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
-    assert same(held, state(begun))
+    held = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
+    assert same(held, state(started))
     assert not same(state(run), held)
     assert run.model().representation_part == "concatenate"
 
 
 def test_features_are_those_of_the_encoder_and_are_kept(
-    images: Dataset, begun: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    images: Dataset, started: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     features = tmp_path / "features"
-    first = train(images, begun, "first", freeze=True, features=features, augment="none")
-    kept = np.load(features / "view0.npy")
-    assert kept.shape == (40, 1, 256)
+    first = train(images, started, "first", freeze=True, features=features, augment="none")
+    saved = np.load(features / "view0.npy")
+    assert saved.shape == (40, 1, 256)
     model = first.model()
     with torch.no_grad():
         expected = model.encode((images.__getitems__(list(range(40))).views[0],))[0]
-    np.testing.assert_allclose(kept[:, 0], expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(saved[:, 0], expected.numpy(), rtol=1e-4, atol=1e-5)
     written = (features / "view0.npy").stat().st_mtime_ns
-    second = train(images, begun, "second", freeze=True, features=features, augment="none")
+    second = train(images, started, "second", freeze=True, features=features, augment="none")
     assert (features / "view0.npy").stat().st_mtime_ns == written
     assert "the features of the frozen encoder are those in" in as_run_folder(second).log_path.read_text()
     assert same(dict(first.model().state_dict()), dict(second.model().state_dict()))
 
 
-def test_random_views_are_several_draws(images: Dataset, begun: Run) -> None:
-    run = train(images, begun, freeze=True, frozen_draws=3)
-    kept = [np.load(as_run_folder(run).features_path / f"view{view}.npy") for view in range(2)]
-    assert [view.shape for view in kept] == [(40, 3, 256)] * 2
-    assert len({view[0, draw].tobytes() for view in kept for draw in range(3)}) == 6
+def test_random_views_are_several_draws(images: Dataset, started: Run) -> None:
+    run = train(images, started, freeze=True, frozen_draws=3)
+    saved = [np.load(as_run_folder(run).features_path / f"view{view}.npy") for view in range(2)]
+    assert [view.shape for view in saved] == [(40, 3, 256)] * 2
+    assert len({view[0, draw].tobytes() for view in saved for draw in range(3)}) == 6
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"data": None}, "they are of other data"),
         ({"seed": 1}, "they are of other seed"),
@@ -159,17 +159,17 @@ def test_random_views_are_several_draws(images: Dataset, begun: Run) -> None:
     ids=str,
 )
 def test_features_of_something_else_are_made_again(
-    images: Dataset, begun: Run, tmp_path: Path, change: Any, told: str
+    images: Dataset, started: Run, tmp_path: Path, change: Any, expected: str
 ) -> None:
     features = tmp_path / "features"
-    given: dict[str, Any] = {"freeze": True, "frozen_draws": 2, "features": features}
-    train(images, begun, **given)
+    options: dict[str, Any] = {"freeze": True, "frozen_draws": 2, "features": features}
+    train(images, started, **options)
     made_of = json.loads((features / "made_of.json").read_text())
     data = images
     if change == {"data": None}:
         data = from_arrays(255 - images.__getitems__(list(range(40))).views[0].numpy(), name="images")
     elif change == "weights":
-        begun = train(images, begun, "other", freeze=False)
+        started = train(images, started, "other", freeze=False)
     elif change == "version":
         (features / "made_of.json").write_text(json.dumps(made_of | {"version": "0.0"}))
     elif change == "damage":
@@ -177,28 +177,28 @@ def test_features_of_something_else_are_made_again(
     elif change == "nonsense":
         (features / "made_of.json").write_text("[1, 2]")
     else:
-        given |= change
-    again = train(data, begun, "again", **given)
+        options |= change
+    again = train(data, started, "again", **options)
     log = as_run_folder(again).log_path.read_text()
-    assert f"the features of the frozen encoder in {features} are made again: {told}" in log
-    alone = train(data, begun, "alone", **(given | {"features": None}))
+    assert f"the features of the frozen encoder in {features} are made again: {expected}" in log
+    alone = train(data, started, "alone", **(options | {"features": None}))
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
 
 
-def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, begun: Run, tmp_path: Path) -> None:
+def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, started: Run, tmp_path: Path) -> None:
     def flip(item: torch.Tensor) -> torch.Tensor:
         return item.flip(-1)
 
-    run = train(images, begun, freeze=True, augment=flip)
+    run = train(images, started, freeze=True, augment=flip)
     assert not as_run_folder(run).features_path.exists()
     assert "no feature cache" in as_run_folder(run).log_path.read_text()
-    zero = train(images, begun, "zero", freeze=True, augment=flip, frozen_draws=0)
+    zero = train(images, started, "zero", freeze=True, augment=flip, frozen_draws=0)
     assert same(dict(run.model().state_dict()), dict(zero.model().state_dict()))
     assert "no feature cache" not in as_run_folder(zero).log_path.read_text()
     with raises_usage_error("frozen_draws.no_cache", "flip", 2):
-        train(images, begun, "kept", freeze=True, augment=flip, frozen_draws=2)
+        train(images, started, "kept", freeze=True, augment=flip, frozen_draws=2)
     with raises_usage_error("features.no_cache", "flip"):
-        train(images, begun, "kept", freeze=True, augment=flip, features=tmp_path / "features")
+        train(images, started, "kept", freeze=True, augment=flip, features=tmp_path / "features")
 
 
 def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be() -> None:
@@ -222,11 +222,11 @@ def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, t
     assert [row["loss"] for row in shared.metrics_rows()] == [row["loss"] for row in alone.metrics_rows()]
 
 
-def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, begun: Run) -> None:
-    whole = train(images, begun, "whole", freeze=True)
-    run = train(images, begun, freeze=True, epochs=1, lr_scheduler="constant", warmup_epochs=0.0)
-    longer = train(images, begun, "longer", freeze=True, epochs=2, lr_scheduler="constant", warmup_epochs=0.0)
-    shutil.rmtree(begun.path)
+def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, started: Run) -> None:
+    whole = train(images, started, "whole", freeze=True)
+    run = train(images, started, freeze=True, epochs=1, lr_scheduler="constant", warmup_epochs=0.0)
+    longer = train(images, started, "longer", freeze=True, epochs=2, lr_scheduler="constant", warmup_epochs=0.0)
+    shutil.rmtree(started.path)
     contraport.train(data=images, resume=True, out=run.path, epochs=2, progress=False)
     assert same(dict(run.model().state_dict()), dict(longer.model().state_dict()))
     assert not same(dict(run.model().state_dict()), dict(whole.model().state_dict()))
@@ -235,8 +235,8 @@ def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Datas
 def test_rates_of_the_encoder_and_of_its_layers() -> None:
     encoder = timm.create_model("resnet10t", num_classes=0)
     module = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(4, 2)})
-    given = {"optimizer": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
-    optimizer = create_optimizer(module, **given, encoder_lr_scale=0.1)
+    options = {"optimizer": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
+    optimizer = create_optimizer(module, **options, encoder_lr_scale=0.1)
     rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
     assert len(rates) == len(list(module.parameters()))
     assert {rates[id(weights)] for weights in encoder.parameters()} == {0.1}
@@ -246,7 +246,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     assert decays[id(encoder.conv1[0].weight)] == 0.1
     assert decays[id(encoder.layer1[0].bn1.weight)] == decays[id(module["head"].bias)] == 0
 
-    optimizer = create_optimizer(module, **given, encoder_lr_scale=0.5, layer_decay=0.5)
+    optimizer = create_optimizer(module, **options, encoder_lr_scale=0.5, layer_decay=0.5)
     rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
     assert len(rates) == len(list(module.parameters()))
     stages = [
@@ -255,7 +255,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     assert [after / before for before, after in pairwise(stages)] == [2, 2, 2]
     assert stages[-1] <= 0.5
     assert rates[id(encoder.conv1[0].weight)] < stages[0]
-    plain = create_optimizer(module, **given)
+    plain = create_optimizer(module, **options)
     assert {group["lr"] for group in plain.param_groups} == {1.0}
 
 
@@ -267,22 +267,22 @@ def pairs() -> Dataset:
     return from_arrays({"photo": pixels, "sound": vectors.astype(np.float32)}, name="pairs")
 
 
-def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, started: Run, tmp_path: Path) -> None:
     torch.manual_seed(5)
     mlp = Model("mlp", [(5,)]).tower(0).encoder
     torch.save(mlp.state_dict(), tmp_path / "mlp.pt")
-    init = {"image": str(begun.path), "sound": str(tmp_path / "mlp.pt")}
+    init = {"image": str(started.path), "sound": str(tmp_path / "mlp.pt")}
     settings = {"data": pairs, "init": init, "encoder": {"sound": "mlp"}, "freeze": {"photo": True}}
     run = contraport.train(epochs=2, batch_size=20, out=tmp_path / "run", keep_every=1, progress=False, **settings)
     first = Model.from_pretrained(as_run_folder(run).initial_path)
     assert first.encoder_sources == ["small-cnn", "mlp"]
-    assert same(dict(first.tower(0).encoder.state_dict()), state(begun))
+    assert same(dict(first.tower(0).encoder.state_dict()), state(started))
     assert same(dict(first.tower(1).encoder.state_dict()), dict(mlp.state_dict()))
-    assert torch.equal(first.tower(0).mean, begun.model().tower(0).mean)
-    assert same(state(run), state(begun))
+    assert torch.equal(first.tower(0).mean, started.model().tower(0).mean)
+    assert same(state(run), state(started))
     assert not same(dict(run.model().tower(1).encoder.state_dict()), dict(mlp.state_dict()))
     assert run.model().representation_part == "concatenate"
-    shutil.rmtree(begun.path)
+    shutil.rmtree(started.path)
     (tmp_path / "mlp.pt").unlink()
     more = contraport.train(data=pairs, epochs=3, resume=True, out=run.path, progress=False)
     assert same(state(more), dict(first.tower(0).encoder.state_dict()))
@@ -290,18 +290,18 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
 
 def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_path: Path) -> None:
     both = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "both", progress=False)
-    given: dict[str, Any] = {"data": pairs, "init": both.path, "epochs": 1, "batch_size": 20, "progress": False}
-    named = contraport.train(**given, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
-    whole = contraport.train(**given, freeze=True, frozen_draws=2, out=tmp_path / "whole")
+    options: dict[str, Any] = {"data": pairs, "init": both.path, "epochs": 1, "batch_size": 20, "progress": False}
+    named = contraport.train(**options, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
+    whole = contraport.train(**options, freeze=True, frozen_draws=2, out=tmp_path / "whole")
     assert as_run_folder(named).features_path.is_dir()
     assert named.model().representation_part == "projection"
     assert same(dict(named.model().state_dict()), dict(whole.model().state_dict()))
-    longer = given | {"epochs": 2, "frozen_draws": 2, "resume": True}
+    longer = options | {"epochs": 2, "frozen_draws": 2, "resume": True}
     on = contraport.train(**longer, freeze={"photo": True, "1": True}, out=named.path)
     assert same(dict(on.model().state_dict()), dict(contraport.train(**longer, out=whole.path).model().state_dict()))
     for kept in ({"frozen_draws": 2}, {"features": tmp_path / "kept"}):
         with raises_usage_error(f"{next(iter(kept))}.conflict"):
-            contraport.train(**given, **kept, freeze={"photo": True, "sound": False}, out=tmp_path / "part")
+            contraport.train(**options, **kept, freeze={"photo": True, "sound": False}, out=tmp_path / "part")
     assert not (tmp_path / "part").exists()
 
 
@@ -330,15 +330,15 @@ def test_an_encoder_with_nothing_to_learn_may_be_held_by_view(pairs: Dataset, tm
     assert run.model().encoder_sources == ["gradients", "mlp"]
 
 
-def test_rejects_freezing_random_weights(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+def test_rejects_freezing_random_weights(pairs: Dataset, started: Run, tmp_path: Path) -> None:
     with raises_usage_error("freeze.untrained_view", "sound", "--init.sound"):
-        contraport.train(data=pairs, init={"photo": begun.path}, freeze=True, out=tmp_path / "run", progress=False)
+        contraport.train(data=pairs, init={"photo": started.path}, freeze=True, out=tmp_path / "run", progress=False)
     with raises_usage_error("init.*", "smell"):
-        contraport.train(data=pairs, init={"smell": begun.path}, out=tmp_path / "run", progress=False)
+        contraport.train(data=pairs, init={"smell": started.path}, out=tmp_path / "run", progress=False)
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("options", "code"),
     [
         ({"freeze": {"image": True}}, "freeze.untrained"),
         ({"freeze": {"image": 3}}, "freeze.image.invalid"),
@@ -366,8 +366,8 @@ def test_rejects_freezing_random_weights(pairs: Dataset, begun: Run, tmp_path: P
     ids=str,
 )
 def test_rejects_conflicting_options_before_writing(
-    images: Dataset, tmp_path: Path, given: dict[str, Any], code: str
+    images: Dataset, tmp_path: Path, options: dict[str, Any], code: str
 ) -> None:
     with raises_usage_error(code):
-        contraport.train(data=images, batch_size=20, out=tmp_path / "run", progress=False, **given)
+        contraport.train(data=images, batch_size=20, out=tmp_path / "run", progress=False, **options)
     assert not (tmp_path / "run").exists()

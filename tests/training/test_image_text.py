@@ -76,8 +76,8 @@ def test_each_view_has_its_encoder_and_the_temperature_learns(run: Run) -> None:
 
 def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     """The loss is that of the images and captions of a batch that are of one image or of one caption."""
-    given = {"data": str(folder / "captions.csv"), "recipe": "clip", "image_size": 12, "batch_size": 8}
-    components = build_components(resolve_settings(given))
+    options = {"data": str(folder / "captions.csv"), "recipe": "clip", "image_size": 12, "batch_size": 8}
+    components = build_components(resolve_settings(options))
     batch = components.dataset.__getitems__([0, 1, 2, 7, 12])
     model = components.module.eval().model  # nothing is left out at random
     numbers = components.dataset.content_ids_if_repeated[batch.ids]
@@ -85,7 +85,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
         z = model.project(model.encode(components.module.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=DuplicateGroups(numbers))
         assert float(components.module(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
-    own = build_components(resolve_settings({**given, "target": "pairs"}))
+    own = build_components(resolve_settings({**options, "target": "pairs"}))
     assert float(own.module.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)
 
 
@@ -160,16 +160,16 @@ def test_classes_are_told_by_their_names(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "expected"),
     [
         ({"classes": ["bar"]}, "classes: must be 2 names, in the order of bar, pole, ..., got 1"),
         ({"templates": ["a photo"]}, "templates: each text must contain {} once"),
         ({"templates": []}, "templates: each text must contain {} once"),
     ],
 )
-def test_wrong_names_of_classes_are_told(run: Run, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=f"^{re.escape(told)}"):
-        contraport.evaluate(run, progress=False, **given)
+def test_wrong_names_of_classes_are_told(run: Run, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}"):
+        contraport.evaluate(run, progress=False, **options)
 
 
 def test_images_are_found_by_a_text(run: Run) -> None:
@@ -255,14 +255,14 @@ def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:
 def test_images_that_lack_a_caption_are_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = [f"{number:02}.png,{'' if number < 7 else f'thing {number}'}" for number in range(40)]
     (folder / "lacking.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
-    given = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "num_workers": 0}
+    options = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "num_workers": 0}
     with caplog.at_level("WARNING", "contraport"):
-        contraport.train(data=folder / "lacking.csv", out=tmp_path / "run", **given)
-    (told,) = (record.getMessage() for record in caplog.records if "lack" in record.getMessage())
-    assert re.match(r"\d of 32 items lack a view \(\d caption\)", told)
+        contraport.train(data=folder / "lacking.csv", out=tmp_path / "run", **options)
+    (message,) = (record.getMessage() for record in caplog.records if "lack" in record.getMessage())
+    assert re.match(r"\d of 32 items lack a view \(\d caption\)", message)
     (folder / "empty.csv").write_text("image,caption\n" + "".join(f"{number:02}.png,\n" for number in range(40)))
     with raises_usage_error("*", "caption"):
-        contraport.train(data=folder / "empty.csv", out=tmp_path / "none", **given)
+        contraport.train(data=folder / "empty.csv", out=tmp_path / "none", **options)
 
 
 def test_images_without_captions_are_refused(folder: Path, tmp_path: Path) -> None:

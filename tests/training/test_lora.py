@@ -33,16 +33,16 @@ def pairs() -> Dataset:
 
 
 @pytest.fixture
-def begun(pairs: Dataset, tmp_path: Path) -> Run:
+def started(pairs: Dataset, tmp_path: Path) -> Run:
     """A run to begin with: the encoder of photos has batch norm."""
     return contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "begun", progress=False)
 
 
-def train(pairs: Dataset, begun: Run, **given: Any) -> Run:
-    out = begun.path.with_name("run")
-    init = {"photo": begun.path, "sound": begun.path}
+def train(pairs: Dataset, started: Run, **options: Any) -> Run:
+    out = started.path.with_name("run")
+    init = {"photo": started.path, "sound": started.path}
     settings = {"data": pairs, "init": init, "batch_size": 20, "epochs": 2, "out": out, "progress": False}
-    return contraport.train(**(settings | given))
+    return contraport.train(**(settings | options))
 
 
 def states(model: Model) -> list[State]:
@@ -55,52 +55,52 @@ def moved(one: State, other: State) -> list[str]:
 
 
 @pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"cache_chunk": 10}, {"encoder_lr_scale": 0.5}], ids=str)
-def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, begun: Run, more: dict[str, Any]) -> None:
+def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, started: Run, more: dict[str, Any]) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, begun, lora=2, **more)
-    photo, sound = (moved(*both) for both in zip(states(begun.model()), states(run.model()), strict=True))
+    run = train(pairs, started, lora=2, **more)
+    photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
     assert photo
     assert sound
     weights = run.model().encoders[0].state_dict()
     assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
-    kept = read_checkpoint(as_run_folder(run).last_checkpoint)["pipeline"]
-    base = {name: value for name, value in kept.items() if name.startswith("model.") and "lora_" not in name}
-    first = {f"model.{name}": value for name, value in begun.model().state_dict().items()}
+    saved = read_checkpoint(as_run_folder(run).last_checkpoint)["pipeline"]
+    base = {name: value for name, value in saved.items() if name.startswith("model.") and "lora_" not in name}
+    first = {f"model.{name}": value for name, value in started.model().state_dict().items()}
     held = [name for name in base if ".encoder." in name]
     assert held
     assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
     initial = Model.from_pretrained(as_run_folder(run).initial_path)
-    assert not moved(states(initial)[0], states(begun.model())[0])
+    assert not moved(states(initial)[0], states(started.model())[0])
 
 
-def test_one_view_is_adapted_and_another_held(pairs: Dataset, begun: Run) -> None:
+def test_one_view_is_adapted_and_another_held(pairs: Dataset, started: Run) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, begun, lora={"sound": 3}, freeze={"photo": True})
-    photo, sound = (moved(*both) for both in zip(states(begun.model()), states(run.model()), strict=True))
+    run = train(pairs, started, lora={"sound": 3}, freeze={"photo": True})
+    photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
     assert not photo
     assert sound
-    change = run.model().encoders[1].state_dict()[sound[0]] - begun.model().encoders[1].state_dict()[sound[0]]
+    change = run.model().encoders[1].state_dict()[sound[0]] - started.model().encoders[1].state_dict()[sound[0]]
     assert int(torch.linalg.matrix_rank(change, rtol=1e-4)) == 3
 
 
-def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, started: Run, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    given = {"lora": 2, "lr_scheduler": "constant", "warmup_epochs": 0.0}
-    whole = train(pairs, begun, **given, epochs=2, out=tmp_path / "whole", keep_every=1)
-    train(pairs, begun, **given, epochs=1)
+    options = {"lora": 2, "lr_scheduler": "constant", "warmup_epochs": 0.0}
+    whole = train(pairs, started, **options, epochs=2, out=tmp_path / "whole", keep_every=1)
+    train(pairs, started, **options, epochs=1)
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
     ((_, then),) = iter_epoch_models(
         as_run_folder(whole), whole.model(), find_checkpoints_by_epoch(as_run_folder(whole), before_epoch=2)
     )
-    assert moved(states(then)[0], states(begun.model())[0])
+    assert moved(states(then)[0], states(started.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
 
 
-def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_used_without_adapters(pairs: Dataset, started: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, begun, lora=2)
+    run = train(pairs, started, lora=2)
     settings = run.settings(data=pairs)
     first = load_initial_weights(settings, as_run_folder(run))
     module = build_components(with_defaults_from_weights(settings, first), first).module
@@ -117,7 +117,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("options", "code"),
     [
         ({"lora": 2}, "lora.untrained"),
         ({"lora": 0, "init": "x"}, "lora.invalid"),
@@ -128,22 +128,22 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     ],
     ids=str,
 )
-def test_rejects_conflicting_options(pairs: Dataset, tmp_path: Path, given: dict[str, Any], code: str) -> None:
+def test_rejects_conflicting_options(pairs: Dataset, tmp_path: Path, options: dict[str, Any], code: str) -> None:
     with raises_usage_error(code):
-        contraport.train(data=pairs, out=tmp_path / "run", progress=False, **given)
+        contraport.train(data=pairs, out=tmp_path / "run", progress=False, **options)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_view_whose_encoder_was_drawn_is_told(pairs: Dataset, begun: Run) -> None:
+def test_a_view_whose_encoder_was_drawn_is_told(pairs: Dataset, started: Run) -> None:
     pytest.importorskip("peft")
     with raises_usage_error("lora.untrained_view", "sound"):
-        train(pairs, begun, init={"photo": begun.path}, lora=2)
+        train(pairs, started, init={"photo": started.path}, lora=2)
 
 
 def test_the_package_is_asked_for_before_anything_is_written(
-    pairs: Dataset, begun: Run, monkeypatch: pytest.MonkeyPatch
+    pairs: Dataset, started: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with raises_usage_error("*", "contraport[peft]"):
-        train(pairs, begun, lora=2)
-    assert not (begun.path.parent / "run").exists()
+        train(pairs, started, lora=2)
+    assert not (started.path.parent / "run").exists()

@@ -90,14 +90,14 @@ def test_reads_scores_of_earlier_versions_without_rows(audited: dict[str, Any]) 
 def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"epochs": 1, "progress": True}
     train(**{**audited, **chosen, "batch_size": 200})
-    assert "100 of 300 pairs with batches of 200; use --batch_size 75" in told(capsys)
+    assert "100 of 300 pairs with batches of 200; use --batch_size 75" in arguments(capsys)
     del audited["batch_size"]
     run = train(**{**audited, **chosen, "overwrite": True})
     assert run.settings().batch_size == 75
-    assert "batch_size: 75, reduced" in told(capsys)
+    assert "batch_size: 75, reduced" in arguments(capsys)
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def arguments(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -148,10 +148,10 @@ def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
 def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> None:
     first, second = dirty()
     np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
-    told: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
-    told |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
-    reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
-    one = train(**told, out=tmp_path / "one")
+    arguments: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
+    arguments |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
+    reports_of(train_in_group, 2, arguments | {"out": tmp_path / "two"})
+    one = train(**arguments, out=tmp_path / "one")
     two = Run(tmp_path / "two")
     assert (one.pair_scores()["kept"] == two.pair_scores()["kept"]).all()
     np.testing.assert_allclose(one.pair_scores()["scores"], two.pair_scores()["scores"], atol=0.02)

@@ -29,8 +29,8 @@ def pictures(labels: bool = True):
     return from_arrays(images, labels=np.arange(120) % 4 if labels else None)
 
 
-def train(out, data=None, **given):
-    settings = {"encoder": "small-cnn", "epochs": 4, "batch_size": 40, "progress": False, "keep_every": 2, **given}
+def train(out, data=None, **options):
+    settings = {"encoder": "small-cnn", "epochs": 4, "batch_size": 40, "progress": False, "keep_every": 2, **options}
     return contraport.train(data=data or pictures(), out=out, **settings)
 
 
@@ -67,8 +67,8 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
 
 def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["knn:every=2", "uniformity"], log_every=2)
-    told = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics_rows()}
-    assert {place: keys for place, keys in told.items() if keys} == {
+    options = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics_rows()}
+    assert {place: keys for place, keys in options.items() if keys} == {
         (1, 3): {"uniformity"},
         (2, 6): {"knn", "uniformity"},
         (3, 9): {"uniformity"},
@@ -120,7 +120,7 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "value"),
+    ("options", "code", "value"),
     [
         ({"online_metrics": ["kn"]}, "*unknown", "knn"),
         (
@@ -142,9 +142,9 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
         ),
     ],
 )
-def test_rejects_unavailable_metrics_before_writing(tmp_path, given, code, value) -> None:
+def test_rejects_unavailable_metrics_before_writing(tmp_path, options, code, value) -> None:
     with raises_usage_error(code, value):
-        train(tmp_path / "run", **given)
+        train(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 
 

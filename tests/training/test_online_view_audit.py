@@ -153,16 +153,16 @@ def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "views.npz", **dirty())
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "batch_size": 40,
         "epochs": 3,
         "optimizer": "sgd",
         "encoder": "mlp",
         "objective": "info-nce",
     }
-    told |= {"data": tmp_path / "views.npz", "audit": True, "device": "cpu", "progress": False}
-    reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
-    one, two = train(**told, out=tmp_path / "one"), Run(tmp_path / "two")
+    arguments |= {"data": tmp_path / "views.npz", "audit": True, "device": "cpu", "progress": False}
+    reports_of(train_in_group, 2, arguments | {"out": tmp_path / "two"})
+    one, two = train(**arguments, out=tmp_path / "one"), Run(tmp_path / "two")
     assert np.array_equal(one.view_scores()["kept_views"], two.view_scores()["kept_views"])
     for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)

@@ -60,8 +60,8 @@ def test_items_are_always_the_same_and_of_all_classes() -> None:
 
 
 def test_as_many_test_items_as_are_asked_for_by_themselves() -> None:
-    def sizes(**given: Any) -> list[int]:
-        return [len(build_dataset(Settings(data="digits", **given), split)) for split in ("train", "test")]
+    def sizes(**options: Any) -> list[int]:
+        return [len(build_dataset(Settings(data="digits", **options), split)) for split in ("train", "test")]
 
     assert sizes(max_items=50) == [50, 50]
     assert sizes(max_items=50, test_items=120) == [50, 120]

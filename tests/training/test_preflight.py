@@ -66,7 +66,7 @@ def test_logs_the_test_split_of_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "told"),
+    ("columns", "options", "expected"),
     [
         ("question,answer", {}, True),
         ("question,answer", {"temperature": 0.1}, False),
@@ -75,16 +75,18 @@ def test_logs_the_test_split_of_the_data(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_suggests_options_for_pairs_of_texts(tmp_path: Path, columns: str, options: dict[str, Any], told: bool) -> None:
+def test_suggests_options_for_pairs_of_texts(
+    tmp_path: Path, columns: str, options: dict[str, Any], expected: bool
+) -> None:
     rows = [",".join(f"word{number} of {name}" for name in columns.split(",")) for number in range(80)]
     (tmp_path / "texts.csv").write_text("\n".join([columns, *rows]))
     lines = log_size(tmp_path, tmp_path / "texts.csv", **options)
     way = "--objective info-nce --temperature 0.05 --projection 0"
-    assert any(level == "WARNING" and way in text for level, text in lines) is told
+    assert any(level == "WARNING" and way in text for level, text in lines) is expected
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "told"),
+    ("columns", "options", "expected"),
     [
         ("question,answer", {}, True),
         ("question,answer", {"shared_encoder": False, "audit": True, "batch_size": 20}, True),
@@ -96,7 +98,7 @@ def test_suggests_options_for_pairs_of_texts(tmp_path: Path, columns: str, optio
     ids=str,
 )
 def test_logs_the_recall_of_word_counts_for_pairs_of_texts(
-    tmp_path: Path, columns: str, options: dict[str, Any], told: bool
+    tmp_path: Path, columns: str, options: dict[str, Any], expected: bool
 ) -> None:
     # Of three quarters of the pairs both texts have a word that no other has; the others have no word in common.
     letters = {name: chr(ord("a") + place) for place, name in enumerate(columns.split(","))}
@@ -108,8 +110,8 @@ def test_logs_the_recall_of_word_counts_for_pairs_of_texts(
     notes = [
         text for _, text in log_size(tmp_path, tmp_path / "texts.csv", test_fraction=0, **options) if "recall@1" in text
     ]
-    assert len(notes) == told
-    assert not told or ("75.0%" in notes[0] and " 80 " in notes[0] and "weighted-ngrams" in notes[0])
+    assert len(notes) == expected
+    assert not expected or ("75.0%" in notes[0] and " 80 " in notes[0] and "weighted-ngrams" in notes[0])
 
 
 @pytest.mark.parametrize(

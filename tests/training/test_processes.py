@@ -211,28 +211,30 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
         torchrun(*ARGUMENTS, "--out", str(tmp_path / "two"), module="tests.training.in_double", launch=meet)
         for _ in range(2)
     ]
-    told = [errors_of(node) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], told
+    messages = [errors_of(node) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], messages
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *ARGUMENTS, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
     expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(tmp_path / "two"))
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
-    assert sum(errors.count("waiting") for errors in told) == 1, "one process of all nodes speaks"
+    assert sum(errors.count("waiting") for errors in messages) == 1, "one process of all nodes speaks"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held", [["--freeze"], ["--freeze_epochs", "1"]], ids=str)
 def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
-    begun = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
-    process = torchrun(*ARGUMENTS, "--init", str(begun.path), *held, "--out", str(tmp_path / "two"), "--progress=false")
+    started = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
+    process = torchrun(
+        *ARGUMENTS, "--init", str(started.path), *held, "--out", str(tmp_path / "two"), "--progress=false"
+    )
     errors = errors_of(process)
     assert process.returncode == 0, errors
-    own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
+    own, theirs = (run.model().tower(0).encoder.state_dict() for run in (started, Run(tmp_path / "two")))
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())
     assert not (tmp_path / "two" / "features").exists()
-    told = "no feature cache" in as_run_folder(tmp_path / "two").log_path.read_text()
-    assert told == (held == ["--freeze"])
+    text = "no feature cache" in as_run_folder(tmp_path / "two").log_path.read_text()
+    assert text == (held == ["--freeze"])
 
 
 @pytest.mark.slow
@@ -271,10 +273,10 @@ def test_processes_wait_for_one_that_takes_long() -> None:
 
 
 def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) -> None:
-    (first, silent), (second, told) = sorted(reports_of(take_other_items, 2, str(tmp_path / "run")))
+    (first, silent), (second, text) = sorted(reports_of(take_other_items, 2, str(tmp_path / "run")))
     assert (first, silent, second) == (0, "2", 1)
-    assert told.startswith("data: must be equal in all processes")
-    assert "56 items in process 1, 80 in the first" in told
+    assert text.startswith("data: must be equal in all processes")
+    assert "56 items in process 1, 80 in the first" in text
     assert not (tmp_path / "run").exists()
 
 
@@ -306,14 +308,14 @@ def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:
     for number in range(12):
         Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    (_, told), (_, silent) = sorted(reports_of(leave_out_an_image, 2, str(tmp_path), str(tmp_path / "run")))
-    assert sum("cannot be read" in line for line in told) == 1
+    (_, text), (_, silent) = sorted(reports_of(leave_out_an_image, 2, str(tmp_path), str(tmp_path / "run")))
+    assert sum("cannot be read" in line for line in text) == 1
     assert silent == []
 
 
 def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
-    told = "data: Breaking failed at item 4 of pass 1: the line went dead"
-    assert reports_of(break_a_stream, 2) == [(3, told)] * 2
+    text = "data: Breaking failed at item 4 of pass 1: the line went dead"
+    assert reports_of(break_a_stream, 2) == [(3, text)] * 2
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:

@@ -33,11 +33,11 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
     """Let steps take so long with each number of threads, and return those that are tried."""
     tried: list[int] = []
 
-    def told(*args: Any, threads: int, **kwargs: Any) -> float:
+    def text(*args: Any, threads: int, **kwargs: Any) -> float:
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(step_timing, "measure_gradient_seconds", told)
+    monkeypatch.setattr(step_timing, "measure_gradient_seconds", text)
     return tried
 
 

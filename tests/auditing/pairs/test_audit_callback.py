@@ -143,10 +143,10 @@ def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> Non
 
 
 def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[PairIndices] = []
+    scored: list[PairIndices] = []
 
     def scores(sides: PairedFeatures, pairs: PairIndices, statistic: str) -> Tensor:
-        asked.append(pairs)
+        scored.append(pairs)
         return torch.from_numpy(RANDOM.normal(size=len(pairs.first)))
 
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
@@ -155,7 +155,7 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
     result = AuditCallback._score_pairs_decoys_fresh_decoys(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in result] == [ITEMS, number, number]
-    first, second = (part.tolist() for part in asked[0])
+    first, second = (part.tolist() for part in scored[0])
     pairs = list(zip(first, second, strict=True))
     assert pairs[:ITEMS] == [(item, item) for item in range(ITEMS)]
     assert pairs[ITEMS:-number] == list(zip(*(side.tolist() for side in audit._dataset.decoy_pairs), strict=True))

@@ -166,24 +166,24 @@ def test_an_npy_file_of_objects_is_not_unpickled(tmp_path):
 
 def test_views_have_the_names_of_their_own_keys(tmp_path):
     photo, sound = np.zeros((10, 8, 8), np.uint8), np.arange(30, dtype=np.float32).reshape(10, 3)
-    given = {"photo": photo, "sound": sound, "labels": np.arange(10) % 2}
-    np.savez(tmp_path / "pairs.npz", **given)
-    for data in (given, tmp_path / "pairs.npz"):
+    options = {"photo": photo, "sound": sound, "labels": np.arange(10) % 2}
+    np.savez(tmp_path / "pairs.npz", **options)
+    for data in (options, tmp_path / "pairs.npz"):
         train, test = load(data, "train"), load(data, "test")
         assert train.view_names == ("photo", "sound")
         assert train.shapes == ((1, 8, 8), (3,))
         assert sorted([*train.source_rows.tolist(), *test.source_rows.tolist()]) == list(range(10))
         assert torch.equal(test.__getitems__([0]).views[1][0], torch.from_numpy(sound[test.source_rows[0]]))
-    marked = given | {"photo_test": photo[:4], "sound_test": sound[:4] + 1, "labels_test": np.zeros(4, int)}
+    marked = options | {"photo_test": photo[:4], "sound_test": sound[:4] + 1, "labels_test": np.zeros(4, int)}
     assert torch.equal(load(marked, "test").__getitems__([2]).views[1][0], torch.from_numpy(sound[2] + 1))
     captioned = load({"image": photo, "caption": [f"number {row}" for row in range(10)]})
     assert (captioned.view_names, captioned.shapes) == (("image", "caption"), ((1, 8, 8), ()))
     with raises_usage_error("data.rows", "photo", "10", "sound"):
-        load(given | {"sound": sound[1:]})
+        load(options | {"sound": sound[1:]})
     with raises_usage_error("data.splits_differ"):
         load({key: value for key, value in marked.items() if key != "photo_test"})
     with raises_usage_error("data.unknown", "photo"):
-        load(given | {"x": photo})
+        load(options | {"x": photo})
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])

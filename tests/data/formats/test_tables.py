@@ -98,8 +98,8 @@ def test_names_that_look_like_numbers_are_the_texts_that_stand_in_the_file(tmp_p
     whole = load(write(tmp_path, lines("id,label,x,z", [[row] for row in rows])), test_fraction=0)
     assert list(whole.keys) == ["007", "7", "1e5", "12345678901234567890", "2020-01-02"]
     assert (whole.class_names, whole.labels.tolist()) == (("01", "1"), [0, 1, 0, 1, 1])
-    asked = load(write(tmp_path, lines("zip,x", [["01", 1], ["1", 2]])), test_fraction=0, columns={"labels": "zip"})
-    assert asked.class_names == ("01", "1")
+    dataset = load(write(tmp_path, lines("zip,x", [["01", 1], ["1", 2]])), test_fraction=0, columns={"labels": "zip"})
+    assert dataset.class_names == ("01", "1")
 
 
 def test_dates_in_json_lines_are_texts(tmp_path):
@@ -481,9 +481,9 @@ def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplo
         whole = load(path, test_fraction=0)
     assert whole.view_names == ("en", "de")
     assert whole.class_names == tuple(sorted(set(CATEGORIES)))
-    (told,) = [record.getMessage() for record in caplog.records if "section" in record.getMessage()]
-    assert "column 'section' has 8 distinct values in 100 rows, and is taken as the labels" in told
-    assert "columns={'views': ['en', 'de', 'section']} makes it a view" in told
+    (message,) = [record.getMessage() for record in caplog.records if "section" in record.getMessage()]
+    assert "column 'section' has 8 distinct values in 100 rows, and is taken as the labels" in message
+    assert "columns={'views': ['en', 'de', 'section']} makes it a view" in message
     every = load(path, columns={"views": ["en", "de", "section"]}, test_fraction=0)
     assert (every.view_names, every.labels) == (("en", "de", "section"), None)
     table = read_table(path)
@@ -499,18 +499,18 @@ def rearranged_view(table, path, folder):
 
 
 @pytest.mark.parametrize(
-    ("heads", "columns", "told"),
+    ("heads", "columns", "expected"),
     [
         ("en,de,section,city", None, ("data.ambiguous_columns", "['section', 'city']", "4")),
         ("en,de,label,section", None, ("data.ambiguous_columns", "section", "views")),
         ("en,de,section", {"labels": None}, ("data.ambiguous_columns", "labels", "section")),
     ],
 )
-def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, columns, told):
+def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, columns, expected):
     known = {"en": QUESTIONS, "de": REPLIES, "section": CATEGORIES, "label": CATEGORIES}
     known["city"] = [f"city {number % 4}" for number in range(100)]
     path = write(tmp_path, lines(heads, zip(*(known[head] for head in heads.split(",")), strict=True)))
-    with raises_usage_error(*told):
+    with raises_usage_error(*expected):
         load(path, columns=columns)
     with use_flag_style(), raises_usage_error("data.ambiguous_columns"):
         load(path, columns=columns)
@@ -656,8 +656,8 @@ def test_rejects_a_split_without_any_image_but_reads_the_other(tmp_path):
     assert len(load(path, "test")) == 2
 
 
-@pytest.mark.parametrize(("cell", "told"), [("1,5", "'1,5'"), ("a.png ", "'a.png '")])
-def test_numbers_with_a_comma_and_names_with_a_space_are_no_texts(tmp_path, cell, told):
+@pytest.mark.parametrize(("cell", "expected"), [("1,5", "'1,5'"), ("a.png ", "'a.png '")])
+def test_numbers_with_a_comma_and_names_with_a_space_are_no_texts(tmp_path, cell, expected):
     (tmp_path / "data.csv").write_text("a,b\n" + f'"{cell}","{cell}"\n' * 8)
-    with raises_usage_error("data.not_file_names", told):
+    with raises_usage_error("data.not_file_names", expected):
         load(tmp_path / "data.csv")

@@ -142,7 +142,7 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         ([], ("data.unknown_object",)),
         (3, ("data.unknown_object",)),
@@ -152,8 +152,8 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     ],
     ids=["empty", "number", "mixed", "key", "objects"],
 )
-def test_rejects_invalid_data(data: Any, told: tuple[str, ...]) -> None:
-    with raises_usage_error(*told):
+def test_rejects_invalid_data(data: Any, expected: tuple[str, ...]) -> None:
+    with raises_usage_error(*expected):
         load(data)
 
 

@@ -88,7 +88,7 @@ def test_uses_the_cached_copy_of_an_unreachable_url(
 ) -> None:
     load("memory://bucket/table.csv", root=tmp_path)
 
-    def cut(*given: Any) -> None:
+    def cut(*args: Any) -> None:
         raise ConnectionError("no route")
 
     monkeypatch.setattr(type(bucket), "isdir", cut)
@@ -104,14 +104,14 @@ def test_files_by_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("nowhere://bucket/x.csv", ("data.unreadable", "x.csv")),
         ("memory://a{0..1}/x.csv", ("data.braces",)),
     ],
 )
-def test_rejects_unreachable_urls(url: str, told: tuple[str, ...], tmp_path: Path) -> None:
-    with raises_usage_error(*told):
+def test_rejects_unreachable_urls(url: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+    with raises_usage_error(*expected):
         load(url, root=tmp_path)
 
 
@@ -137,7 +137,7 @@ def test_removes_files_that_the_url_no_longer_has(
 def test_progress_of_downloads_counts_files_and_megabytes(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int | None, list[str]]] = []
+    messages: list[tuple[int | None, list[str]]] = []
 
     class Told(ProgressBars):
         def __init__(self, *, shown: bool) -> None:
@@ -147,7 +147,7 @@ def test_progress_of_downloads_counts_files_and_megabytes(
         @contextmanager
         def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
             steps: list[str] = []
-            told.append((total, steps))
+            messages.append((total, steps))
             yield steps.append
 
     monkeypatch.setattr(remote, "ProgressBars", Told)
@@ -156,8 +156,8 @@ def test_progress_of_downloads_counts_files_and_megabytes(
     load(url, root=tmp_path)
     size = len(archive(range(10)))
     assert size > 3_000
-    of_files, *of_bytes = told
+    of_files, *of_bytes = messages
     assert of_files == (2, [f"files of {url}"] * 2)
     assert of_bytes == [(size // 1_000, [f"MB of train-00{n}.tar"] * (size // 1_000)) for n in range(2)]
     load(url, root=tmp_path)
-    assert len(told) == 3, "nothing is fetched twice"
+    assert len(messages) == 3, "nothing is fetched twice"

@@ -133,12 +133,12 @@ def test_rejects_invalid_texts_in_streams(text: str | bytes, kind: str) -> None:
 
 
 def test_training_on_a_stream_resumes_at_its_place(tmp_path: Path) -> None:
-    given = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
-    whole = train(data=Numbers(), out=tmp_path / "whole", **given)
+    options = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
+    whole = train(data=Numbers(), out=tmp_path / "whole", **options)
     assert [row["step"] for row in whole.metrics_rows()] == list(range(1, 10))
     assert whole.config()["epochs"] == 1
     with raises_usage_error("data.invalid", "40", "0"):
-        train(data=Numbers(breaks_at=40), out=tmp_path / "broken", **given)
+        train(data=Numbers(breaks_at=40), out=tmp_path / "broken", **options)
     assert not (tmp_path / "broken" / "model").exists()
     run = train(data=Numbers(), resume=True, out=tmp_path / "broken", progress=False)
     assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in whole.metrics_rows()]
@@ -157,7 +157,7 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("data", "given", "code"),
+    ("data", "options", "code"),
     [
         (Numbers(), {}, "steps."),
         (Numbers(0), {"steps": 2}, "data.empty"),
@@ -179,19 +179,19 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
          "draws", "labels", "size", "num_workers", "fraction"],
 )  # fmt: skip
 def test_rejects_options_that_need_all_items_of_a_stream(
-    data: Any, given: dict[str, Any], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Any, options: dict[str, Any], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("weights.npy", np.ones(50))
     with pytest.raises(UsageError) as caught:
-        train(data=data, batch_size=8, out=tmp_path / "run", progress=False, **given)
+        train(data=data, batch_size=8, out=tmp_path / "run", progress=False, **options)
     assert caught.value.code.startswith(code)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"sample_weight": "plan"}])
-def test_accepts_streams_for_options_that_need_only_a_batch(given: dict[str, Any], tmp_path: Path) -> None:
-    run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
+@pytest.mark.parametrize("options", [{"encoder": "gradients", "augment": "mixup"}, {"sample_weight": "plan"}])
+def test_accepts_streams_for_options_that_need_only_a_batch(options: dict[str, Any], tmp_path: Path) -> None:
+    run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **options)
     assert run.metrics_rows()[-1]["step"] == 2
     assert not as_run_folder(run).features_path.exists()
 

@@ -67,19 +67,19 @@ def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
     ids=["function", "torchvision", "albumentations", "kornia", "on batches"],
 )  # fmt: skip
 def test_training_is_the_same_with_any_number_of_workers(augment: Any, tmp_path: Path) -> None:
-    given = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
-    run = train(**given, epochs=2, num_workers=0, out=tmp_path / "run")
-    other = train(**given, epochs=2, num_workers=1, out=tmp_path / "other")
+    options = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
+    run = train(**options, epochs=2, num_workers=0, out=tmp_path / "run")
+    other = train(**options, epochs=2, num_workers=1, out=tmp_path / "other")
     assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in other.metrics_rows()]
     assert run.config()["augment"].startswith("<")
 
 
 def test_log_states_whether_items_or_batches_are_transformed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
-    given = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
-    train(**given, augment=v2.RandomHorizontalFlip(), num_workers=1, out=tmp_path / "items")
+    options = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
+    train(**options, augment=v2.RandomHorizontalFlip(), num_workers=1, out=tmp_path / "items")
     assert "augment: RandomHorizontalFlip, applied to items, in 1 loading process" in caplog.text
-    train(**given, augment=kornia.augmentation.RandomHorizontalFlip(), out=tmp_path / "batches")
+    train(**options, augment=kornia.augmentation.RandomHorizontalFlip(), out=tmp_path / "batches")
     assert "augment: RandomHorizontalFlip, applied to batches" in caplog.text
 
 
@@ -103,7 +103,7 @@ def fails(item: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("augment", "told"),
+    ("augment", "expected"),
     [
         (3, ("augment.invalid", '3')),
         (fails, ("augment.transform_failed", '(3, 12, 12)', 'no such colour')),
@@ -112,8 +112,8 @@ def fails(item: Tensor) -> Tensor:
     ],
     ids=["number", "fails", "text", "other number"],
 )  # fmt: skip
-def test_rejects_invalid_transforms(augment: Any, told: tuple[str, ...], tmp_path: Path) -> None:
-    with raises_usage_error(*told):
+def test_rejects_invalid_transforms(augment: Any, expected: tuple[str, ...], tmp_path: Path) -> None:
+    with raises_usage_error(*expected):
         train(data=from_arrays(IMAGES), augment=augment, batch_size=8, out=tmp_path / "run", progress=False)
 
 

@@ -58,9 +58,9 @@ def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
     with pytest.raises(FloatingPointError, match=r"gradient norm (nan|inf) at step 3"):
         train(**settings, **more, objective=objective)
     run = Run(settings["out"])
-    kept = json.loads((run.path / "nonfinite.json").read_text())
-    assert math.isfinite(float(kept["loss"]))
-    assert not math.isfinite(float(kept["gradient_norm"]))
+    saved = json.loads((run.path / "nonfinite.json").read_text())
+    assert math.isfinite(float(saved["loss"]))
+    assert not math.isfinite(float(saved["gradient_norm"]))
     state = torch.load(as_run_folder(run).nonfinite_checkpoint, weights_only=True)
     assert state["step"] == 2
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
@@ -119,12 +119,12 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
         read[-1] += len(tensors) // 2  # loss and gradient norm of each step
         return to_floats(tensors)
 
-    def begun(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
+    def started(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
         read.append(0)
         before_step(guard, loop)
 
     monkeypatch.setattr(finite_guard, "to_floats", counted)
-    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", begun)
+    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", started)
     train(**settings)
     assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"
 

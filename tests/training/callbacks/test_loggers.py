@@ -75,9 +75,9 @@ class Board:
 
     made: list[Board]
 
-    def __init__(self, **given: Any) -> None:
-        self.given = given
-        self.id = given["id"] or f"id-{len(self.made)}"
+    def __init__(self, **options: Any) -> None:
+        self.given = options
+        self.id = options["id"] or f"id-{len(self.made)}"
         self.settings: dict[str, Any] = {}
         self.rows: list[dict[str, Any]] = []
         self.ends: list[int] = []

@@ -253,5 +253,5 @@ def test_mines_at_the_start_and_every_few_epochs_after_it(
 ) -> None:
     with caplog.at_level("INFO", logger="contraport.training"):
         train(**settings | {"negatives": "mined:k=3,start=1,refresh=2", "epochs": 5})
-    told = [message.split(":")[0] for message in caplog.messages if ": mined " in message]
-    assert told == ["Epoch 1", "Epoch 3"]
+    messages = [message.split(":")[0] for message in caplog.messages if ": mined " in message]
+    assert messages == ["Epoch 1", "Epoch 3"]

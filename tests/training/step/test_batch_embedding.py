@@ -88,8 +88,8 @@ def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: 
         assert torch.equal(chunked[name], value), name
     network.zero_grad()
     contraport.gca_uot()(*outputs).backward()
-    wanted = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
-    torch.testing.assert_close(result, wanted, rtol=1e-8, atol=1e-10)
+    expected = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+    torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_a_plain_checkpoint_would_count_them_twice(views: tuple[Tensor, ...]) -> None:

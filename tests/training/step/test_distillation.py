@@ -52,9 +52,9 @@ def test_value_gradient_and_queue_in_float64() -> None:
         value = loss(embedded(ids, *queries))
         gradients = torch.autograd.grad(value, queries)
         history.insert(0, unit[ids])
-        wanted = expected(queries, unit[ids], torch.cat(history)[:6], temperature)
-        assert torch.allclose(value, wanted, rtol=1e-12)
-        for gradient, other in zip(gradients, torch.autograd.grad(wanted, queries), strict=True):
+        expected_values = expected(queries, unit[ids], torch.cat(history)[:6], temperature)
+        assert torch.allclose(value, expected_values, rtol=1e-12)
+        for gradient, other in zip(gradients, torch.autograd.grad(expected_values, queries), strict=True):
             assert torch.allclose(gradient, other, atol=1e-14)
         loss.after_step()
 

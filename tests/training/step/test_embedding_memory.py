@@ -65,8 +65,8 @@ def test_the_bank_averages_and_normalises() -> None:
     assert torch.equal(bank.embeddings, before)
     bank.after_step()
     for view, key in enumerate(keys):
-        wanted = F.normalize(before[ids, view] / 2 + key / key.norm(dim=1, keepdim=True) / 2)
-        torch.testing.assert_close(bank.embeddings[ids, view], wanted)
+        expected = F.normalize(before[ids, view] / 2 + key / key.norm(dim=1, keepdim=True) / 2)
+        torch.testing.assert_close(bank.embeddings[ids, view], expected)
     assert torch.equal(bank.embeddings[[1, 3, 4]], before[[1, 3, 4]])
     torch.testing.assert_close(bank.embeddings.norm(dim=2), torch.ones(6, 2))
 

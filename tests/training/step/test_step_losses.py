@@ -36,103 +36,103 @@ def embedded(views: int, keys: int | None = None, *, same: bool = False) -> Embe
 
 
 def test_two_views_are_compared_once() -> None:
-    given = embedded(2)
-    assert torch.equal(AllViewsLoss(contraport.gca_uot())(given), contraport.gca_uot()(*given.queries))
+    args = embedded(2)
+    assert torch.equal(AllViewsLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
 
 
 def test_an_objective_for_two_takes_the_mean_over_pairs() -> None:
-    given, loss = embedded(4), contraport.nt_xent()
-    pairs = [loss(a, b) for a, b in combinations(given.queries, 2)]
-    torch.testing.assert_close(AllViewsLoss(loss)(given), torch.stack(pairs).mean())
+    batch, loss = embedded(4), contraport.nt_xent()
+    pairs = [loss(a, b) for a, b in combinations(batch.queries, 2)]
+    torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_small_crops_are_not_compared_with_each_other() -> None:
-    given, loss = embedded(5, keys=2), contraport.nt_xent()
-    pairs = [loss(given.queries[v], given.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
+    batch, loss = embedded(5, keys=2), contraport.nt_xent()
+    pairs = [loss(batch.queries[v], batch.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
     assert len(pairs) == 7
-    torch.testing.assert_close(AllViewsLoss(loss)(given), torch.stack(pairs).mean())
+    torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_an_objective_for_several_takes_them_all() -> None:
-    given = embedded(3)
-    assert torch.equal(AllViewsLoss(contraport.cmc())(given), contraport.cmc()(*given.queries))
+    args = embedded(3)
+    assert torch.equal(AllViewsLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
 
     class Everything(nn.Module):
         def forward(self, *views: Tensor) -> Tensor:
             return torch.tensor(float(len(views)))
 
-    assert AllViewsLoss(Everything())(given) == 3
+    assert AllViewsLoss(Everything())(args) == 3
 
 
 def test_each_view_in_turn() -> None:
-    given, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
-    turns = [loss(given.queries[v], given.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
+    batch, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
+    turns = [loss(batch.queries[v], batch.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
     assert len(turns) == 4
-    torch.testing.assert_close(QueryKeyLoss(loss)(given), torch.stack(turns).mean())
+    torch.testing.assert_close(QueryKeyLoss(loss)(batch), torch.stack(turns).mean())
 
 
 def test_the_queue_stands_beside_the_batch() -> None:
     """MoCo, dense and by hand: the batch's keys and the queue's, without the item's own old one."""
-    given, queue = embedded(2), Queue(5, views=2, dimensions=D)
+    batch, queue = embedded(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
     queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch
-    result = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
+    result = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(batch)
     values = []
     for v, w in ((0, 1), (1, 0)):
-        columns = F.normalize(torch.cat([given.key_projections[w], old[:, w]]), dim=1)
-        logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.2
+        columns = F.normalize(torch.cat([batch.key_projections[w], old[:, w]]), dim=1)
+        logits = F.normalize(batch.queries[v], dim=1) @ columns.T / 0.2
         logits[0, N + 1] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
     torch.testing.assert_close(result, torch.stack(values).mean())
 
 
 def test_a_queue_that_fills_offers_what_it_has() -> None:
-    given, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
+    batch, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
     comparison, plain = QueryKeyLoss(contraport.nt_xent(), queue), QueryKeyLoss(contraport.nt_xent())
-    assert torch.equal(comparison(given), plain(given)), "an empty queue changes nothing"
+    assert torch.equal(comparison(batch), plain(batch)), "an empty queue changes nothing"
     comparison.after_step()
-    assert comparison(given) > plain(given), "more negatives, more to tell apart"
+    assert comparison(batch) > plain(batch), "more negatives, more to tell apart"
     assert queue.written == N
 
 
 def test_bank_entries_are_positives_and_negatives() -> None:
-    given, bank = embedded(2), ItemBank(items=20, views=2, dimensions=D, draws=7)
+    batch, bank = embedded(2), ItemBank(items=20, views=2, dimensions=D, draws=7)
     torch.manual_seed(3)
-    result = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
+    result = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(batch)
     torch.manual_seed(3)
     values = []
     for v, w in ((0, 1), (1, 0)):
         drawn = torch.randint(20, (7,))
         columns = torch.cat([bank.embeddings[10 : 10 + N, w], bank.embeddings[drawn, w]])
-        logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.5
-        logits[:, N:][given.batch.ids[:, None] == drawn] = -torch.inf
+        logits = F.normalize(batch.queries[v], dim=1) @ columns.T / 0.5
+        logits[:, N:][batch.batch.ids[:, None] == drawn] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
     torch.testing.assert_close(result, torch.stack(values).mean())
 
 
 def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
-    given = embedded(3)
+    batch = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [contraport.cmc_nce()(given.queries[v], given.key_projections[w]) for v, w in given.list_query_key_views()]
-    torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
+    fresh = [contraport.cmc_nce()(batch.queries[v], batch.key_projections[w]) for v, w in batch.list_query_key_views()]
+    torch.testing.assert_close(comparison(batch), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
     assert torch.equal(kept.isnan(), torch.eye(3, dtype=torch.bool)), "no view is compared with itself"
     assert len(kept[~kept.isnan()].unique()) == 6
     again = QueryKeyLoss(contraport.cmc_nce(), views=3)
     again.load_state_dict(state)
-    torch.testing.assert_close(again(embedded(3)), comparison(given), rtol=0, atol=0)
+    torch.testing.assert_close(again(embedded(3)), comparison(batch), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
 def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
-    given = embedded(4)
-    turns = [(v, w) for v, w in given.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
+    batch = embedded(4)
+    turns = [(v, w) for v, w in batch.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
-    others = given.key_projections if comparison is QueryKeyLoss else given.queries
-    expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
-    result = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
+    others = batch.key_projections if comparison is QueryKeyLoss else batch.queries
+    expected = [contraport.cmc_nce()(batch.queries[v], others[w]) for v, w in turns]
+    result = comparison(contraport.cmc_nce(graph="core"), views=4)(batch)
     torch.testing.assert_close(result, torch.stack(expected).mean())
 
 
@@ -156,27 +156,27 @@ def sinkhorn_codes(scores: Tensor) -> Tensor:
 
 
 def test_swapped_assignments() -> None:
-    given = embedded(3, keys=2)
+    batch = embedded(3, keys=2)
     comparison = PrototypeLoss(contraport.info_nce(temperature=0.1), 5, D)
     centres = F.normalize(comparison.prototypes.detach(), dim=1)
     values = []
     for w in range(2):
-        codes = sinkhorn_codes(F.normalize(given.key_projections[w], dim=1) @ centres.T)
+        codes = sinkhorn_codes(F.normalize(batch.key_projections[w], dim=1) @ centres.T)
         for v in range(3):
             if v != w:
                 log_match_probability_per_item = (
-                    F.normalize(given.queries[v].double(), dim=1) @ centres.double().T / 0.1
+                    F.normalize(batch.queries[v].double(), dim=1) @ centres.double().T / 0.1
                 ).log_softmax(1)
                 cross = -(codes * log_match_probability_per_item).sum(1).mean()
                 values.append(cross + torch.xlogy(codes, codes).sum(1).mean())  # KL: less the codes' own entropy
-    torch.testing.assert_close(comparison(given).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(comparison(batch).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
 
 
 def test_prototypes_stay_on_the_sphere_and_learn() -> None:
-    given, comparison = embedded(2), PrototypeLoss(contraport.gca_uot(), 5, D)
+    batch, comparison = embedded(2), PrototypeLoss(contraport.gca_uot(), 5, D)
     optimizer = torch.optim.SGD([comparison.prototypes], lr=10.0)
     before = comparison.prototypes.detach().clone()
-    comparison(given).backward()
+    comparison(batch).backward()
     optimizer.step()
     comparison.after_step()
     torch.testing.assert_close(comparison.prototypes.norm(dim=1), torch.ones(5))
@@ -186,13 +186,13 @@ def test_prototypes_stay_on_the_sphere_and_learn() -> None:
 @pytest.mark.parametrize(("name", "error"), [("l1", F.l1_loss), ("l2", F.mse_loss)])
 def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
-    given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
+    batch = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
     comparison = CrossViewReconstructionLoss(model, [(5,), (5,)], name).eval()
-    wanted = [
-        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.input_views[w] - 1) / 2)
+    expected = [
+        error(comparison.decoders[f"{v}-{w}"](batch.features[v]), (batch.input_views[w] - 1) / 2)
         for v, w in ((0, 1), (1, 0))
     ]
-    torch.testing.assert_close(comparison(given), torch.stack(wanted).mean())
+    torch.testing.assert_close(comparison(batch), torch.stack(expected).mean())
 
 
 def test_an_objective_is_told_what_it_asks_for() -> None:

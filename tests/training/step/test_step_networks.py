@@ -23,8 +23,8 @@ def model() -> Model:
 def test_the_course_is_that_of_byol() -> None:
     momentum = parse_momentum_schedule("0.996:1:cosine", steps=200)
     for step in (0, 17, 100, 199, 200, 10_000):
-        wanted = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
-        assert momentum.value(step) == pytest.approx(wanted, abs=1e-12)
+        expected = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
+        assert momentum.value(step) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_number_stays() -> None:
@@ -39,15 +39,15 @@ def test_rejects_momentum_out_of_range(text: float | str) -> None:
 
 def test_weights_follow_by_the_rule(model: Model) -> None:
     momentum_encoder = MomentumEncoder(model, parse_momentum_schedule("0.5:0.9:linear", steps=4))
-    wanted = [parameter.detach().double() for parameter in momentum_encoder.parameters()]
+    expected = [parameter.detach().double() for parameter in momentum_encoder.parameters()]
     for step in range(6):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
         share = min(0.5 + 0.1 * step, 0.9)
-        wanted = [share * w + (1 - share) * p.double() for w, p in zip(wanted, model.parameters(), strict=True)]
+        expected = [share * w + (1 - share) * p.double() for w, p in zip(expected, model.parameters(), strict=True)]
         momentum_encoder.update(model, step)
-    for result, value in zip(momentum_encoder.parameters(), wanted, strict=True):
+    for result, value in zip(momentum_encoder.parameters(), expected, strict=True):
         torch.testing.assert_close(result.double(), value, rtol=1e-5, atol=1e-5)
 
 

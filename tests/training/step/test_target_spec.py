@@ -36,7 +36,7 @@ def plan_of(target: Any, dataset: Dataset, at: list[int] = BATCH) -> torch.Tenso
     return nt_xent().target_plan(z0, z1, labels=batch.labels, domains=batch.domains, target=target)
 
 
-def wanted(text: str, dataset: Dataset, at: list[int] = BATCH) -> torch.Tensor:
+def target_matrix(text: str, dataset: Dataset, at: list[int] = BATCH) -> torch.Tensor:
     return plan_of(build_target_function(text, dataset)(dataset.__getitems__(at)), dataset, at)
 
 
@@ -66,26 +66,26 @@ def test_what_is_of_the_training_items_is_no_constant() -> None:
 def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ITEMS, 3)).astype(np.float32)
     file, own = saved(tmp_path / "f.npy", features), torch.from_numpy(features)[BATCH]
-    assert torch.equal(wanted(f"soft:{file}", data), plan_of(SoftNeighbors(own), data))
+    assert torch.equal(target_matrix(f"soft:{file}", data), plan_of(SoftNeighbors(own), data))
     cold = plan_of(SoftNeighbors(own, Gibbs("cosine", 0.5)), data)
-    assert torch.equal(wanted(f"soft:{file},temperature=0.5", data), cold)
-    assert torch.equal(wanted(f"neighbors:k=2,features={file}", data), plan_of(Neighbors(own, 2), data))
-    assert torch.equal(wanted(f"neighbors:features={file}", data), plan_of(Neighbors(own, 5), data))
+    assert torch.equal(target_matrix(f"soft:{file},temperature=0.5", data), cold)
+    assert torch.equal(target_matrix(f"neighbors:k=2,features={file}", data), plan_of(Neighbors(own, 2), data))
+    assert torch.equal(target_matrix(f"neighbors:features={file}", data), plan_of(Neighbors(own, 5), data))
 
 
 def test_one_feature_is_enough_and_none_is_not(data: Dataset, tmp_path: Path) -> None:
     one = np.arange(ITEMS, dtype=np.float32)[:, None]
-    result = wanted(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
+    result = target_matrix(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
     assert torch.equal(result, plan_of(Neighbors(torch.from_numpy(one)[BATCH], 2), data))
     with raises_usage_error("target.shape", "none.npy"):
-        wanted(f"soft:{saved(tmp_path / 'none.npy', one[:, :0])}", data)
+        target_matrix(f"soft:{saved(tmp_path / 'none.npy', one[:, :0])}", data)
 
 
 def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset, tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ITEMS + 5, 3)).astype(np.float32)
     splits = np.array(["test"] * 5 + ["train"] * ITEMS)
     np.savez(tmp_path / "f.npz", features=features, splits=splits)
-    result = wanted(f"soft:{tmp_path}/f.npz", data)
+    result = target_matrix(f"soft:{tmp_path}/f.npz", data)
     assert torch.equal(result, plan_of(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
 
 
@@ -93,7 +93,7 @@ def test_neighbours_without_a_file_are_by_the_first_view_as_it_is_given() -> Non
     pixels = np.random.default_rng(0).integers(0, 256, (ITEMS, 1, 3, 3), dtype=np.uint8)
     dataset = from_arrays((pixels, np.zeros((ITEMS, 2))))
     near = torch.from_numpy(pixels).flatten(1)[BATCH].float() / 255
-    assert torch.equal(wanted("neighbors:k=2", dataset), plan_of(Neighbors(near, 2), dataset))
+    assert torch.equal(target_matrix("neighbors:k=2", dataset), plan_of(Neighbors(near, 2), dataset))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -105,7 +105,7 @@ def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path)
         np.save(file, matrix)
     else:
         sparse.save_npz(file, sparse.csr_array(matrix))
-    result = wanted(f"matrix:{file}", data)
+    result = target_matrix(f"matrix:{file}", data)
     own = np.tile(matrix[np.ix_(BATCH, BATCH)], (2, 2))
     np.fill_diagonal(own, 0)
     total = own.sum(1, keepdims=True)
@@ -116,7 +116,7 @@ def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> 
     file = saved(tmp_path / "f.npy", np.eye(ITEMS))
     for text in ("labels", f"soft:{file}", "neighbors", f"matrix:{file}"):
         again = pickle.loads(pickle.dumps(build_target_function(text, data)))
-        assert torch.equal(plan_of(again(data.__getitems__(BATCH)), data), wanted(text, data))
+        assert torch.equal(plan_of(again(data.__getitems__(BATCH)), data), target_matrix(text, data))
 
 
 @pytest.mark.parametrize(

@@ -164,15 +164,15 @@ def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) 
     chosen: dict[str, Any] = {**KINDS[kind], "batch_size": 16, "epochs": 2, "progress": False, "projection": 8}
     whole = train(data=data(), out=tmp_path / "whole", **chosen)
     train(data=data(), out=tmp_path / "part", **chosen, keep_every=1)
-    kept = torch.load(tmp_path / "part" / "checkpoints" / "epoch-0001.ckpt", weights_only=True)
+    saved = torch.load(tmp_path / "part" / "checkpoints" / "epoch-0001.ckpt", weights_only=True)
     for suffix in ("", ".sha256"):
         earlier = tmp_path / "part" / "checkpoints" / f"epoch-0001.ckpt{suffix}"
         earlier.replace(earlier.with_name(f"last.ckpt{suffix}"))
-    steps = kept["step"]
+    steps = saved["step"]
     if kind == "queue":
-        assert kept["pipeline"]["comparison.memory.written"] == 16 * steps
+        assert saved["pipeline"]["comparison.memory.written"] == 16 * steps
     if kind == "byol":
-        names = [name for name in kept["pipeline"] if name.startswith("momentum_encoder.model.")]
+        names = [name for name in saved["pipeline"] if name.startswith("momentum_encoder.model.")]
         assert len(names) > 5
     resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
     ends = [
