@@ -96,7 +96,7 @@ def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("encoder", "shape"), ENCODERS)
-def test_neither_batch_size_nor_number_nor_place_nor_threads_change_a_bit(encoder: str, shape: tuple[int, ...]) -> None:
+def test_features_do_not_depend_on_batch_size_position_or_threads(encoder: str, shape: tuple[int, ...]) -> None:
     features_bit_for_bit(encoder, shape)
 
 
@@ -107,7 +107,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("machine", [MACHINES[0], pytest.param(MACHINES[1], marks=pytest.mark.slow)])
-def test_nor_on_older_processors(machine: dict[str, str]) -> None:
+def test_features_do_not_depend_on_the_processor(machine: dict[str, str]) -> None:
     code = "import torch; torch.set_num_threads(5)\nfrom tests.test_embedding import *\n"
     code += "for given in ENCODERS: features_bit_for_bit(*given)"
     done = subprocess.run(
@@ -121,7 +121,7 @@ def test_nor_on_older_processors(machine: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_callers_threads_stay_as_they_are() -> None:
+def test_number_of_threads_is_restored() -> None:
     threads, result = torch.get_num_threads(), []
     torch.set_num_threads(3)
     seen = apply_in_fixed_blocks(
@@ -147,7 +147,7 @@ class Remembers(nn.Module):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: bool) -> None:
+def test_stateful_model_gets_blocks_in_order(hooked: bool) -> None:
     threads, model, items = torch.get_num_threads(), Remembers(), torch.rand(1000, 2)
     torch.set_num_threads(4)
     if hooked:
@@ -182,14 +182,14 @@ class Flat(nn.Module):
         ((20_000,), FORWARD_BLOCK_ITEMS),
     ],
 )
-def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
+def test_block_size_depends_on_image_size(shape: tuple[int, ...], at_once: int) -> None:
     model, items = Flat(), torch.rand(70, *shape)
     with evaluation_mode(model):
         assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
     assert model.seen == [(at_once, True)] * (2 * FORWARD_BLOCK_ITEMS // at_once)
 
 
-def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_someones_own() -> None:
+def test_images_are_channels_last_for_built_in_encoders() -> None:
     seen = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -211,14 +211,14 @@ def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Da
     assert torch.equal(torch.stack(first), torch.stack(second))
 
 
-def test_flags_come_back_after_an_error(model: Model) -> None:
+def test_flags_are_restored_after_an_error(model: Model) -> None:
     model.train()
     with pytest.raises(RuntimeError), evaluation_mode(model):
         raise RuntimeError
     assert all(module.training for module in model.modules())
 
 
-def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
+def test_rejects_nonfinite_features_of_a_model(model: Model, digits: Dataset) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with raises_usage_error("features.not_finite", "item 0"):
@@ -227,12 +227,12 @@ def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) ->
         embed_views(model, digits, Views(digits), LoaderConfig(), project=True)
 
 
-def test_items_of_another_shape_are_told(digits: Dataset) -> None:
+def test_rejects_items_of_another_shape(digits: Dataset) -> None:
     with raises_usage_error("data.shape", (3, 32, 32), "digits", (1, 8, 8)):
         embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
 
 
-def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
+def test_rejects_an_invalid_batch_size(model: Model, digits: Dataset) -> None:
     with raises_usage_error("batch_size.invalid", 0):
         embed_dataset(model, digits, batch_size=0)
 
@@ -245,7 +245,7 @@ def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
     assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)
 
 
-def test_raw_inputs_of_several_views_stand_side_by_side() -> None:
+def test_raw_inputs_concatenate_views() -> None:
     views = torch.rand(2, 5), torch.rand(2, 3, 4), torch.rand(2, 1, 6, 6)
     rows = RawInputEncoder([view.shape[1:] for view in views])(*views)
     assert torch.equal(rows, torch.cat([view.flatten(1) for view in views], dim=1))

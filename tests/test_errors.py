@@ -78,7 +78,7 @@ def test_code_survives_a_worker_process() -> None:
 
 
 @pytest.mark.parametrize("code", ["features.not_finite", "features.shape"])
-def test_errors_are_reported_under_the_name_that_the_caller_knows(code: str) -> None:
+def test_errors_name_the_argument_of_the_caller(code: str) -> None:
     with raises_usage_error(code.replace("features", "rows"), "rows: is wrong"), rename_argument("rows", "features"):
         raise UsageError("features: is wrong", kind=code.partition(".")[2])
     with raises_usage_error("device.invalid"), rename_argument("rows", "features"):

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
         ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
     ],
 )
-def test_it_runs(command: str, expected: str, tmp_path: Path) -> None:
+def test_examples_run(command: str, expected: str, tmp_path: Path) -> None:
     script, *args = command.split()
     if "--folder" in args:
         for number in range(40):

@@ -83,7 +83,7 @@ def test_saved_weights_require_the_same_module(net: Net, run: Run, tmp_path: Pat
         Model.from_pretrained(tmp_path / "named", encoder=net)
 
 
-def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
+def test_custom_encoder_is_evaluated_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
     opened = Run(run.path, encoder=net)
     untrained = build_untrained_copy(opened.settings(), opened.model(), opened.encoder)
     assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
@@ -96,7 +96,7 @@ def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path
     np.testing.assert_allclose(features, exported, atol=1e-6)
 
 
-def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path) -> None:
+def test_resume_with_a_custom_encoder_equals_an_uninterrupted_run(net: Net, tmp_path: Path) -> None:
     whole = quick(tmp_path / "whole", net, epochs=2, lr_scheduler="constant")
     half = quick(tmp_path / "half", net, lr_scheduler="constant", warmup_epochs=0.2)
     with raises_usage_error("encoder.object_required", "<Net of 40 weights"):
@@ -108,7 +108,7 @@ def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path
         assert torch.equal(weights, resumed.model().state_dict()[name]), name
 
 
-def test_how_to_go_on_is_a_call_that_passes_it_again(run: Run, net: Net) -> None:
+def test_resume_hint_passes_the_encoder(run: Run, net: Net) -> None:
     text = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
     assert run.resume_command.startswith(f"{text} in Python")
     steps = run.metrics_rows()
@@ -127,7 +127,7 @@ def test_module_and_named_encoder_for_two_views(tmp_path: Path) -> None:
         quick(tmp_path / "other", nn.Linear(6, 4), data=data)
 
 
-def test_the_estimator_takes_one(net: Net) -> None:
+def test_estimator_accepts_a_custom_encoder(net: Net) -> None:
     fitted = ContrastiveEncoder(encoder=net, epochs=1, random_state=0).fit(VECTORS)
     assert fitted.transform(VECTORS).shape == (64, 5)
 

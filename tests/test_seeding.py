@@ -95,7 +95,7 @@ def test_streams_of_all_purposes_are_uncorrelated(keys):
             assert first < 70, (one, other)  # 20 are expected of two independent permutations
 
 
-def test_only_the_weights_of_a_model_take_a_bare_seed():
+def test_only_model_weights_use_a_bare_seed():
     bare = [
         path.name
         for path in sorted(SOURCE.rglob("*.py"))
@@ -114,7 +114,7 @@ def test_numpy_integers_are_keys():
     assert derive_torch_seed("a", np.int64(3)) == derive_torch_seed("a", 3)
 
 
-def test_the_split_of_earlier_versions_stays():
+def test_split_equals_that_of_earlier_versions():
     assert numpy_generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()
 
 

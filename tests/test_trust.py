@@ -53,7 +53,7 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     sys.modules.pop("their_nets", None)
 
 
-def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
+def test_resume_hint_mentions_trust_remote_code(run: Run, theirs: Run) -> None:
     assert run.resume_command == "contraport train --resume --trust_remote_code --out run"
     assert theirs.resume_command == f"contraport train --resume --out {theirs.path}"
     config = run.config()
@@ -117,7 +117,7 @@ def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["trust_remote_code", "out", "overwrite"])
-def test_a_folder_cannot_say_how_it_is_called(run: Run, key: str) -> None:
+def test_folder_cannot_choose_its_callable(run: Run, key: str) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
     with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
         train(resume=True, out="run", epochs=2, progress=False)
@@ -125,7 +125,7 @@ def test_a_folder_cannot_say_how_it_is_called(run: Run, key: str) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_commands_take_trust(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_accept_trust_remote_code(capsys: pytest.CaptureFixture[str]) -> None:
     commands = (
         ["evaluate", "run", "--progress", "false"],
         ["embed", "run", "--out", "features.npz", "--progress", "false"],
@@ -143,7 +143,7 @@ def test_the_commands_take_trust(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_current_folder_is_no_trap() -> None:
+def test_modules_of_the_current_folder_are_not_imported() -> None:
     command = [sys.executable, "-m", "contraport", "export", "run", "--format", "safetensors", "--out", "exported"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 2, done.stderr

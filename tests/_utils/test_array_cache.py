@@ -23,7 +23,7 @@ def cache_key(seed: int) -> dict[str, Any]:
     return {"seed": seed, "shapes": [[3]], "dtype": "float32"}
 
 
-def test_key_never_stands_beside_arrays_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_file_matches_its_arrays_with_concurrent_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*args: object) -> None:
         raise KeyboardInterrupt
 

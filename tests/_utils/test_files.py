@@ -116,7 +116,7 @@ def test_leftovers_are_temporary_files_and_staging_folders(tmp_path: Path) -> No
     assert list_leftovers(tmp_path) == []
 
 
-def test_deletes_leftovers_alone(tmp_path: Path) -> None:
+def test_deletes_only_leftovers(tmp_path: Path) -> None:
     kept = {
         tmp_path / name
         for name in (".model-1", ".model-ab12xyz", f"model-{'0a' * 16}", f".model-{'0a' * 16}b", f".{'0a' * 16}")
@@ -134,7 +134,7 @@ def test_deletes_leftovers_alone(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == kept
 
 
-def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:
+def test_checksum_equals_that_of_sha256sum(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     write_checked(path, "content")
     assert checksum_path(path).read_text() == f"{hashlib.sha256(b'content').hexdigest()}  last.ckpt\n"
@@ -143,7 +143,7 @@ def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
 
 
-def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+def test_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_checked(path, "content")
     check_checksum(path)
@@ -167,7 +167,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_checked, write_folder])
-def test_a_good_file_is_known_wherever_the_writer_is_killed(
+def test_valid_file_is_recognized_wherever_the_writer_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, str], None]
 ) -> None:
     result = set()
@@ -196,7 +196,7 @@ def test_a_good_file_is_known_wherever_the_writer_is_killed(
     check_checksum(path)
 
 
-def test_what_is_moved_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     replace, fsync = os.replace, os.fsync
     monkeypatch.setattr(files.os, "fsync", lambda number: order.append("fsync") or fsync(number))

@@ -55,7 +55,7 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
     assert torch.equal(result, make_search(values, rows).nearest_row_indices(values[:500], 10))
 
 
-def test_rows_scaled_when_read_are_found_as_rows_scaled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randn(3_000, 8, generator=torch.Generator().manual_seed(0))
     copied = scale_rows(values, normalize)
     monkeypatch.setattr(vector_search, "MAX_COPIED_VALUES", 0)

@@ -107,7 +107,7 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
 @pytest.mark.parametrize(
     ("statistic", "width"), [("combined", 8), ("combined", 24), ("cosine", 8), ("likeness", 8), ("csls", 8)]
 )
-def test_rows_of_many_vectors_are_read_where_they_are_needed(
+def test_vectors_of_late_interaction_rows_are_read_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str, width: int
 ) -> None:
     items, largest = 1_500, 0

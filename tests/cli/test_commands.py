@@ -16,7 +16,7 @@ from tests.errors import raises_usage_error
 
 
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
-def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
+def test_function_has_and_documents_all_options(name: str) -> None:
     verb = get_command(name)
     function = import_object(verb.function_path)
     parameters = inspect.signature(function).parameters
@@ -42,7 +42,7 @@ def test_commands_are_found_in_the_config_modules() -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
-def test_what_it_names_is_there(name: str) -> None:
+def test_referenced_names_exist(name: str) -> None:
     verb = get_command(name)
     assert callable(import_object(verb.printer_path or verb.function_path))
     assert callable(import_object(verb.failure_check_path or verb.function_path))
@@ -51,7 +51,7 @@ def test_what_it_names_is_there(name: str) -> None:
     assert all(f"contraport {name}" in example for example in verb.examples)
 
 
-def test_a_value_of_another_type_is_told_from_python_too() -> None:
+def test_rejects_a_value_of_another_type_from_python() -> None:
     with raises_usage_error("neighbors.invalid", "'many'"):
         contraport.evaluate("run", neighbors="many")  # type: ignore[arg-type]
     with raises_usage_error("overwrite.invalid", "'yes'"):

@@ -34,11 +34,11 @@ from .conftest import Outcome
         (["train", "--data", "dig"], ["digits"]),
     ],
 )
-def test_what_is_offered(words: list[str], offered: list[str]) -> None:
+def test_completions_of_each_position(words: list[str], offered: list[str]) -> None:
     assert list_completions(words) == offered
 
 
-def test_an_unknown_shell(command) -> None:
+def test_rejects_an_unknown_shell(command) -> None:
     result: Outcome = command("--print_completion", "tcsh")
     assert result.status == 2
     assert "bash, fish, zsh" in result.err
@@ -54,7 +54,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("shell", COMPLETION_SCRIPTS)
-def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
+def test_shells_complete_options(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     program = tmp_path / "contraport"

@@ -81,7 +81,7 @@ def test_advice_about_a_table_of_numbers_has_the_whole_command(
     assert ("--audit" in several_views) == wrong_pairs
 
 
-def test_advice_mentions_no_views_where_nothing_points_to_them(command: Command, tmp_path: Path) -> None:
+def test_advice_suggests_views_only_for_columns_that_may_be_views(command: Command, tmp_path: Path) -> None:
     advice = command("advise", write_table(tmp_path / "pairs.csv", NO_GROUPS))
     assert len(printed_commands(advice.out, "contraport")) == 1
 

@@ -114,7 +114,7 @@ def test_a_baseline_of_which_nothing_was_measured_has_no_column(before: str) -> 
         assert list(row) == ["metric", before, "trained", "95% interval"]
 
 
-def test_a_difference_of_per_cent_is_told_in_points() -> None:
+def test_differences_of_percentages_are_in_points() -> None:
     known = {"value": 0.013, "low": -0.004, "high": 0.03}
     assert metric_difference_rows({"knn": known, "nmi": known}) == [
         {"metric": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},

@@ -128,7 +128,7 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
     assert len(build_grid({**options, "quick": True, "seeds": 1}).seeds) == 1
 
 
-def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
+def test_each_combination_of_options_has_its_own_folder() -> None:
     folders = [
         build_grid({**ASKED, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
     ]

@@ -201,7 +201,7 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     assert predict_num_seeds_to_decide(sure, [], comparisons=1) is None
 
 
-def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
+def test_predicted_seeds_are_at_least_the_largest_present_number() -> None:
     """Of two differences one has fewer seeds yet: as many as the other has may do."""
     few = estimate_paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
     many = estimate_paired_difference(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
@@ -215,7 +215,7 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
     assert predict_num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
 
 
-def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
+def test_item_variance_is_not_negative() -> None:
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
     result = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):

@@ -34,20 +34,20 @@ def test_floats_are_series_and_images_in_units_of_one(kind):
     assert float(from_arrays(values + kind(1)).__getitems__([0]).views[0].max()) > 1  # as they come
 
 
-def test_pixels_keep_their_places():
+def test_pixels_keep_their_positions():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 7, 3), dtype=np.uint8)
     view = from_arrays(pixels).__getitems__([2, 0]).views[0]
     assert np.array_equal(view.numpy(), pixels[[2, 0]].transpose(0, 3, 1, 2))
 
 
-def test_a_later_change_of_the_array_does_not_reach_the_dataset():
+def test_dataset_copies_its_array():
     vectors = np.zeros((3, 2), np.float32)
     dataset = from_arrays(vectors)
     vectors[:] = 7
     assert dataset[0].views[0].sum() == 0
 
 
-def test_views_may_be_of_different_kinds_and_torch_or_numpy():
+def test_accepts_views_of_different_kinds_and_libraries():
     dataset = from_arrays((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), np.ones((4, 5))), domains=["a", "b", "b", "a"])
     batch = dataset.__getitems__([1, 3])
     assert [view.dtype for view in batch.views] == [torch.uint8, torch.float32]
@@ -61,7 +61,7 @@ def test_a_list_is_items_and_a_dict_names_views():
     assert from_arrays({"one": items, "other": items[:, 0]}).shapes == ((3, 20), (20,))
 
 
-def test_labels_become_numbers_in_order_of_their_names():
+def test_labels_are_numbered_in_order_of_names():
     dataset = from_arrays(np.ones((3, 2)), labels=[50, -1, 50])
     assert dataset.labels.tolist() == [1, 0, 1]
     assert dataset.class_names == ("-1", "50")
@@ -125,7 +125,7 @@ def test_rejects_masked_and_sparse_arrays(values, message):
             read(values)
 
 
-def test_items_that_lack_a_view_by_rows_of_nan_or_by_marks():
+def test_missing_views_are_nan_rows_or_masked():
     x, y = np.arange(8.0).reshape(4, 2), np.full((4, 3, 3), 7, np.uint8)
     x[1] = np.nan
     dataset = from_arrays((x, y))
@@ -160,7 +160,7 @@ def test_rejects_masks_of_wrong_shape(views, present, message):
 
 
 @pytest.mark.parametrize("values", [["b", "a", "b"], [2, 1, 2]])
-def test_classes_may_be_kept_as_objects(values):
+def test_accepts_classes_of_object_arrays(values):
     dataset = from_arrays(np.ones((3, 2)), labels=np.array(values, dtype=object))
     assert (dataset.labels.tolist(), dataset.class_names) == ([1, 0, 1], tuple(map(str, sorted(set(values)))))
 

@@ -19,7 +19,7 @@ def pictures(channels: int = 3, side: int = 32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", CORRUPTION_KINDS)
-def test_more_severe_is_further_from_the_picture(kind: str) -> None:
+def test_distance_grows_with_severity(kind: str) -> None:
     images = pictures()
     distances = []
     for severity in CORRUPTION_SEVERITIES:
@@ -33,7 +33,7 @@ def test_more_severe_is_further_from_the_picture(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CORRUPTION_KINDS)
-def test_bytes_and_floats_are_spoilt_alike(kind: str) -> None:
+def test_bytes_and_floats_are_corrupted_equally(kind: str) -> None:
     images = pictures(channels=1, side=9)
     torch.manual_seed(0)
     of_bytes = corrupt_images(images, kind, 3)
@@ -42,7 +42,7 @@ def test_bytes_and_floats_are_spoilt_alike(kind: str) -> None:
 
 
 @pytest.mark.parametrize("severity", CORRUPTION_SEVERITIES)
-def test_each_severity_is_as_much_as_it_was(severity: int) -> None:
+def test_severities_have_their_recorded_strength(severity: int) -> None:
     """Numbers on `noise:3` and the like can be compared with older ones as long as these stay."""
     flat = torch.full((2, 1, 100, 100), 0.5)
     torch.manual_seed(0)
@@ -62,14 +62,14 @@ def test_each_severity_is_as_much_as_it_was(severity: int) -> None:
 
 
 @pytest.mark.parametrize(("severity", "quality"), [(1, 50), (2, 25), (3, 15), (4, 10), (5, 5)])
-def test_jpeg_is_that_of_pillow(severity: int, quality: int) -> None:
+def test_jpeg_equals_that_of_pillow(severity: int, quality: int) -> None:
     image, file = pictures()[0], io.BytesIO()
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=quality)
     expected = torch.from_numpy(np.asarray(Image.open(file)).copy()).permute(2, 0, 1) / 255
     assert (corrupt_images(image[None], "jpeg", severity)[0] - expected).abs().mean() < 0.005
 
 
-def test_a_square_may_be_anywhere_and_has_the_mean_of_its_image() -> None:
+def test_square_is_placed_anywhere_with_the_image_mean() -> None:
     torch.manual_seed(0)
     images = torch.tensor([0.2, 0.8]).view(2, 1, 1, 1).expand(2, 1, 4, 4).repeat(100, 1, 1, 1)
     images[:, :, 1:3] += 0.1

@@ -47,7 +47,7 @@ def write_folder(folder: Path, *, split: list[str] | None = None) -> Path:
     return folder
 
 
-def test_views_are_those_of_the_row_and_of_the_column() -> None:
+def test_items_of_a_coupling_have_row_and_column_views() -> None:
     data = from_coupling(ROWS, COLUMNS, PAIRS, test_fraction=0)
     batch = data.__getitems__([4, 0])
     assert data.view_names == ("row", "column")
@@ -233,7 +233,7 @@ def write_numbers(folder: Path, data: Dataset, other: Dataset) -> Path:
     return folder
 
 
-def test_all_verdicts_rest_on_held_out_links(preferences: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+def test_verdict_uses_held_out_links(preferences: tuple[Dataset, Dataset], tmp_path: Path) -> None:
     folder = write_numbers(tmp_path / "shop", *preferences)
     options = {"epochs": 5, "batch_size": 128, "device": "cpu", "progress": False}
     run = contraport.train(data=folder, objective="info-nce", out=tmp_path / "run", threads=1, **options)
@@ -284,7 +284,7 @@ def test_log_q_weights_columns_by_their_inverse_count(preferences: tuple[Dataset
 @pytest.mark.parametrize(
     ("options", "code"), [({"objective_settings": None}, "log_q.two_directions"), ({"data": ROWS}, "log_q.no_coupling")]
 )
-def test_rejects_log_q_where_it_has_no_meaning(
+def test_rejects_log_q_without_counts(
     options: dict[str, object], code: str, preferences: tuple[Dataset, Dataset], tmp_path: Path
 ) -> None:
     with raises_usage_error(code):
@@ -379,7 +379,7 @@ def test_entities_of_arrays_are_named_by_their_numbers() -> None:
     assert list(swapped.subset(torch.tensor([5])).select_views([1]).keys) == [str(PAIRS[5, 0])]
 
 
-def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
+def test_prior_counts_pairs_of_the_searched_side(run: Run) -> None:
     train = load(run.settings().data, "train").entity_ids
     assert train is not None
     options = {"split": "all", "top": 30, "query_view": "column", "view": "row"}
@@ -391,7 +391,7 @@ def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
     assert {near.name: near.similarity for near in result} == pytest.approx(expected, abs=1e-6)
 
 
-def test_rejects_a_prior_where_nothing_counts_pairs(run: Run, tmp_path: Path) -> None:
+def test_rejects_a_prior_without_pair_counts(run: Run, tmp_path: Path) -> None:
     with raises_usage_error("index.conflict", "popularity"):
         contraport.search(run, "user 4", query_view="row", popularity=0.1, index=tmp_path / "index.faiss")
     with raises_usage_error("popularity.invalid", "nan"):

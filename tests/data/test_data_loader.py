@@ -41,7 +41,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(dataset):
     assert order(build_loader(dataset, 3, shuffle=True, seed=6)) != order(first)
 
 
-def test_the_order_takes_nothing_from_torchs_random_numbers(dataset):
+def test_order_does_not_use_the_global_generator(dataset):
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def test_the_last_batch_may_be_dropped(dataset):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_epoch_may_begin_at_any_batch(dataset, num_workers):
+def test_epoch_can_start_at_any_batch(dataset, num_workers):
     whole = [batch.ids.tolist() for batch in build_loader(dataset, 3, shuffle=True, seed=5)]
     batches = build_loader(dataset, 3, shuffle=True, seed=5, num_workers=num_workers)
     batches.batch_sampler.begin_at(epoch=0, batch=2)
@@ -130,7 +130,7 @@ def test_rejects_numbers_out_of_range(dataset, settings, message):
         build_loader(dataset, **settings)
 
 
-def test_workers_are_bound_by_the_cores_that_the_process_may_use(dataset, monkeypatch):
+def test_workers_are_limited_by_available_cores(dataset, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
     assert build_loader(dataset, 5, num_workers=2).num_workers == 2
     with raises_usage_error("num_workers.invalid", "100000"):

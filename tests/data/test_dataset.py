@@ -28,7 +28,7 @@ def test_variation_by_rounding_counts_as_constant():
     assert from_arrays(values).mean_and_std()[1] == pytest.approx([1, rounding, 1])
 
 
-def test_statistics_of_tiny_units_are_not_taken_for_constants():
+def test_small_units_are_not_constant():
     assert from_arrays(np.array([[1e-9], [3e-9]])).mean_and_std()[1] == pytest.approx([1e-9])
 
 

@@ -57,7 +57,7 @@ def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
     assert not {*train.keys} & {*test.keys}
 
 
-def test_items_that_all_differ_show_nothing_twice(folder: Path) -> None:
+def test_distinct_items_form_no_groups(folder: Path) -> None:
     dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
     assert dataset.content_ids_if_repeated is None
     assert dataset.drop_duplicates() is dataset
@@ -84,7 +84,7 @@ def test_missing_views_share_no_content(folder: Path) -> None:
     assert dataset.content_ids_if_repeated is None
 
 
-def test_each_image_once(folder: Path) -> None:
+def test_repeated_images_are_one_group(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
     images = load(written(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
@@ -92,7 +92,7 @@ def test_each_image_once(folder: Path) -> None:
     assert images.content_ids_if_repeated is None
 
 
-def test_texts_of_arrays_are_the_same_where_they_are_equal() -> None:
+def test_equal_texts_share_a_group() -> None:
     images = np.random.default_rng(0).integers(0, 255, (4, 8, 8), dtype=np.uint8)
     dataset = from_arrays({"image": images, "caption": ["a bag", "a coat", "a bag", ""]})
     assert dataset.content_ids_if_repeated is not None

@@ -43,7 +43,7 @@ def all_of(dataset: Dataset) -> torch.Tensor:
 
 @pytest.mark.parametrize("likely", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
+def test_mismatch_fraction_of_pairs_exchanges_partners(share: float, likely: bool) -> None:
     dataset = pictures()
     assert dataset.labels is not None
     partners = draw_mismatched_partners(dataset, MismatchSpec(share, likely), seed=3)
@@ -54,7 +54,7 @@ def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
         assert torch.equal(dataset.labels[partners], dataset.labels)
 
 
-def test_the_seed_decides_on_partners() -> None:
+def test_partners_depend_on_the_seed() -> None:
     one, again, other = (draw_mismatched_partners(pictures(), MismatchSpec(0.5), seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -65,7 +65,7 @@ def test_partners_of_a_class_need_labels() -> None:
         draw_mismatched_partners(from_arrays(np.ones((4, 2))), MismatchSpec(0.5, within_class=True), seed=0)
 
 
-def test_of_given_views_all_but_the_first_are_the_partners() -> None:
+def test_partners_replace_all_views_but_the_first() -> None:
     values = np.arange(6.0)[:, None]
     dataset = from_arrays((values, values, values))
     partners = torch.tensor([1, 0, 2, 4, 3, 5])
@@ -74,7 +74,7 @@ def test_of_given_views_all_but_the_first_are_the_partners() -> None:
     assert [view.flatten().tolist() for view in others] == [[1, 4, 5]] * 2
 
 
-def test_of_one_view_the_second_random_one_is_the_partners() -> None:
+def test_partners_replace_the_second_random_view() -> None:
     dataset = pictures()
     partners = torch.arange(40).roll(1)
     paired = with_partner_views(dataset, partners)
@@ -110,7 +110,7 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
     assert torch.equal(make_imbalanced(whole, ratio).source_rows, few.source_rows)
 
 
-def test_each_class_counts_the_same() -> None:
+def test_class_weights_are_balanced() -> None:
     labels = np.array(["b", "a", "b", "b", "b", "c"])
     weights = class_balanced_item_weights(from_arrays(np.ones((6, 2)), labels))
     assert weights.tolist() == pytest.approx([0.5, 2, 0.5, 0.5, 0.5, 2])
@@ -131,7 +131,7 @@ def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object]
         made(from_arrays(np.ones((4, 2))))
 
 
-def test_several_corruptions_are_made_in_turn() -> None:
+def test_corruptions_are_applied_in_order() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     both = all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
     noisy = corrupt_dataset(from_arrays(images), CorruptionSpec("noise", 3))
@@ -143,7 +143,7 @@ def test_several_corruptions_are_made_in_turn() -> None:
 
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
-def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
+def test_corruption_does_not_depend_on_position(kind: str) -> None:
     dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
     whole, part = (corrupt_dataset(of, CorruptionSpec(kind, 3)) for of in (dataset, dataset.subset(some)))
     assert all_of(whole).dtype == torch.uint8
@@ -158,7 +158,7 @@ def test_bytes_are_rounded() -> None:
     assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
-def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
+def test_noise_of_vectors_is_in_units_of_their_deviation() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
     apart = all_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
     assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
@@ -173,7 +173,7 @@ class StoreOnDisk(SubsetStore):
     is_in_memory = False
 
 
-def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
+def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     dataset = pictures()
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
@@ -187,7 +187,7 @@ def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
-def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
+def test_domain_shift_has_four_domains_of_images(name: str) -> None:
     dataset = pictures(200)
     made = shift_and_hold_out_domains(dataset, DomainsSpec(name))
     assert made.domain_names == DOMAINS_BY_SHIFT[name]
@@ -198,7 +198,7 @@ def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
-def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
+def test_domain_does_not_depend_on_position(name: str) -> None:
     dataset, some = pictures(60), torch.tensor([41, 7, 30])
     whole, part = (shift_and_hold_out_domains(of, DomainsSpec(name)) for of in (dataset, dataset.subset(some)))
     assert whole.domains is not None
@@ -206,7 +206,7 @@ def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
     assert torch.equal(all_of(part), all_of(whole)[some])
 
 
-def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
+def test_domains_are_rotations_and_named_filters() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # above a line it is dark grey, below it black
     turned, styled = (
@@ -227,7 +227,7 @@ def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
     assert torch.equal(edges, edges[:, :1].expand(8, 8))
 
 
-def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
+def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
     seen, unseen = (shift_and_hold_out_domains(of, DomainsSpec("style", "inverted")) for of in (train, test))

@@ -25,7 +25,7 @@ def write(path):
 
 
 @pytest.mark.parametrize("name", ["data.npz", "data.csv"])
-def test_numbers_of_a_file_go_with_their_items(tmp_path, name):
+def test_regression_targets_follow_their_items(tmp_path, name):
     path = write(tmp_path / name)
     train, test = load(path, "train"), load(path, "test")
     assert (len(train), len(test), train.labels) == (64, 16, None)
@@ -35,7 +35,7 @@ def test_numbers_of_a_file_go_with_their_items(tmp_path, name):
         assert np.allclose(split.regression_targets, AGES[places])
 
 
-def test_a_column_of_whole_numbers_is_numbers_where_this_is_said(tmp_path):
+def test_integer_column_is_a_regression_target_if_requested(tmp_path):
     (tmp_path / "data.csv").write_text("\n".join(["a,b,age", *(f"{i}.5,{i}.1,{i % 7}" for i in range(30))]))
     dataset = load(tmp_path / "data.csv", columns={"numbers": "age"})
     assert (dataset.shapes, dataset.labels) == (((2,),), None)

@@ -32,7 +32,7 @@ def test_each_class_of_each_domain_gives_its_share() -> None:
     assert sorted([*train, *test]) == list(range(100))
 
 
-def test_of_a_test_and_a_validation_split_the_second_is_of_neither() -> None:
+def test_validation_split_is_neither_train_nor_test() -> None:
     test, neither = get_test_and_unused_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
     assert test is not None
     assert test.tolist() == [False, False, True, False, False]
@@ -56,14 +56,14 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(None, 8), (0.1, 4), (0.5, 20)])
-def test_the_share_is_chosen_where_the_data_choose_none(file: Path, fraction: float | None, held_out: int) -> None:
+def test_test_fraction_applies_to_unsplit_data(file: Path, fraction: float | None, held_out: int) -> None:
     train, test = (load(file, split, test_fraction=fraction) for split in ("train", "test"))
     assert (len(train), len(test)) == (40 - held_out, held_out)
     assert train.num_random_test_items == test.num_random_test_items == held_out
     assert train.with_store(train.store).num_random_test_items == held_out
 
 
-def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
+def test_existing_split_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
     assert load(path).num_random_test_items is None
@@ -85,7 +85,7 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
         load(file, "test", test_fraction=0)
 
 
-def test_data_that_nobody_split_are_taken_whole(file: Path, tmp_path: Path) -> None:
+def test_unsplit_data_are_used_completely(file: Path, tmp_path: Path) -> None:
     assert len(load_unsplit(file)) == len(load(file)) + len(load(file, "test"))
     assert load_unsplit(file).num_random_test_items == 0
     part = load(file)

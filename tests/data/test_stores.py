@@ -25,7 +25,7 @@ def test_chosen_views_keep_their_items() -> None:
     assert (chosen.shapes, len(chosen)) == (((2,),), 5)
 
 
-def test_stores_as_one_give_the_views_of_all() -> None:
+def test_joined_stores_give_all_views() -> None:
     store = ITEMS.store
     assert combine_views([store]) is store
     both = combine_views([store, ViewSubsetStore(store, (0,))])

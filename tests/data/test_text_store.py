@@ -10,7 +10,7 @@ from contraport.data.stores import PackedTextStore
 TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 
 
-def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
+def test_batches_of_texts_are_padded_to_the_longest():
     store = PackedTextStore.from_texts(TEXTS)
     (got,) = store.fetch_views(torch.tensor([3, 0, 2, 3]))
     assert tensor_to_texts(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
@@ -26,7 +26,7 @@ def test_texts_are_views_beside_others():
     assert dataset.mean_and_std(0) == ([], [])
 
 
-def test_an_empty_text_among_several_views_is_one_that_the_item_lacks():
+def test_empty_text_of_several_views_is_missing():
     dataset = from_arrays((["a", " ", None], np.array(["b", "c", "d"])))
     assert dataset.present.tolist() == [[True, True], [False, True], [False, True]]
 

@@ -49,6 +49,6 @@ def test_a_long_text_ends_in_dots() -> None:
     assert first[0] == "x" * MAX_TEXT_CHARACTERS + " …"
 
 
-def test_pixels_that_are_small_enough_stay_as_they_are() -> None:
+def test_small_images_are_unchanged() -> None:
     images = torch.from_numpy(VIEWS["photo"])
     assert np.array_equal(shrink_images(images, 30), VIEWS["photo"])

@@ -11,7 +11,7 @@ WRITTEN = ("docs/reference/",)  # by `make site`
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name):
+def test_links_resolve(name):
     page = PAGES[name]
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for path, place in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):

@@ -16,7 +16,7 @@ MOVING = [name for name in PAGES if name.startswith("docs/moving/") and not name
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_the_line_that_changes_is_one_of_ours(name):
+def test_replacement_lines_run(name):
     result = re.match(r"# [^\n]+\n\n```diff\n-([^\n]+)\n\+([^\n]+)\n```\n", PAGES[name].read_text())
     assert result, "expected one line out and one line in below the heading"
     theirs, ours = result.groups()

@@ -20,7 +20,7 @@ ANSWERS = {"agrees", "disagrees", "not decided", "impossible here"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_entry_can_be_redone(entry):
+def test_entries_have_runnable_commands(entry):
     assert entry.keys() <= {"name", "shows", "run", "python", "claims", "answer", "found"}
     assert "run" in entry or "python" in entry
     for line in entry.get("run", []):
@@ -33,7 +33,7 @@ def test_an_entry_can_be_redone(entry):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_entry_has_one_answer(entry):
+def test_entries_have_one_result(entry):
     if "claims" in entry:
         assert "answer" not in entry
         for claim in entry["claims"]:
@@ -64,7 +64,7 @@ def skip_without_data(*names):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", SMALL)
-def test_a_small_command_runs(line, tmp_path, capsys):
+def test_small_commands_run(line, tmp_path, capsys):
     _, *words = shlex.split(line)
     words[words.index("--out") + 1] = str(tmp_path / "out")
     small = ["--seeds", "1", "--epochs", "1", "--data", "digits", "--encoder", "mlp", "--items", "256"]

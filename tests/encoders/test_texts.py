@@ -128,7 +128,7 @@ def test_weighted_ngrams_in_half_precision(dtype):
     torch.testing.assert_close(encoder.to(dtype)(batch), vectorize_texts(batch, encoder.num_features).to(dtype))
 
 
-def test_weighted_ngrams_learn_which_words_tell_texts_apart():
+def test_weighted_ngrams_learn_discriminative_words():
     rare = [f"w{number * 7919}" for number in range(64)]
     one, other = (texts_to_tensor([f"{start} {word} library" for word in rare]) for start in ("the", "my"))
     torch.manual_seed(0)

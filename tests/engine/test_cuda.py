@@ -32,7 +32,7 @@ needs_triton = pytest.mark.skipif(not HAS_TRITON or INTERPRETED, reason="needs T
 
 @needs_triton
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_the_interpreter_agrees(which):
+def test_kernels_match_the_reference_in_the_interpreter(which):
     """Run `triton_interpreted.py` in a process of its own, in which the interpreter is on."""
     command = [
         sys.executable,

@@ -257,20 +257,20 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     assert "mistaken" not in as_run_folder(run).page_arrays(), "there is none"
 
 
-def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> None:
+def test_plan_has_the_names_of_the_views(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     given = contraport.data.load({"left": np.eye(40, 6, dtype=np.float32), "right": np.eye(40, 6, dtype=np.float32)})
     evaluate(run, data=(given, given), metrics=["recall"], progress=False)
     assert as_run_folder(run).page_arrays()["plan_view_names"].tolist() == ["left", "right"]
 
 
-def test_texts_are_kept_as_far_as_they_are_shown() -> None:
+def test_saved_texts_are_truncated_as_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
     arrays = collect_embedding_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert arrays["texts"].tolist() == ["a", "x" * 160]
 
 
-def test_of_some_items_the_neighbours_are_among_these() -> None:
+def test_neighbors_of_a_sample_are_within_the_sample() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
     arrays = collect_embedding_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
@@ -280,7 +280,7 @@ def test_of_some_items_the_neighbours_are_among_these() -> None:
     assert arrays["labels"].tolist() == [1, 0, 1, 2, 2]
 
 
-def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
+def test_item_losses_average_to_the_loss() -> None:
     test, objective = vectors(30, 3), contraport.nt_xent(0.5)
     subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
     losses = collect_page_arrays(subject, has_probe=False)["losses"]
@@ -305,7 +305,7 @@ def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
     assert "confusion" not in as_run_folder(run).page_arrays(), "no probe was requested"
 
 
-def test_evaluate_keeps_model_file_and_random_state(tmp_path: Path) -> None:
+def test_evaluate_changes_neither_model_nor_random_state(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     before = (as_run_folder(run).model_path / "model.safetensors").read_bytes()
     torch.manual_seed(5)
@@ -367,7 +367,7 @@ def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, vie
     assert np.load(out)["features"].shape == (20, model.num_features)
 
 
-def test_the_columns_of_a_table_are_the_runs_own_or_given(tmp_path: Path) -> None:
+def test_columns_are_those_of_the_run_unless_overridden(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     lines = [f"{a},{b},{c},{kind}" for (a, b, c), kind in zip(random.normal(size=(60, 3)), "xyz" * 20, strict=True)]
     (tmp_path / "sensors.csv").write_text("\n".join(["left,right,up,kind", *lines]))
@@ -382,7 +382,7 @@ def test_the_columns_of_a_table_are_the_runs_own_or_given(tmp_path: Path) -> Non
     assert np.array_equal(own, given)
 
 
-def test_a_frame_is_read_as_the_frame_of_the_training_was(tmp_path: Path) -> None:
+def test_data_frame_is_read_with_the_roles_of_training(tmp_path: Path) -> None:
     frame = pyarrow.table({name: np.random.default_rng(0).normal(size=60) for name in ("left", "right", "up")})
     columns = {"views": [["left", "up"], "right"]}
     run = make_run(tmp_path / "run", Model(shapes=[(2,), (1,)]), data="<Table>", columns=columns, augment=None)

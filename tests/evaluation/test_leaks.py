@@ -157,7 +157,7 @@ def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
         judged(run)
 
 
-def test_a_run_of_an_earlier_version_is_still_judged(trained: Run) -> None:
+def test_runs_of_earlier_versions_are_evaluated(trained: Run) -> None:
     as_run_folder(trained).split_path.unlink()
     check_as_trained(judged(trained))
 

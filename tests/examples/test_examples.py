@@ -52,11 +52,11 @@ def test_a_notebook_has_its_outputs(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(FOUND) - set(TINY)))
-def test_the_others_are_python(name):
+def test_examples_are_scripts_or_notebooks(name):
     compile(source(name), name, "exec")
 
 
-def test_there_are_not_too_many_and_all_are_listed():
+def test_examples_are_few_and_listed():
     readme = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\]\((\w+\.(?:py|ipynb))\)", readme)) == set(FOUND)
     assert sum(name.endswith(".py") for name in FOUND) <= 14

@@ -528,7 +528,7 @@ def test_the_balanced_plan_is_pots(temperature):
 @pytest.mark.parametrize("temperature", [0.2, 0.5])
 @pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])
 @pytest.mark.parametrize(("reference", "reg_type"), [("product", "kl"), ("counting", "entropy")])
-def test_the_unbalanced_plan_is_pots(reference, reg_type, temperature, relaxation):
+def test_unbalanced_plan_matches_pot(reference, reg_type, temperature, relaxation):
     ot = pytest.importorskip("ot")
     z0, z1 = views()
     cost, uniform = 1 - formulas.cosine(z0, z1), torch.full((7,), 1 / 7, dtype=torch.float64)
@@ -543,7 +543,7 @@ def test_the_unbalanced_plan_is_pots(reference, reg_type, temperature, relaxatio
 
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
-def test_the_quadratic_plan_is_pots(temperature):
+def test_quadratic_plan_matches_pot(temperature):
     """POT's semi-dual with potentials held at zero is the plan with one marginal."""
     smooth = pytest.importorskip("ot.smooth")
     z0, z1 = views()
@@ -558,7 +558,7 @@ def test_the_quadratic_plan_is_pots(temperature):
 
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
-def test_the_quadratic_plan_of_the_simplex_is_pots_projection(temperature):
+def test_quadratic_plan_of_the_simplex_matches_pot(temperature):
     projection = pytest.importorskip("ot.utils").proj_simplex
     cost = 1 - formulas.cosine(*views())
     loss = build("iot-quadratic", closed_form=False, layout="cross", temperature=temperature, constraint="simplex")
@@ -567,7 +567,7 @@ def test_the_quadratic_plan_of_the_simplex_is_pots_projection(temperature):
 
 
 @pytest.mark.parametrize("df", [1, 3])
-def test_t_sne_is_scikit_learns(df):
+def test_t_sne_matches_scikit_learn(df):
     """Its divergence of a symmetric target from the joint Student plan, and its gradient."""
     t_sne = pytest.importorskip("sklearn.manifold._t_sne")
     z0, z1 = views(d=2)
@@ -677,7 +677,7 @@ def test_cmc_of_two_views_is_twice_info_nce():
     torch.testing.assert_close(cmc(*views()), 2 * info_nce(*views()), rtol=1e-14, atol=0)
 
 
-def test_domains_that_weigh_nothing_are_pairs():
+def test_domains_of_zero_weight_are_pairs():
     for name in ["info-nce", "nt-xent", "gca-uot"]:
         loss = build(name)
         plain = outcome(loss, *views())

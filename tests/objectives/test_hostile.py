@@ -33,7 +33,7 @@ def named(case):
 @pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_is_seen_in_the_value(case, backend, bad):
+def test_nan_inputs_give_a_nan_loss(case, backend, bad):
     name, settings = case
     z0, z1 = views()
     z0[1, 2] = bad
@@ -42,7 +42,7 @@ def test_what_is_no_number_is_seen_in_the_value(case, backend, bad):
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_negatives_that_are_not_finite_are_seen_in_the_value(case):
+def test_nonfinite_negatives_give_a_nonfinite_loss(case):
     name, settings = case
     loss, options = build(name, **settings), needed(name) | {"negatives": torch.full((3, 5), math.nan)}
     if name in ("byol", "align-uniform", "dhel", "mv-dhel", "kcl", "cosent", "angle", "barlow-twins", "vic-reg"):
@@ -215,7 +215,7 @@ def test_rejects_a_parameter_in_place_of_the_temperature():
             loss.temperature = torch.nn.Parameter(torch.tensor(0.5))
 
 
-def test_rejects_dtypes_devices_and_reductions_that_no_value_has():
+def test_rejects_unknown_dtypes_devices_and_reductions():
     z0, z1 = (z.float() for z in views())
     with raises_usage_error("z0.type", "float8_e4m3fn"):
         cp.nt_xent()(*(z.to(torch.float8_e4m3fn) for z in (z0, z1)))
@@ -254,7 +254,7 @@ def test_identical_rows_have_one_value_whatever_the_rounding():
 @pytest.mark.parametrize(
     "settings", [*SETTINGS["alpha-cl"], {"normalize": False}, {"regularizer": "entropy", "phi": torch.log1p}]
 )
-def test_weights_need_something_to_lie_on(settings):
+def test_rejects_alpha_cl_of_a_single_item(settings):
     z0, z1 = torch.randn(2, 5, 3, dtype=torch.float64).requires_grad_()
     loss = cp.alpha_cl(**settings)
     with raises_usage_error("z0.single_item", "1"):
@@ -280,7 +280,7 @@ def test_a_learned_temperature_below_its_bound_is_refused(make):
         kernel.temperature = 0.005
 
 
-def test_noise_is_what_a_row_is_compared_with():
+def test_noise_counts_the_compared_columns_of_a_row():
     """K counts the columns of a row that are there: equal ids, the self pair and other items' negatives are not."""
     generator = torch.Generator().manual_seed(1)
     z0, z1 = (F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64)) for _ in range(2))
@@ -320,7 +320,7 @@ def test_thresholds_are_found_for_several_batches_at_once(settings):
 
 
 @pytest.mark.parametrize("name", ["x-clr", "guided"])
-def test_features_that_are_no_numbers_are_refused(name):
+def test_rejects_nonfinite_features(name):
     features = needed(name)["features"].clone()
     features[2, 1] = math.nan
     with raises_usage_error("features.invalid", "nan"):

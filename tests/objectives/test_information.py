@@ -123,7 +123,7 @@ def test_information_is_none_with_penalties_or_other_constraints() -> None:
     assert bound(plain, *z) is None
 
 
-def test_before_any_call_there_is_none_and_what_is_kept_can_be_copied() -> None:
+def test_information_is_none_before_a_call_and_survives_copies() -> None:
     loss = contraport.nt_xent()
     assert loss.mutual_information_bound(1.0) is None
     value = float(loss(*views()))

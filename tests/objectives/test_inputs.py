@@ -66,7 +66,7 @@ def test_views_of_two_precisions_are_compared_in_the_wider(name, settings):
     torch.testing.assert_close(mixed, again(z0.half().double(), z1.double(), **attributes))
 
 
-def test_uniformity_of_copies_of_one_item_is_nothing():
+def test_uniformity_of_identical_items_is_zero():
     z0, z1 = (z.requires_grad_() for z in views())
     loss = contraport.align_uniform()(z0, z1, ids=torch.zeros(6, dtype=torch.long))
     cost = contraport.Objective(
@@ -201,7 +201,7 @@ def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
 
 
 @pytest.mark.parametrize("name", ["nt-xent", "gte", "dclw", "hard-negative"])
-def test_where_no_item_is_there_twice_nothing_is_wanted(name):
+def test_duplicate_target_of_distinct_items_is_the_identity(name):
     z = [v.requires_grad_() for v in views()]
     value = contraport.objective(name)(*z, present=torch.tensor([[True, False], [False, True]] * 3))
     assert value == 0
@@ -241,7 +241,7 @@ TRANSFORMED = {
     ],
     ids=str,
 )
-def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
+def test_forward_mode_matches_reverse_mode(name, settings, weights):
     loss, attributes = contraport.objective(name, **settings).double().eval(), {"weights": weights} | needed(name, 6)
     z, along = views(dtype=torch.float64), views(seed=1, dtype=torch.float64)
     free = [view.clone().requires_grad_() for view in z]
@@ -253,7 +253,7 @@ def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_transforms_of_functions_find_what_autograd_finds(name, backend):
+def test_function_transforms_match_autograd(name, backend):
     make, attributes = TRANSFORMED[name]
     loss, (z0, z1) = make().double(), torch.randn(2, 6, 5, dtype=torch.float64)
     free = z0.clone().requires_grad_()

@@ -58,7 +58,7 @@ def test_gradients_of_any_order(both):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_further_columns_have_no_part_in_the_gradient(both):
+def test_extra_columns_have_no_gradient(both):
     target, matrix = (one.append_columns(3) for one in both)
     z = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
     ours, theirs = (torch.autograd.grad(one.apply(z).sin().sum(), z)[0] for one in (target, matrix))

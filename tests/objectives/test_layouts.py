@@ -57,7 +57,7 @@ def test_guided_objectives_are_not_info_nce():
     assert loss.mutual_information_bound(value) is None
 
 
-def test_one_view_is_enough_where_each_is_compared_with_itself():
+def test_within_view_layout_accepts_one_view():
     alone = Objective(WithinView(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMeanKernel())
     z0, z1 = views()
     torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))

@@ -17,7 +17,7 @@ def views(seed=0):
 
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
-def test_sigmoid_is_open_clips(backend):
+def test_sigmoid_matches_open_clip(backend):
     siglip = pytest.importorskip("open_clip.loss").SigLipLoss()
     z = [view.clone().requires_grad_() for view in views()]
     scale, bias = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (10.0, -10.0))
@@ -34,7 +34,7 @@ def test_sigmoid_is_open_clips(backend):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
-def test_what_sigmoid_learns_are_its_parameters():
+def test_sigmoid_learns_temperature_and_bias():
     loss = contraport.sigmoid(bias=-3.0)
     assert set(loss.state_dict()) == {"kernel.log_temperature", "divergence.bias"}
     assert len(list(loss.parameters())) == 2

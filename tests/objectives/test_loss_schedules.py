@@ -22,7 +22,7 @@ def test_temperature_goes_from_start_to_end_and_stays():
     assert seen == sorted(seen, reverse=True)
 
 
-def test_each_set_is_kept_for_as_long():
+def test_levels_have_equal_durations():
     loss = contraport.nt_xent()
     for every in (1, 3, 7, 49, 1_000_003):
         for boundary in range(6):
@@ -32,7 +32,7 @@ def test_each_set_is_kept_for_as_long():
                 assert loss.constraint == kept
 
 
-def test_loosen_is_tighten_reversed():
+def test_loosen_reverses_tighten():
     loss, seen = contraport.nt_xent(), {}
     for schedule in (Tighten(3), Loosen(3)):
         seen[type(schedule)] = []
@@ -65,7 +65,7 @@ def test_any_constraint_can_be_named(text, constraint):
     assert loss.constraint == constraint
 
 
-def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
+def test_rejects_a_constraint_incompatible_with_the_divergence():
     with raises_usage_error("divergence.constraint", "KL"):
         parse_constraint_schedule("tsallis", steps_per_unit=1).apply(contraport.nt_xent(), step=0)
 

@@ -134,7 +134,7 @@ def test_negatives_of_sup_con(widened):
 
 
 @pytest.mark.parametrize(("graph", "number"), [("full", 3), ("core", 4)])
-def test_negatives_stand_beside_every_block_and_direction(graph, number):
+def test_negatives_extend_every_block_and_direction(graph, number):
     z = views(k=number)
     edges = [(v, w) for w in range(number) for v in range(w) if graph == "full" or v == 0]
     one_way = build("info-nce", symmetric=False, temperature=0.3)
@@ -152,7 +152,7 @@ def test_negatives_of_the_same_item_are_left_out(widened, name, backend):
         check_case(widened, name, {}, attributes, attributes)
 
 
-def test_info_nce_with_a_queue_is_mocos_cross_entropy():
+def test_info_nce_with_a_queue_matches_moco():
     z0, z1 = (F.normalize(z) for z in views())
     queue = F.normalize(BANK)
     logits = torch.cat([(z0 * z1).sum(1, keepdim=True), z0 @ queue.T], 1) / 0.07
@@ -163,7 +163,7 @@ def test_info_nce_with_a_queue_is_mocos_cross_entropy():
     torch.testing.assert_close(torch.stack(each).mean(), theirs)
 
 
-def test_no_negatives_are_none():
+def test_empty_negatives_equal_none():
     for name in ["info-nce", "nt-xent", "gca-uot"]:
         torch.testing.assert_close(build(name)(*views(), negatives=BANK[:0]), build(name)(*views()))
 

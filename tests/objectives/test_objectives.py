@@ -59,7 +59,7 @@ def generalised_kl(target, plan):
     return (target[present] * (target[present] / plan[present]).log()).sum() - target.sum() + plan.sum()
 
 
-def test_nt_xent_is_pytorch_metric_learnings():
+def test_nt_xent_matches_pytorch_metric_learning():
     from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
 
     z0, z1 = views()
@@ -93,7 +93,7 @@ def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("value", ["domains", [1], {"a": 1}, True, None, 2.5, -1, 0, math.nan], ids=str)
-def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
+def test_settings_of_any_type_are_accepted_or_rejected(name, value):
     """What a command line or a YAML file can give: no error of Python's own."""
     torch.manual_seed(0)
     z0, z1 = torch.randn(2, 5, 8)
@@ -110,7 +110,7 @@ def test_rejects_a_target_given_by_name():
 
 
 @pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])
-def test_gca_uot_is_pots_unbalanced_plan(relaxation):
+def test_gca_uot_matches_the_unbalanced_plan_of_pot(relaxation):
     z0, z1 = views()
     cost = joint_cost(z0, z1)
     cost[cost == torch.inf] = 1e6
@@ -234,7 +234,7 @@ def test_hostile_batches_stay_finite(name, batch, dtype, backend):
         assert z.grad is None or torch.isfinite(z.grad).all()
 
 
-def test_half_precision_loses_only_what_its_embeddings_have_lost():
+def test_half_precision_error_is_that_of_its_embeddings():
     z0, z1 = views(64, 16, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         value = contraport.nt_xent(temperature=0.1)(z0.bfloat16(), z1.bfloat16())
@@ -242,7 +242,7 @@ def test_half_precision_loses_only_what_its_embeddings_have_lost():
     torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_a_learnable_temperature_gets_its_gradient():
+def test_learnable_temperature_has_its_gradient():
     from contraport import KL, Gibbs, Joint, Objective, Pairs, Unbalanced
 
     z0, z1 = views()
@@ -258,7 +258,7 @@ def test_a_learnable_temperature_gets_its_gradient():
         torch.testing.assert_close(kernel.log_temperature.grad, (slope * 0.4).reshape(1), rtol=1e-6, atol=1e-9)
 
 
-def test_items_with_equal_ids_are_not_each_others_negatives():
+def test_equal_ids_are_not_negatives():
     z0, z1 = views(4)
     ids = torch.tensor([0, 1, 2, 1])
     keep = [j for j in range(8) if j % 4 != 3]
@@ -349,7 +349,7 @@ def test_the_mass_of_plans_with_a_marginal(plan):
 
 
 @pytest.mark.parametrize("plan", [contraport.Free(), contraport.Tsallis(mass_constraint="simplex")], ids=repr)
-def test_mass_is_none_if_it_would_take_a_pass(plan):
+def test_mass_is_none_if_it_needs_a_pass(plan):
     assert mass_of(plan)[0] is None
 
 

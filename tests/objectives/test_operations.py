@@ -60,7 +60,7 @@ def test_operation_counts_of_plain_cross_entropy():
     assert 25 <= back <= 50
 
 
-def test_what_is_remembered_serves_every_mode():
+def test_cached_results_serve_every_mode():
     """Made first in inference mode, then used where there is a gradient; and by many threads."""
     z0, z1 = torch.randn(2, 37, 4)
     loss = contraport.gca_ince()
@@ -98,7 +98,7 @@ OF_ONE = [
 
 
 @pytest.mark.parametrize("name", OF_ONE)
-def test_what_is_written_to_a_plan_changes_no_later_call(name):
+def test_writing_to_a_plan_changes_no_later_call(name):
     """Nor what is written to anything else that a plan, a target or a block holds."""
     z, attributes, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **attributes)
@@ -116,7 +116,7 @@ def test_what_is_written_to_a_plan_changes_no_later_call(name):
      contraport.Balanced(50, 1e-6), contraport.Unbalanced(1.0), contraport.Tsallis(), contraport.Tsallis(0.5)],
     ids=repr,
 )  # fmt: skip
-def test_vectors_of_a_plan_are_its_own(constraint):
+def test_plan_owns_its_vectors(constraint):
     """No write is seen by another plan, not even one through an array."""
     z = [view.float() for view in comparing.views()]
     layout, kernel = contraport.Joint(), contraport.Gibbs("cosine", 0.5)

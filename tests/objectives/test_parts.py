@@ -263,7 +263,7 @@ def test_rejects_invalid_similarity_matrices(matrix, items, code, value):
         SimilarityMatrix(matrix, torch.tensor(list(items)))(Cross()(*views())[0], {})
 
 
-def test_more_neighbors_than_there_are_take_all():
+def test_more_neighbors_than_items_select_all():
     (block,) = Joint()(*views())
     everything = (1 - torch.eye(14, dtype=torch.float64)) / 14 / 13
     torch.testing.assert_close(Neighbors(FEATURES, 50)(block, {}).dense().double(), everything)
@@ -552,7 +552,7 @@ def test_a_tolerance_bounds_the_error_of_the_rows(tolerance, layout):
     )
 
 
-def test_too_few_iterations_for_the_tolerance_are_said():
+def test_warns_of_too_few_iterations_for_the_tolerance():
     loss = Objective(Joint(), Gibbs("cosine", 0.05), Balanced(1, 1e-12), Pairs(), KL())
     with pytest.warns(UserWarning, match=r"[Tt]olerance|iterations"):
         loss(*views())
@@ -560,7 +560,7 @@ def test_too_few_iterations_for_the_tolerance_are_said():
 
 @pytest.mark.parametrize("n", [1, 2, 7])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_exact_plan_is_pots(layout, n):
+def test_exact_plan_matches_pot(layout, n):
     ot = pytest.importorskip("ot")
     z = views(n)
     pairing = pairing_of(layout, z)
@@ -577,7 +577,7 @@ def test_the_exact_plan_is_pots(layout, n):
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.05])
-def test_plans_approach_the_exact_one_as_they_cool(temperature):
+def test_plans_converge_to_the_exact_plan_at_low_temperature(temperature):
     """Its entropy exceeds that of the exact plan by log 7 at most, so its cost does by as many temperatures."""
     pairing = formulas.cross(*views())
     kernel = Gibbs("cosine", temperature)
@@ -695,7 +695,7 @@ def build_entries(log, pairing):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex"])
-def test_a_module_as_cost_gets_its_gradient(plan, layout, backend):
+def test_cost_module_has_its_gradient(plan, layout, backend):
     allowed, plan_of = PLANS[plan]
     ours, theirs = BilinearCost(5), BilinearCost(5)
     loss = Objective(LAYOUTS[layout], Gibbs(ours, 0.7), allowed, Pairs(), KL())
@@ -746,7 +746,7 @@ LEARNED = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex", "free"])
 @pytest.mark.parametrize("name", LEARNED)
-def test_a_learnable_temperature_gets_its_gradient(name, plan, backend):
+def test_learnable_temperature_has_its_gradient(name, plan, backend):
     allowed, plan_of = PLANS[plan]
     kernel, log = LEARNED[name]
     kernel = kernel.double()

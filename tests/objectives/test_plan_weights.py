@@ -37,7 +37,7 @@ def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, ba
     assert_same(ours, expected)
 
 
-def test_of_several_views_it_is_the_mean_over_their_pairs():
+def test_several_views_average_over_pairs():
     z = views(k=3)
     loss = build("cmc")
     pairs = [(0, 1), (0, 2), (1, 2)]

@@ -49,7 +49,7 @@ def errors(result, exact):
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
+def test_errors_are_below_tolerance_and_below_those_of_torch(name, dtype, backend):
     settings, attributes, z = SETTINGS.get(name, {}), needed(name, 64), views(dtype)
 
     def by_formula(*z):
@@ -78,7 +78,7 @@ def test_a_gradient_taken_within_autocast_is_in_single_precision(name, backend):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_a_matrix_that_is_wanted_within_autocast():
+def test_target_matrix_within_autocast():
     loss, z, target = contraport.info_nce(), views(torch.float32, n=20), torch.rand(20, 20)
     expected = outcome(lambda *z: loss(*z, target=target), z)
     with torch.autocast("cpu", torch.bfloat16):

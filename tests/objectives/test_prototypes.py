@@ -24,14 +24,14 @@ def sinkhorn(scores, temperature=0.05, iterations=3):
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_assignments_are_swavs(iterations):
+def test_assignments_match_swav(iterations):
     result = soft_assignments(Z0, PROTOTYPES, iterations=iterations)
     expected = sinkhorn(F.normalize(Z0) @ F.normalize(PROTOTYPES).T, iterations=iterations)
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(result.sum(1), torch.ones(8, dtype=torch.float64))
 
 
-def test_assignments_are_held_and_take_half_precision():
+def test_assignments_are_detached_and_accept_half_precision():
     z, prototypes = Z0.bfloat16().requires_grad_(), PROTOTYPES.float().requires_grad_()
     result = soft_assignments(z, prototypes)
     assert not result.requires_grad
@@ -42,7 +42,7 @@ def test_assignments_are_held_and_take_half_precision():
 
 @pytest.mark.parametrize("n", [8, 3])  # as many items as prototypes make no difference
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
-def test_swapped_prediction_is_swavs_cross_entropy(backend, n):
+def test_swapped_prediction_matches_swav(backend, n):
     z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
     target = soft_assignments(Z1[:n], prototypes)
     loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)

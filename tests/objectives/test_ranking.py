@@ -111,7 +111,7 @@ def _share(rank, report, way):
     report((rank, value.item(), [slope.tolist() for slope in slopes]))
 
 
-def test_turned_views_of_odd_size_take_negatives():
+def test_symmetric_views_of_odd_size_accept_negatives():
     parts = contraport.Gibbs("cosine", 0.3), contraport.Rows(), contraport.Pairs(), contraport.KL()
     loss = contraport.Objective(contraport.RotatedFirstView(contraport.Cross(symmetric=False)), *parts)
     *z, bank = *views(d=5), views(n=4, d=5, seed=9)[0]

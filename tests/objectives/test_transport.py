@@ -27,7 +27,7 @@ def points(n=9, m=7, d=3, seed=0):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_balanced_value_potentials_and_gradient_are_pots(backend):
+def test_balanced_value_potentials_and_gradient_match_pot(backend):
     x, y, a, b = (v.requires_grad_() for v in points())
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
@@ -52,7 +52,7 @@ def test_balanced_value_potentials_and_gradient_are_pots(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reference", ["product", "counting"])
 @pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
-def test_unbalanced_value_and_plan_are_pots(backend, reference, relaxation):
+def test_unbalanced_value_and_plan_match_pot(backend, reference, relaxation):
     x, y, a, b = points()
     constraint = Unbalanced(relaxation, 5000, reference, tolerance=1e-13)
     with contraport.engine.backend(backend):
@@ -105,7 +105,7 @@ def by_ott(x, y, a, b, temperature, **relaxed):
     return cost, plan, slopes
 
 
-def test_balanced_value_plan_and_gradient_are_otts(ott):
+def test_balanced_value_plan_and_gradient_match_ott(ott):
     x, y, a, b = points()
     value, plan, slopes = by_ott(x, y, a, b, 0.8)
     x, y = x.requires_grad_(), y.requires_grad_()
@@ -116,7 +116,7 @@ def test_balanced_value_plan_and_gradient_are_otts(ott):
 
 
 @pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
-def test_unbalanced_plan_and_gradient_are_otts(ott, relaxation):
+def test_unbalanced_plan_and_gradient_match_ott(ott, relaxation):
     """Its value has another constant, of the masses alone."""
     x, y, a, b = points()
     rho_a, rho_b = relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
@@ -130,7 +130,7 @@ def test_unbalanced_plan_and_gradient_are_otts(ott, relaxation):
 
 @pytest.mark.parametrize("reach", [None, 0.7])
 @pytest.mark.parametrize("debias", [False, True])
-def test_values_are_geomlosss(debias, reach):
+def test_values_match_geomloss(debias, reach):
     """Its cost is half the squared distance; it lowers its temperature by a factor, and stops once it has arrived.
 
     Its gradient is that of its value for balanced plans alone.
@@ -157,7 +157,7 @@ def test_values_are_geomlosss(debias, reach):
         Unbalanced(0.4, 4000, marginal_divergence="total-variation", tolerance=1e-13),
     ]),
 )  # fmt: skip
-def test_gradients_are_those_of_finite_differences(seed, temperature, backend, constraint):
+def test_gradients_match_finite_differences(seed, temperature, backend, constraint):
     x, y, a, b = points(5, 4, 2, seed)
     direction = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
 
@@ -250,7 +250,7 @@ def test_permutations_and_the_mirror(seed, n, m, temperature):
     torch.testing.assert_close(result.plan.dense().sum(), torch.ones((), dtype=torch.float64))
 
 
-def test_what_can_be_done_with_a_plan(monkeypatch):
+def test_methods_of_a_plan(monkeypatch):
     monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
     x, y, a, b = points()
     y.requires_grad_()
@@ -272,7 +272,7 @@ def test_what_can_be_done_with_a_plan(monkeypatch):
 
 
 @pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.5, 5000, tolerance=1e-13)])
-def test_the_divergence_vanishes_at_equality_alone(constraint):
+def test_divergence_is_zero_only_at_equality(constraint):
     x, _, a, _ = points()
     kernel = Gibbs("sqeuclidean", 2.0)
     assert sinkhorn_divergence(x, x, kernel, constraint, a=a, b=a).abs() < 1e-10
@@ -281,13 +281,13 @@ def test_the_divergence_vanishes_at_equality_alone(constraint):
     assert sinkhorn_divergence(x, x[shuffled], kernel, constraint, a=a, b=a[shuffled]).abs() < 1e-10
 
 
-def test_the_divergence_of_a_shift_is_its_square():
+def test_divergence_of_a_shift_is_its_square():
     x, _, a, _ = points()
     result = sinkhorn_divergence(x, x + 0.3, Gibbs("sqeuclidean", 3.0), STRICT, a=a, b=a)
     torch.testing.assert_close(result, torch.tensor(3 * 0.09, dtype=torch.float64), rtol=1e-9, atol=0)
 
 
-def test_masses_of_any_total_where_mass_may_be_let_go():
+def test_unbalanced_problems_accept_unequal_totals():
     x, y, a, b = points()
     result = transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5, 3000, tolerance=1e-12), a=3 * a, b=b)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
@@ -296,7 +296,7 @@ def test_masses_of_any_total_where_mass_may_be_let_go():
     torch.testing.assert_close(result.plan.dense(), theirs, rtol=1e-7, atol=1e-11)
 
 
-def test_rows_alone_are_a_softmax():
+def test_row_constraint_is_a_softmax():
     x, y, a, b = points()
     result = transport(x, y, Gibbs("sqeuclidean", 0.8), Rows(), a=a, b=b)
     torch.testing.assert_close(result.plan.dense(), a[:, None] * (-ot.dist(x, y) / 0.8).softmax(1))
@@ -345,7 +345,7 @@ SIGNED = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cost", SIGNED)
-def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(backend, cost):
+def test_negative_costs_have_value_and_gradient(backend, cost):
     given, written = SIGNED[cost]
     x, y, a, b = points()
     y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, where its slope is not
@@ -363,7 +363,7 @@ def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(backend, cost):
     torch.testing.assert_close(slopes, torch.autograd.grad(expected, [x, y]), rtol=1e-9, atol=1e-11)
 
 
-def test_memory_is_that_of_the_points():
+def test_memory_is_linear_in_the_points():
     """4,096 by 4,096 pairs are 64 MiB in single precision; a tile and some vectors are not."""
     from torch.profiler import ProfilerActivity, profile
 

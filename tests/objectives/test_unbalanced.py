@@ -50,7 +50,7 @@ SITUATIONS = {
 
 @settings(max_examples=25, deadline=None)
 @given(**SITUATIONS)
-def test_the_value_falls_as_views_agree_and_no_mass_is_made(temperature, relaxation, n, clusters, seed):
+def test_value_falls_as_views_agree_without_creating_mass(temperature, relaxation, n, clusters, seed):
     x, noise = batch(n, clusters=clusters, seed=seed)
     loss = contraport.gca_uot(temperature, iterations=10, relaxation=relaxation)
     values = []
@@ -71,7 +71,7 @@ def test_a_thousand_rows(temperature):
 
 @settings(max_examples=10, deadline=None)
 @given(**SITUATIONS)
-def test_a_large_price_is_strict(temperature, relaxation, n, clusters, seed):
+def test_large_relaxation_enforces_the_marginals(temperature, relaxation, n, clusters, seed):
     x, noise = batch(n, clusters=clusters, seed=seed)
     strict = contraport.gca_ince(temperature, iterations=4)(x, x + 0.3 * noise)
     result = contraport.gca_uot(temperature, iterations=4, relaxation=1e9)(x, x + 0.3 * noise)
@@ -89,7 +89,7 @@ def test_the_shares_of_rows_lie_between_info_nce_and_the_balanced_plan():
 
 
 @pytest.mark.parametrize("reference", ["product", "counting"])
-def test_value_and_gradient_through_pots_own_iterations(reference):
+def test_value_and_gradient_match_unrolled_pot(reference):
     """POT's backend differentiates through all of its steps; at convergence ours must have the same gradient."""
     x, noise = batch(12, clusters=0, seed=0)
     z0, z1 = x.clone().requires_grad_(), (x + noise).requires_grad_()
@@ -110,7 +110,7 @@ def test_value_and_gradient_through_pots_own_iterations(reference):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("cost", "side"), [("cosine", 1), ("negative-cosine", -1)])
-def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, side, backend):
+def test_total_variation_drops_mass_within_bounds(cost, side, backend):
     x, noise = batch(40, clusters=5, seed=0)
     temperature, relaxation = 0.2, 0.15
     constraint = Unbalanced(relaxation, 2000, marginal_divergence="total-variation")
@@ -148,7 +148,7 @@ def test_marginals_from_the_weights(constraint, backend):
     torch.testing.assert_close(value, (a * (a.log() - theirs.diagonal().log())).sum(), rtol=1e-7, atol=1e-12)
 
 
-def test_with_rows_alone_marginals_are_the_same_as_weights():
+def test_row_marginals_equal_weights():
     x, noise = batch(9, clusters=0, seed=0)
     weights = torch.linspace(0.2, 3, 9, dtype=torch.float64)
     unbalanced = Unbalanced((math.inf, 1e-9), 1, marginals="weights")
@@ -190,7 +190,7 @@ def test_rejects_invalid_settings(make, code, value):
         make()
 
 
-def test_an_exact_plan_with_marginals_of_its_own_is_pots():
+def test_exact_plan_with_custom_marginals_matches_pot():
     x, noise = batch(6, clusters=0, seed=0)
     a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
     kernel = Gibbs("cosine", 1.0)(x, x + noise)
@@ -223,7 +223,7 @@ def with_slack(**declared):
 
 
 @pytest.mark.parametrize("reference", ["product", "counting"])
-def test_a_constraint_of_ones_own_declares_its_reference_measure(reference):
+def test_custom_constraint_declares_its_reference_measure(reference):
     x, noise = batch(16, clusters=0, seed=0)
     plans = [
         Objective(Cross(), Gibbs("cosine", 0.5), constraint, Pairs(), KL()).plan(x, x + noise)
@@ -274,7 +274,7 @@ def plan_from_columns(kernel, temperature, relaxations):
 
 
 @pytest.mark.parametrize("relaxations", [(None, None), (0.7, 0.7), (0.2, 1.5)])
-def test_constraint_with_a_tolerance_that_begins_with_columns(relaxations):
+def test_tolerance_with_columns_first(relaxations):
     x, y = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).split([5, 7])
     relaxed = dict(zip(("rows", "columns"), relaxations, strict=True))
     constraint = columns_first(relaxations=None if relaxations[0] is None else relaxed)

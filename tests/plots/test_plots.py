@@ -70,7 +70,7 @@ def test_embedding_draws_principal_components():
     np.testing.assert_allclose(plane, features[:, :2])
 
 
-def test_class_names_stand_in_the_densest_part():
+def test_class_names_are_placed_in_the_densest_region():
     features = torch.tensor([[0.0, 9.0], [1.0, 0.0], [1.0, 0.1], [5.0, 5.0]])
     (first, second) = plots.embedding(features, ["x", "x", "x", "y"]).axes[0].texts
     assert (first.get_text(), first.get_position()) == ("x", (1.0, 0.0))

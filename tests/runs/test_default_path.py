@@ -35,7 +35,7 @@ def test_a_folder_keeps_what_follows_the_dots_in_its_name(tmp_path: Path, monkey
 
 
 @given(st.text(string.printable, min_size=1).filter(lambda data: "\0" not in data))
-def test_whatever_the_data_are_called_the_name_needs_no_quotes_in_a_shell(data: str) -> None:
+def test_run_name_needs_no_shell_quotes(data: str) -> None:
     runs, name = default_run_path(data, "moco").parts
     assert runs == "runs"
     assert set(name) <= set(string.ascii_letters + string.digits + "_.-")

@@ -119,6 +119,6 @@ def test_overwrite_rejects_a_config_of_something_else(tmp_path: Path, config: st
     assert (tmp_path / "config.yaml").read_text() == config
 
 
-def test_rejects_what_is_no_run_folder() -> None:
+def test_rejects_paths_that_are_not_run_folders() -> None:
     with raises_usage_error("run.type", 3):
         as_different_run_folders("run", ["runs/a", 3])

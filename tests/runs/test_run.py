@@ -38,7 +38,7 @@ def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> Non
     assert run.settings().columns == {"labels": "other"}
 
 
-def test_metrics_come_back_in_order(run: RunFolder) -> None:
+def test_metrics_are_read_in_order(run: RunFolder) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})
     assert run.metrics_rows() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
@@ -52,7 +52,7 @@ def test_metrics_leave_out_a_last_line_that_was_cut_off(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"step": 1\n{"step": 2}\n', "[1]\n", "\x00\x01\n"])
-def test_corrupt_metrics_are_told(run: RunFolder, text: str) -> None:
+def test_rejects_corrupt_metrics(run: RunFolder, text: str) -> None:
     run.metrics_path.write_text(text)
     with raises_usage_error("run.corrupt", "metrics.jsonl", "line 1"):
         run.metrics_rows()
@@ -68,7 +68,7 @@ def test_missing_parts_name_the_remedy(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", ""])
-def test_corrupt_config_is_told(run: RunFolder, text: str) -> None:
+def test_rejects_a_corrupt_config(run: RunFolder, text: str) -> None:
     run.config_path.write_text(text)
     with raises_usage_error("run.corrupt", "config.yaml"):
         run.config()
@@ -85,26 +85,26 @@ def test_corrupt_config_is_told(run: RunFolder, text: str) -> None:
         '{"rows": {}, "differences": {"raw": {"knn": {"low": "none"}}}}',
     ],
 )
-def test_corrupt_evaluation_is_told(run: RunFolder, text: str) -> None:
+def test_rejects_a_corrupt_evaluation(run: RunFolder, text: str) -> None:
     run.evaluation_path.write_text(text)
     with raises_usage_error("run.corrupt", "evaluation.json"):
         run.evaluation()
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
-def test_corrupt_samples_are_told(run: RunFolder, content: bytes) -> None:
+def test_rejects_corrupt_samples(run: RunFolder, content: bytes) -> None:
     run.samples_path.write_bytes(content)
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_pickled_samples_are_refused(run: RunFolder) -> None:
+def test_rejects_pickled_samples(run: RunFolder) -> None:
     np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_corrupt_model_is_told(run: RunFolder) -> None:
+def test_rejects_a_corrupt_model_of_a_run(run: RunFolder) -> None:
     run.model_path.mkdir()
     (run.model_path / "config.json").write_text("{")
     with pytest.raises(UsageError) as raised:
@@ -113,7 +113,7 @@ def test_corrupt_model_is_told(run: RunFolder) -> None:
     assert "config.json" in str(raised.value)
 
 
-def test_arrays_and_text_come_back(run: RunFolder) -> None:
+def test_arrays_and_text_round_trip(run: RunFolder) -> None:
     write_npz(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
     samples = run.page_arrays()
     assert np.array_equal(samples["points"], np.eye(2))

@@ -42,7 +42,7 @@ def content(run: RunFolder) -> dict[str, bytes]:
     return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
 
 
-def test_what_was_replaced_can_be_put_back(run: RunFolder) -> None:
+def test_replaced_run_can_be_restored(run: RunFolder) -> None:
     before = old_run(run)
     new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.append_metrics({"step": 7})
@@ -52,7 +52,7 @@ def test_what_was_replaced_can_be_put_back(run: RunFolder) -> None:
     assert not run.backup.path.exists()
 
 
-def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: RunFolder) -> None:
+def test_replaced_run_is_not_restored_over_a_checkpoint(run: RunFolder) -> None:
     old_run(run)
     new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.last_checkpoint.write_bytes(b"new weights")
@@ -90,7 +90,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], in
 
 
 @pytest.mark.parametrize("last", ["put back", "overwrite"])
-def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing(tmp_path: Path, last: str) -> None:
+def test_kill_during_replacement_loses_no_run(tmp_path: Path, last: str) -> None:
     for calls in itertools.count():
         run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
         before = old_run(run)
@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing
     assert calls > 20
 
 
-def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tmp_path: Path) -> None:
+def test_kill_during_deletion_of_the_backup_keeps_the_new_run(tmp_path: Path) -> None:
     for calls in itertools.count():
         run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
         old_run(run)

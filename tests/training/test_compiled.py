@@ -25,7 +25,7 @@ from .test_train import same, weights_of
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, requires_compiler])]
 )
-def test_compiled_encoders_train_what_others_do(
+def test_compiled_training_equals_eager_training(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     compiled = Mock(side_effect=partial(torch.compile, backend=backend))
@@ -68,7 +68,7 @@ class Counted:
         return value
 
 
-def test_activations_computed_twice_give_the_same_gradient(pictures: Dataset) -> None:
+def test_activation_checkpointing_gives_the_same_gradient(pictures: Dataset) -> None:
     gradients, kept = [], []
     batch = pictures.__getitems__(list(range(8)))
     for twice in (False, True):
@@ -92,6 +92,6 @@ def test_activations_computed_twice_give_the_same_gradient(pictures: Dataset) ->
         ("resnet10t", "activation_checkpointing.batch_norm"),
     ],
 )
-def test_rejects_encoders_that_cannot(pictures: Dataset, encoder: str, code: str) -> None:
+def test_rejects_activation_checkpointing_of_unsupported_encoders(pictures: Dataset, encoder: str, code: str) -> None:
     with raises_usage_error(code):
         build_components(Settings(data=pictures, batch_size=8, encoder=encoder, activation_checkpointing=True))

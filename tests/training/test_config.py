@@ -25,7 +25,7 @@ from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 
-def test_train_takes_the_settings_and_tells_of_each() -> None:
+def test_train_has_and_documents_all_settings() -> None:
     parameters = inspect.signature(train).parameters
     assert list(parameters) == list(TRAIN_OPTIONS)
     assert all(parameters[name].default == option.default for name, option in TRAIN_OPTIONS.items())
@@ -37,7 +37,7 @@ def test_train_takes_the_settings_and_tells_of_each() -> None:
     assert {one.type_name for one in docstring.raises} == {"UsageError", "FloatingPointError", "KeyboardInterrupt"}
 
 
-def test_train_refuses_what_is_no_setting() -> None:
+def test_train_rejects_unknown_keywords() -> None:
     with pytest.raises(TypeError, match="epoch"):
         train(epoch=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="positional"):
@@ -51,7 +51,7 @@ def test_each_default_is_one_of_its_values() -> None:
         assert option.help.endswith(".")
 
 
-def test_names_are_those_that_the_parts_know() -> None:
+def test_choices_match_the_registered_names() -> None:
     for name, known in (
         ("augment", AUGMENTS),
         ("lr_scheduler", RAMP_FUNCTIONS),
@@ -67,7 +67,7 @@ def test_names_are_those_that_the_parts_know() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_are_of_settings(name: str) -> None:
+def test_recipes_contain_only_settings(name: str) -> None:
     for setting, value in RECIPES[name].settings.items():
         TRAIN_OPTIONS[setting].check_value(value)
         assert matches_type(value, TRAIN_OPTIONS[setting].type)
@@ -115,7 +115,7 @@ def test_rejects_invalid_settings(wrong: dict[str, Any], code: str, value: objec
         Settings(**wrong)
 
 
-def test_settings_do_not_change_and_are_judged_again_when_they_are_replaced() -> None:
+def test_settings_are_immutable_and_validated_on_replace() -> None:
     settings = Settings(data="digits")
     with pytest.raises(FrozenInstanceError):
         settings.epochs = 3  # type: ignore[misc]
@@ -123,7 +123,7 @@ def test_settings_do_not_change_and_are_judged_again_when_they_are_replaced() ->
         replace(settings, epochs=0)
 
 
-def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
+def test_settings_round_trip_through_the_run_folder(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
     run = RunFolder.create(tmp_path / "run", settings.to_config())
     assert run.settings().to_config() == settings.to_config()
@@ -148,7 +148,7 @@ def find_type_errors(file: Path) -> dict[int, str]:
 
 
 @pytest.mark.slow
-def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
+def test_type_checkers_check_arguments_of_commands(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(
         "from contraport import embed, evaluate, train\n"
@@ -161,7 +161,7 @@ def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_type_checkers_tell_the_evaluation_of_one_run_from_those_of_several(tmp_path: Path) -> None:
+def test_type_checkers_distinguish_one_evaluation_from_several(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(
         "from pathlib import Path\n"
@@ -179,7 +179,7 @@ def test_type_checkers_tell_the_evaluation_of_one_run_from_those_of_several(tmp_
 
 
 @pytest.mark.slow
-def test_type_checkers_know_the_attributes_of_an_audit_of_two_views_and_narrow_to_one_of_three(tmp_path: Path) -> None:
+def test_type_checkers_narrow_audits_by_number_of_views(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(
         "from contraport import audit\n"

@@ -108,7 +108,7 @@ def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: i
     assert derivation.startswith(f"{steps:,} steps, ")
 
 
-def test_suggests_the_option_that_was_given_and_a_batch_size_only_in_place_of_one_that_was_given() -> None:
+def test_suggests_batch_size_only_if_it_was_set() -> None:
     def suggest(**options: Any) -> dict[str, Any]:
         return suggest_longer_training(Settings(batch_size=150), 600, options).options
 

@@ -30,7 +30,7 @@ def pairs(seed):
     return from_arrays(tuple(views), labels=labels, name="pairs")
 
 
-def test_an_untrained_encoder_does_not_find_what_is_shared():
+def test_untrained_encoder_does_not_recover_the_shared_factor():
     """What is asked of the objectives below can fail."""
     splits = pairs(1), pairs(2)
     torch.manual_seed(0)
@@ -55,13 +55,13 @@ class Taught(contraport.Pairs):
     requires_features = True
 
 
-def test_a_target_of_ones_own_says_that_it_needs_features(tmp_path):
+def test_custom_target_declares_required_features(tmp_path):
     parts = contraport.Cross(), contraport.Gibbs(), contraport.Rows(), Taught(), contraport.KL()
     with raises_usage_error("teacher.missing"):
         contraport.train(data=pairs(1), objective=contraport.Objective(*parts), epochs=1, out=tmp_path, progress=False)
 
 
-def test_items_beyond_what_an_objective_keeps_are_told_before_any_training(tmp_path):
+def test_rejects_more_items_than_an_objective_can_store(tmp_path):
     with raises_usage_error("ids.*", 478):
         contraport.train(
             data=pairs(1), objective="sog-clr", objective_settings={"items": 479}, batch_size=60, epochs=1,
@@ -70,7 +70,7 @@ def test_items_beyond_what_an_objective_keeps_are_told_before_any_training(tmp_p
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_it_finds_what_is_shared(name, tmp_path):
+def test_training_recovers_the_shared_factor(name, tmp_path):
     splits = pairs(1), pairs(2)
     own = {"predictor": True} if name == "byol" else {}  # no negatives
     if name in NEED_FEATURES:
@@ -109,6 +109,6 @@ def untrained(digits):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in (*NEED_FEATURES, *RANKING)])
-def test_it_beats_the_untrained_encoder_on_digits(name, digits, untrained, tmp_path):
+def test_training_beats_the_untrained_encoder_on_digits(name, digits, untrained, tmp_path):
     run = contraport.train(objective=name, out=tmp_path / "run", **{**RECIPE, **OWN.get(name, {})})
     assert accuracy(run.model(), digits) > untrained

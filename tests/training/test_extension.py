@@ -25,7 +25,9 @@ def measured(run: Run, data: Any) -> dict[str, Any]:
     return evaluate(run, data=(data, unseen), neighbors=5, progress=False)
 
 
-def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluation_of_a_killed_extension_names_the_trained_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = train(data=vectors(), out=tmp_path / "run", **{**SETTINGS, **IN_BATCH, "epochs": 2})
     before = measured(run, vectors())
     assert before["epochs"] == 2
@@ -55,7 +57,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         assert "that of epoch 2" in caplog.text
 
 
-def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dict[str, Any]) -> None:
+def test_finished_extension_removes_the_old_evaluation(settings: dict[str, Any]) -> None:
     run = train(**settings, objective=Pull())
     again = {"data": settings["data"], "out": run.path, "resume": True, "progress": False}
     with pytest.raises(KeyboardInterrupt):
@@ -70,7 +72,9 @@ def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dic
     assert run.evaluation() == result, "nothing was trained, so it holds"
 
 
-def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_model_that_was_trained_further_during_evaluation(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = train(**settings)
     epochs = iter([2, 3])
     monkeypatch.setattr(RunFolder, "num_trained_epochs", lambda self: next(epochs))
@@ -79,7 +83,7 @@ def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatc
     assert not as_run_folder(run).evaluation_path.exists()
 
 
-def test_a_model_that_does_not_tell(settings: dict[str, Any]) -> None:
+def test_model_without_a_recorded_epoch_is_evaluated_with_a_note(settings: dict[str, Any]) -> None:
     run = train(**settings)
     as_run_folder(run).trained_path.unlink()
     result = measured(run, settings["data"])

@@ -23,7 +23,7 @@ def waves(count: int, seed: int) -> Dataset:
     return from_arrays((values + random.normal(0, 0.3, values.shape))[:, None].astype(np.float32), labels=labels)
 
 
-def test_windows_that_are_near_in_time_teach_what_a_series_is(tmp_path: Path) -> None:
+def test_nearby_windows_teach_the_state_of_a_series(tmp_path: Path) -> None:
     run = train(data=waves(192, 0), views="frames", epochs=10, batch_size=64, out=tmp_path / "run", progress=False)
     first, last = run.metrics_rows()[0], run.metrics_rows()[-1]
     assert last["loss"] < first["loss"]
@@ -47,6 +47,6 @@ def test_rejects_encoders_and_views_without_windows(tmp_path: Path, more: dict[s
     assert not (tmp_path / "run").exists()
 
 
-def test_an_encoder_of_one_size_of_images_takes_no_small_crops(tmp_path: Path) -> None:
+def test_encoder_of_fixed_size_rejects_small_crops(tmp_path: Path) -> None:
     with raises_usage_error("encoder.fixed_size"):
         train(data=load("digits"), encoder="mlp", views="2+2", out=tmp_path / "run", progress=False)

@@ -60,7 +60,7 @@ HELD_OPTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path: Path) -> None:
+def test_encoder_without_parameters_is_frozen(images: Dataset, tmp_path: Path) -> None:
     settings = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
     run = contraport.train(**settings, out=tmp_path / "run")
     model = run.model()
@@ -86,7 +86,9 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     ],
     ids=str,
 )
-def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, started: Run, draws: int, more: dict[str, Any]) -> None:
+def test_frozen_encoder_is_unchanged_to_the_bit(
+    images: Dataset, started: Run, draws: int, more: dict[str, Any]
+) -> None:
     run = train(images, started, freeze=True, frozen_draws=draws, **more)
     assert same(state(run), state(started))
     first = Model.from_pretrained(as_run_folder(run).initial_path).tower(0)
@@ -96,7 +98,7 @@ def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, started: Run, dr
     assert run.model().representation_part == "both"
 
 
-def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, started: Run) -> None:
+def test_run_is_compared_with_its_initial_encoder(images: Dataset, started: Run) -> None:
     """What it was given is its baseline, as random weights would tell what the given ones are worth."""
     run = train(images, started, freeze=True)
     judged = {"data": (images, mirrored(images)), "metrics": ["knn", "alignment", "uniformity"], "progress": False}
@@ -109,7 +111,7 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, sta
     assert result["rows"]["trained"] != rows["given"]
 
 
-def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, started: Run) -> None:
+def test_freezes_the_encoder_for_the_first_epochs(images: Dataset, started: Run) -> None:
     run = train(images, started, freeze_epochs=1, keep_every=1)
     saved = torch.load(as_run_folder(run).checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
     prefix = "model.towers.0.encoder."
@@ -119,7 +121,7 @@ def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, started: 
     assert run.model().representation_part == "concatenate"
 
 
-def test_features_are_those_of_the_encoder_and_are_kept(
+def test_frozen_features_are_cached(
     images: Dataset, started: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     features = tmp_path / "features"
@@ -137,7 +139,7 @@ def test_features_are_those_of_the_encoder_and_are_kept(
     assert same(dict(first.model().state_dict()), dict(second.model().state_dict()))
 
 
-def test_random_views_are_several_draws(images: Dataset, started: Run) -> None:
+def test_frozen_draws_are_different_views(images: Dataset, started: Run) -> None:
     run = train(images, started, freeze=True, frozen_draws=3)
     saved = [np.load(as_run_folder(run).features_path / f"view{view}.npy") for view in range(2)]
     assert [view.shape for view in saved] == [(40, 3, 256)] * 2
@@ -158,7 +160,7 @@ def test_random_views_are_several_draws(images: Dataset, started: Run) -> None:
     ],
     ids=str,
 )
-def test_features_of_something_else_are_made_again(
+def test_cache_of_other_features_is_rebuilt(
     images: Dataset, started: Run, tmp_path: Path, change: Any, expected: str
 ) -> None:
     features = tmp_path / "features"
@@ -185,7 +187,7 @@ def test_features_of_something_else_are_made_again(
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
 
 
-def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, started: Run, tmp_path: Path) -> None:
+def test_custom_transforms_are_encoded_in_each_step(images: Dataset, started: Run, tmp_path: Path) -> None:
     def flip(item: torch.Tensor) -> torch.Tensor:
         return item.flip(-1)
 
@@ -201,7 +203,7 @@ def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, star
         train(images, started, "kept", freeze=True, augment=flip, features=tmp_path / "features")
 
 
-def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be() -> None:
+def test_unused_parameters_are_searched_only_in_trainable_encoders() -> None:
     """Torch warns, once a process, where it looked and found none."""
     module: Any = nn.ModuleDict({"encoder": timm.create_model("resnet10t", num_classes=0), "head": nn.Linear(2, 2)})
     module.encoder_freezer = None
@@ -210,7 +212,7 @@ def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be(
     assert not may_have_unused_parameters(module)
 
 
-def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, tmp_path: Path) -> None:
+def test_cache_depends_on_the_architecture(images: Dataset, tmp_path: Path) -> None:
     def train_on(activation: nn.Module, name: str, features: Path | None) -> Run:
         torch.manual_seed(0)
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation)
@@ -222,7 +224,7 @@ def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, t
     assert [row["loss"] for row in shared.metrics_rows()] == [row["loss"] for row in alone.metrics_rows()]
 
 
-def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, started: Run) -> None:
+def test_frozen_run_resumes_without_its_initial_weights(images: Dataset, started: Run) -> None:
     whole = train(images, started, "whole", freeze=True)
     run = train(images, started, freeze=True, epochs=1, lr_scheduler="constant", warmup_epochs=0.0)
     longer = train(images, started, "longer", freeze=True, epochs=2, lr_scheduler="constant", warmup_epochs=0.0)
@@ -232,7 +234,7 @@ def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Datas
     assert not same(dict(run.model().state_dict()), dict(whole.model().state_dict()))
 
 
-def test_rates_of_the_encoder_and_of_its_layers() -> None:
+def test_encoder_lr_and_layer_decay() -> None:
     encoder = timm.create_model("resnet10t", num_classes=0)
     module = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(4, 2)})
     options = {"optimizer": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
@@ -267,7 +269,7 @@ def pairs() -> Dataset:
     return from_arrays({"photo": pixels, "sound": vectors.astype(np.float32)}, name="pairs")
 
 
-def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, started: Run, tmp_path: Path) -> None:
+def test_initial_weights_and_freezing_by_view(pairs: Dataset, started: Run, tmp_path: Path) -> None:
     torch.manual_seed(5)
     mlp = Model("mlp", [(5,)]).tower(0).encoder
     torch.save(mlp.state_dict(), tmp_path / "mlp.pt")
@@ -288,7 +290,7 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, s
     assert same(state(more), dict(first.tower(0).encoder.state_dict()))
 
 
-def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_path: Path) -> None:
+def test_freezing_every_view_by_name_equals_freezing_all(pairs: Dataset, tmp_path: Path) -> None:
     both = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "both", progress=False)
     options: dict[str, Any] = {"data": pairs, "init": both.path, "epochs": 1, "batch_size": 20, "progress": False}
     named = contraport.train(**options, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
@@ -305,7 +307,7 @@ def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_pa
     assert not (tmp_path / "part").exists()
 
 
-def test_a_view_takes_the_tower_that_is_called_so_in_a_run(pairs: Dataset, images: Dataset, tmp_path: Path) -> None:
+def test_view_is_initialized_by_the_tower_of_its_name(pairs: Dataset, images: Dataset, tmp_path: Path) -> None:
     two = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "two", progress=False)
     run = contraport.train(
         data=images,
@@ -319,7 +321,7 @@ def test_a_view_takes_the_tower_that_is_called_so_in_a_run(pairs: Dataset, image
     assert same(state(run), state(two))
 
 
-def test_an_encoder_with_nothing_to_learn_may_be_held_by_view(pairs: Dataset, tmp_path: Path) -> None:
+def test_accepts_freezing_by_view_of_encoders_without_parameters(pairs: Dataset, tmp_path: Path) -> None:
     torch.save(Model("mlp", [(5,)]).tower(0).encoder.state_dict(), tmp_path / "mlp.pt")
     held: dict[str, Any] = {"init": {"sound": str(tmp_path / "mlp.pt")}, "freeze": {"photo": True, "sound": True}}
     settings = held | {"encoder": {"photo": "gradients"}}

@@ -65,7 +65,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_each_view_has_its_encoder_and_the_temperature_learns(run: Run) -> None:
+def test_each_view_has_its_encoder_with_a_learned_temperature(run: Run) -> None:
     model = run.model()
     assert model.view_names == ("image", "caption")
     assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "SmallText"]
@@ -74,7 +74,7 @@ def test_each_view_has_its_encoder_and_the_temperature_learns(run: Run) -> None:
     assert temperatures[-1] != temperatures[0]
 
 
-def test_what_shows_the_same_is_wanted(folder: Path) -> None:
+def test_captions_of_one_image_are_positives(folder: Path) -> None:
     """The loss is that of the images and captions of a batch that are of one image or of one caption."""
     options = {"data": str(folder / "captions.csv"), "recipe": "clip", "image_size": 12, "batch_size": 8}
     components = build_components(resolve_settings(options))
@@ -89,7 +89,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     assert float(own.module.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)
 
 
-def test_both_directions_are_measured(run: Run) -> None:
+def test_evaluates_both_directions(run: Run) -> None:
     result = contraport.evaluate(run, metrics=["retrieval"], progress=False)
     assert list(result["directions"]) == ["image to caption", "caption to image"]
     for actual in result["directions"].values():
@@ -99,14 +99,14 @@ def test_both_directions_are_measured(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["images.npz", "images.parquet", "images.npy"])
-def test_one_view_is_embedded_once_an_item(run: Run, tmp_path: Path, name: str) -> None:
+def test_embeds_one_view_per_item(run: Run, tmp_path: Path, name: str) -> None:
     path = contraport.embed(run, view="image", out=tmp_path / name, progress=False)
     features = read_features(path)
     assert (len(features), features.view, features.run) == (90, "image", str(run.path))
     assert {Path(key).name for key in features.keys} == {f"{number:02}.png" for number in range(90)}
 
 
-def test_captions_are_called_by_their_texts(run: Run, tmp_path: Path) -> None:
+def test_captions_are_named_by_their_text(run: Run, tmp_path: Path) -> None:
     features = read_features(contraport.embed(run, view="text", out=tmp_path / "captions.npz", progress=False))
     assert features.view == "caption"
     model, texts = run.model(), features.keys.tolist()
@@ -130,7 +130,7 @@ def test_images_alone_are_embedded_too(run: Run, folder: Path, tmp_path: Path) -
         contraport.embed(run, data=folder, out=tmp_path / "items.npz", progress=False)
 
 
-def test_an_unknown_view_is_told(run: Run, tmp_path: Path) -> None:
+def test_rejects_an_unknown_view(run: Run, tmp_path: Path) -> None:
     with raises_usage_error("view.unknown", "image"):
         contraport.embed(run, view="imaje", out=tmp_path / "x.npz")
 
@@ -149,7 +149,7 @@ def test_each_encoder_is_exported_alone(run: Run, tmp_path: Path, view: str, for
         torch.testing.assert_close(again(given), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_classes_are_told_by_their_names(run: Run) -> None:
+def test_zero_shot_classifies_by_class_names(run: Run) -> None:
     named = contraport.evaluate(run, metrics=["zero-shot"], classes=["bar", "pole"], progress=False)
     assert named["rows"]["trained"]["zero_shot"] > 0.9
     assert "zero_shot" not in named["rows"]["raw"]
@@ -167,19 +167,19 @@ def test_classes_are_told_by_their_names(run: Run) -> None:
         ({"templates": []}, "templates: each text must contain {} once"),
     ],
 )
-def test_wrong_names_of_classes_are_told(run: Run, options: dict[str, Any], expected: str) -> None:
+def test_rejects_invalid_class_names(run: Run, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}"):
         contraport.evaluate(run, progress=False, **options)
 
 
-def test_images_are_found_by_a_text(run: Run) -> None:
+def test_search_images_by_text(run: Run) -> None:
     result = contraport.search(run, "a bright pole", top=3, split="all")
     assert {near.class_name for near in result} == {"pole"}
     assert all(int(Path(near.name).stem) % 3 == 2 for near in result), "the bright ones"
     assert [near.similarity for near in result] == sorted((near.similarity for near in result), reverse=True)
 
 
-def test_captions_are_found_by_an_image(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_search_captions_by_image(run: Run, folder: Path, tmp_path: Path) -> None:
     features = contraport.embed(run, view="caption", out=tmp_path / "captions.npz", progress=False)
     result = contraport.search(features, folder / "04.png", top=2)
     assert {near.name.split()[-1] for near in result} == {"bar"}
@@ -187,7 +187,7 @@ def test_captions_are_found_by_an_image(run: Run, folder: Path, tmp_path: Path) 
     assert "a dark bar" in (tmp_path / "found.html").read_text()
 
 
-def test_near_items_of_one_view(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_neighbors_within_one_view(run: Run, folder: Path, tmp_path: Path) -> None:
     """`neighbors` embeds a file as the features were: by their view."""
     features = contraport.embed(run, view="image", out=tmp_path / "images.npz", progress=False)
     copied = shutil.copy(folder / "04.png", tmp_path / "copied.png")
@@ -196,7 +196,7 @@ def test_near_items_of_one_view(run: Run, folder: Path, tmp_path: Path) -> None:
     assert near.similarity == pytest.approx(1, abs=1e-4)
 
 
-def test_the_console_searches(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_command(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     main(["search", str(run.path), "a dark bar", "--top", "2"])
     assert capsys.readouterr().out.count(".png") == 2
 
@@ -252,7 +252,7 @@ def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:
         contraport.search(run, "a bar")
 
 
-def test_images_that_lack_a_caption_are_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_of_images_without_captions(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = [f"{number:02}.png,{'' if number < 7 else f'thing {number}'}" for number in range(40)]
     (folder / "lacking.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
     options = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "num_workers": 0}
@@ -265,6 +265,6 @@ def test_images_that_lack_a_caption_are_told(folder: Path, tmp_path: Path, caplo
         contraport.train(data=folder / "empty.csv", out=tmp_path / "none", **options)
 
 
-def test_images_without_captions_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_rejects_data_without_captions(folder: Path, tmp_path: Path) -> None:
     with raises_usage_error("shared_encoder.one_view"):
         contraport.train(data=folder, recipe="clip", image_size=12, out=tmp_path / "run")

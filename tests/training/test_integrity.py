@@ -87,7 +87,7 @@ def resumed(run: Run, **more: Any) -> Run:
         *((damage, False) for damage in (cut, empty, garbage, pickled)),  # only the checksum finds a flipped bit
     ],
 )
-def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: bool) -> None:
+def test_rejects_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: bool) -> None:
     path = as_run_folder(run).checkpoints / "last.ckpt"
     damage(path)
     if not known:
@@ -124,20 +124,20 @@ def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: b
         pytest.param(lambda state: {**state, "epoch": None}, id="no position"),
     ],
 )  # fmt: skip
-def test_a_checkpoint_of_something_else(run: Run, change: Callable[[Any], Any]) -> None:
+def test_rejects_a_checkpoint_of_another_program(run: Run, change: Callable[[Any], Any]) -> None:
     path = as_run_folder(run).checkpoints / "last.ckpt"
     torch.save(change(torch.load(path, weights_only=True)), path)
     (as_run_folder(run).checkpoints / "last.ckpt.sha256").unlink()
     refused(lambda: resumed(run), "last.ckpt", "overwrite=True")
 
 
-def test_a_checkpoint_of_more_epochs_than_asked_for(run: Run) -> None:
+def test_rejects_a_checkpoint_beyond_the_requested_epochs(run: Run) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "epochs": 1}))
     refused(lambda: train(resume=True, out=run.path, progress=False), "last.ckpt", "at least 2", "got 1")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_rejects_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
     damage(as_run_folder(run).model_path / "model.safetensors")
     for door in (
         lambda: Model.from_pretrained(as_run_folder(run).model_path),
@@ -148,7 +148,7 @@ def test_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Pat
         refused(door, "model", "model.safetensors.sha256")
 
 
-def test_weights_of_somebody_who_wrote_no_checksum(run: Run) -> None:
+def test_accepts_weights_without_a_checksum(run: Run) -> None:
     (as_run_folder(run).model_path / "model.safetensors.sha256").unlink()
     Model.from_pretrained(as_run_folder(run).model_path)
 
@@ -165,20 +165,20 @@ def test_a_saved_model_has_a_checksum_that_follows_it(tmp_path: Path) -> None:
     ["", "{", "[]", "3", "null", '{"rows": 3}', '{"rows": {"raw": 3}}', '{"rows": {"raw": {"knn": "much"}}}',
      '{"rows": {}, "notes": 3}', '{"rows": {}, "data": 3}', '{"rows": {}, "test_items": "many"}', "[" * 100_000],
 )  # fmt: skip
-def test_a_damaged_evaluation(run: Run, text: str, tmp_path: Path) -> None:
+def test_rejects_a_damaged_evaluation(run: Run, text: str, tmp_path: Path) -> None:
     as_run_folder(run).evaluation_path.write_text(text)
     refused(lambda: report([run], out=tmp_path / "page.html"), "evaluation.json is corrupt", "evaluate")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_samples(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_rejects_damaged_samples(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
     damage(as_run_folder(run).samples_path)
     refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
 
 
 @pytest.mark.parametrize("name", ["points", "labels", "thumbnails", "plan", "plan_items", "class_names"])
 @pytest.mark.parametrize("value", [np.array([["x"]]), np.array("x"), np.zeros((1, 2, 3)), np.array([{}])])
-def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_path: Path) -> None:
+def test_rejects_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_path: Path) -> None:
     np.savez(as_run_folder(run).samples_path, **{**as_run_folder(run).page_arrays(), name: value})
     refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
 
@@ -186,7 +186,7 @@ def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_pat
 @pytest.mark.parametrize(
     "line", ["[1]", "3", "{", '{"loss": 1}', '{"step": "one"}', '{"step": 1, "loss": "low"}', "\x00"]
 )
-def test_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
+def test_rejects_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
     as_run_folder(run).metrics_path.write_text(f"{line}\n" + as_run_folder(run).metrics_path.read_text())
     refused(lambda: report([run], out=tmp_path / "page.html"), "metrics.jsonl is corrupt: line 1")
     refused(lambda: resumed(run), "metrics.jsonl is corrupt: line 1")
@@ -198,13 +198,13 @@ def test_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
      ("objective_settings", "x"), ("columns", "x"), ("amp", "yes"), ("encoder", 3), ("encoder", [3]), ("root", 3),
      ("temperature", []), ("views", 1.5), ("logger", "tensorboard"), ("lr", "fast"), ("resume", True)],
 )  # fmt: skip
-def test_a_setting_of_another_type(run: Run, key: str, value: Any) -> None:
+def test_rejects_a_setting_of_another_type(run: Run, key: str, value: Any) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: value}))
     refused(lambda: resumed(run), "config.yaml", key)
 
 
 @pytest.mark.parametrize("text", ["", "3", "- a", "a: [", "\x00", "epochs: three", "objective: 3", "data: [1]"])
-def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
+def test_rejects_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
     as_run_folder(run).config_path.write_text(text)
     for door in (
         lambda: evaluate(run, progress=False),
@@ -215,14 +215,14 @@ def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
         refused(door, "config.yaml")
 
 
-def test_an_empty_config_says_no_data(run: Run) -> None:
+def test_rejects_an_empty_config(run: Run) -> None:
     as_run_folder(run).config_path.write_text("{}")
     refused(lambda: evaluate(run, progress=False), "config.yaml")
 
 
 @pytest.mark.parametrize("file", ["nonfinite.json", "checkpoints/nonfinite.ckpt", "checkpoints/nonfinite.npz"])
 @pytest.mark.parametrize("damage", [cut, empty, garbage, pickled])
-def test_a_damaged_step(settings: dict[str, Any], file: str, damage: Callable[[Path], None]) -> None:
+def test_rejects_a_damaged_step(settings: dict[str, Any], file: str, damage: Callable[[Path], None]) -> None:
     objects = {"data": settings["data"], "objective": Pull(at=2, factor=float("nan"))}
     with pytest.raises(FloatingPointError):
         train(**{**settings, **objects})
@@ -230,7 +230,7 @@ def test_a_damaged_step(settings: dict[str, Any], file: str, damage: Callable[[P
     refused(lambda: load_failed_step(settings["out"], **objects), f"{Path(file).name} is corrupt")
 
 
-def test_a_step_without_its_files(settings: dict[str, Any]) -> None:
+def test_rejects_a_step_without_its_files(settings: dict[str, Any]) -> None:
     objects = {"data": settings["data"], "objective": Pull(at=2, factor=float("nan"))}
     with pytest.raises(FloatingPointError):
         train(**{**settings, **objects})

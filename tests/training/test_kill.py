@@ -108,7 +108,7 @@ def killed_and_resumed(out: Path, settings: dict[str, Any], seed: int) -> int:
         ),
     ],
 )
-def test_killed_runs_end_as_if_left_alone(tmp_path: Path, settings: dict[str, Any], seed: int) -> None:
+def test_killed_and_resumed_runs_equal_uninterrupted_ones(tmp_path: Path, settings: dict[str, Any], seed: int) -> None:
     alone = start(tmp_path / "whole", settings)
     alone.join()
     assert alone.exitcode == 0

@@ -75,7 +75,7 @@ def written_out(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2, 5])
 @pytest.mark.parametrize("clip", [None, 1.0, 1e6])
-def test_agrees_with_steps_written_out(data: Dataset, grad_accum_steps: int, clip: float | None) -> None:
+def test_loop_equals_explicit_steps(data: Dataset, grad_accum_steps: int, clip: float | None) -> None:
     module = looped(data, 3, FiniteGuard(), grad_accum_steps=grad_accum_steps, gradient_clip=clip)
     expected = written_out(data, 3, grad_accum_steps=grad_accum_steps, clip=clip)
     torch.testing.assert_close(module.weight.detach(), expected, rtol=1e-5, atol=1e-6)
@@ -134,7 +134,7 @@ def test_callbacks_are_called_at_their_points(data: Dataset) -> None:
     ]
 
 
-def test_the_reason_of_an_early_end_is_passed_on(data: Dataset) -> None:
+def test_reason_for_an_early_stop_is_returned(data: Dataset) -> None:
     class Failing(Callback):
         error: BaseException | None = None
 

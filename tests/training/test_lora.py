@@ -55,7 +55,7 @@ def moved(one: State, other: State) -> list[str]:
 
 
 @pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"cache_chunk": 10}, {"encoder_lr_scale": 0.5}], ids=str)
-def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, started: Run, more: dict[str, Any]) -> None:
+def test_model_weights_include_adapters(pairs: Dataset, started: Run, more: dict[str, Any]) -> None:
     pytest.importorskip("peft")
     run = train(pairs, started, lora=2, **more)
     photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
@@ -73,7 +73,7 @@ def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, star
     assert not moved(states(initial)[0], states(started.model())[0])
 
 
-def test_one_view_is_adapted_and_another_held(pairs: Dataset, started: Run) -> None:
+def test_adapters_by_view(pairs: Dataset, started: Run) -> None:
     pytest.importorskip("peft")
     run = train(pairs, started, lora={"sound": 3}, freeze={"photo": True})
     photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
@@ -134,13 +134,13 @@ def test_rejects_conflicting_options(pairs: Dataset, tmp_path: Path, options: di
     assert not (tmp_path / "run").exists()
 
 
-def test_a_view_whose_encoder_was_drawn_is_told(pairs: Dataset, started: Run) -> None:
+def test_warns_of_adapters_on_random_weights(pairs: Dataset, started: Run) -> None:
     pytest.importorskip("peft")
     with raises_usage_error("lora.untrained_view", "sound"):
         train(pairs, started, init={"photo": started.path}, lora=2)
 
 
-def test_the_package_is_asked_for_before_anything_is_written(
+def test_missing_package_is_reported_before_writing(
     pairs: Dataset, started: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)

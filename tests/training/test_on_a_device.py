@@ -42,14 +42,14 @@ def losses(out):
     return [json.loads(line).get("loss") for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_nearly_as_on_a_cpu(data, tmp_path):
+def test_results_are_close_to_those_of_a_cpu(data, tmp_path):
     for device in ("cpu", "cuda"):
         train(data, tmp_path / device, device=device, augment="none", epochs=1)
     torch.testing.assert_close(losses(tmp_path / "cuda"), losses(tmp_path / "cpu"), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("options", [{}, {"amp": True}, {"objective": "gca-uot"}, {"recipe": "moco"}], ids=str)
-def test_it_learns_and_resumes(data, tmp_path, options):
+def test_trains_and_resumes_on_a_device(data, tmp_path, options):
     train(data, tmp_path / "whole", epochs=4, **options)
     train(data, tmp_path / "parts", epochs=2, **options)
     contraport.train(out=str(tmp_path / "parts"), resume=True, epochs=4, progress=False)

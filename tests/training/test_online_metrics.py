@@ -65,7 +65,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
     assert rows[0] == rows[1]
 
 
-def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
+def test_rows_hold_metrics_at_their_steps(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["knn:every=2", "uniformity"], log_every=2)
     options = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics_rows()}
     assert {place: keys for place, keys in options.items() if keys} == {
@@ -77,14 +77,14 @@ def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
     assert all(0 <= row["knn"] <= 1 for row in run.metrics_rows() if "knn" in row)
 
 
-def test_a_run_that_goes_on_tells_what_one_that_never_stopped_does(tmp_path) -> None:
+def test_resumed_metrics_equal_uninterrupted_ones(tmp_path) -> None:
     whole = train(tmp_path / "whole", online_metrics=["knn"], lr_scheduler="constant", epochs=4)
     train(tmp_path / "parts", online_metrics=["knn"], lr_scheduler="constant", epochs=2)
     parts = train(tmp_path / "parts", resume=True, epochs=4)
     assert [row["knn"] for row in parts.metrics_rows()] == [row["knn"] for row in whole.metrics_rows()]
 
 
-def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
+def test_items_without_a_view_are_left_out(tmp_path) -> None:
     random = np.random.default_rng(0)
     first, second = random.normal(size=(90, 4)), random.normal(size=(90, 5))
     second[::3] = np.nan
@@ -99,7 +99,7 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("views", [1, 2])
-def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: int) -> None:
+def test_mismatched_pairs_are_evaluated_unchanged(views: int) -> None:
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
@@ -110,7 +110,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     assert len(judged.test.shapes) == views
 
 
-def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
+def test_last_metrics_equal_those_of_the_model(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["effective_rank"])
     drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
     batch = pictures().__getitems__(drawn[1::2].tolist())
@@ -148,7 +148,7 @@ def test_rejects_unavailable_metrics_before_writing(tmp_path, options, code, val
     assert not (tmp_path / "run").exists()
 
 
-def test_the_bar_tells_the_last_numbers() -> None:
+def test_progress_bar_shows_the_last_metrics() -> None:
     row = {"loss": 1.5, "temperature": None, "plan_mass": None, "images_per_second": 10.0, "data_wait": 0.0}
     assert "kNN 91.2%" in format_metrics_row(row, {"knn": 0.912})
     assert "kNN" not in format_metrics_row(row, {})

@@ -94,7 +94,7 @@ class RecordingCallback(ViewAuditCallback):
         return self.given
 
 
-def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
+def test_decoys_replace_one_view() -> None:
     """With clear scores the suspects are the wrong views of items and of decoys; batches mark these as missing."""
     dataset = add_decoys(from_arrays(dirty()), seed=0)
     decoys, replaced = dataset.decoy_pairs, dataset.replaced_view_indices

@@ -13,12 +13,12 @@ from tests.processes import reports_of
 from tests.training.ranks import SIZES, compare_batch_norm
 
 
-def test_outputs_gradients_and_statistics_are_those_of_one_process() -> None:
+def test_outputs_gradients_and_statistics_equal_one_process() -> None:
     assert not reports_of(compare_batch_norm, len(SIZES))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_alone_it_is_batch_norm_too(dtype: torch.dtype) -> None:
+def test_one_process_has_plain_batch_norm(dtype: torch.dtype) -> None:
     inputs = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
     norm = nn.BatchNorm1d(3)
     container = nn.Sequential(copy.deepcopy(norm))

@@ -21,7 +21,7 @@ FEW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path: Path) -> None:
+def test_mismatches_are_saved_and_resumed(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
     partners = as_run_folder(run).partner_indices()
     assert len(partners) == 200
@@ -34,14 +34,14 @@ def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 
-def test_mismatch_is_the_trainings_alone(tmp_path: Path) -> None:
+def test_mismatch_applies_to_training_only(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=1.0, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn"], alone=True, progress=False)
     assert measured["train_items"] == 200
     assert measured["test_items"] == 200
 
 
-def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
+def test_validation_items_are_held_out_training_items() -> None:
     settings = Settings(data="digits", validation=0.25)
     whole = build_dataset(Settings(data="digits"))
     learnt, judged = (build_dataset(settings, split) for split in ("train", "test"))
@@ -51,7 +51,7 @@ def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
     assert (learnt.split, judged.split) == ("train", "test")
 
 
-def test_items_are_always_the_same_and_of_all_classes() -> None:
+def test_subset_is_deterministic_and_stratified() -> None:
     one, again = (build_dataset(Settings(data="digits", max_items=50)) for _ in range(2))
     assert len(one) == 50
     assert one.source_rows.tolist() == again.source_rows.tolist()
@@ -59,7 +59,7 @@ def test_items_are_always_the_same_and_of_all_classes() -> None:
     assert one.labels.bincount().tolist() == [5] * 10
 
 
-def test_as_many_test_items_as_are_asked_for_by_themselves() -> None:
+def test_test_items_are_limited_separately() -> None:
     def sizes(**options: Any) -> list[int]:
         return [len(build_dataset(Settings(data="digits", **options), split)) for split in ("train", "test")]
 
@@ -70,7 +70,7 @@ def test_as_many_test_items_as_are_asked_for_by_themselves() -> None:
     assert sizes(max_items=50, test_items=120, validation=0.25) == [50, 120]
 
 
-def test_some_of_the_given_views(tmp_path: Path) -> None:
+def test_selects_some_views(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(
         tmp_path / "views.npz",
@@ -87,7 +87,7 @@ def test_some_of_the_given_views(tmp_path: Path) -> None:
             build_dataset(Settings(data=tmp_path / "views.npz", given_views=views))
 
 
-def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_path: Path) -> None:
+def test_imbalance_applies_to_training_only_and_can_be_weighted(tmp_path: Path) -> None:
     rare = Settings(data="digits", max_items=400, imbalance=8, sample_weight="classes")
     learnt, judged = build_dataset(rare), build_dataset(rare, "test")
     assert learnt.labels is not None
@@ -108,7 +108,7 @@ def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_pat
     assert other["train_items"] == len(both[0]), "other data are looked at as they are"
 
 
-def test_other_data_are_judged_as_they_are(tmp_path: Path) -> None:
+def test_other_data_are_evaluated_unperturbed(tmp_path: Path) -> None:
     run = train(**FEW, corrupt="noise:5", out=tmp_path / "run")
     noisy = evaluate(run, metrics=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]
     other = evaluate(run, data=(load("digits"), load("digits", "test")), metrics=["knn"], alone=True, progress=False)
@@ -122,7 +122,7 @@ def test_random_views_of_frozen_features_cannot_be_mismatched(tmp_path: Path) ->
         train(**FEW, mismatch=0.5, freeze=True, init=run.path, out=tmp_path / "frozen")
 
 
-def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
+def test_saves_metrics_of_each_item(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]

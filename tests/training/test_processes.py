@@ -101,7 +101,7 @@ def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
     ],
     ids=str,
 )
-def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) -> None:
+def test_two_processes_equal_one(tmp_path: Path, chosen: list[str]) -> None:
     arguments = [*ARGUMENTS, *chosen]
     two = torchrun(*arguments, "--out", str(tmp_path / "two"), module="tests.training.in_double")
     arguments = [*ARGUMENTS, *(chosen[2:] if {"--strategy", "--exchange"} & {*chosen} else chosen)]
@@ -122,7 +122,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["distillation", "coupling"])
-def test_two_processes_train_what_one_does_with_a_teacher_and_with_links(tmp_path: Path, method: str) -> None:
+def test_two_processes_equal_one_with_a_teacher_and_links(tmp_path: Path, method: str) -> None:
     """In single precision, which the features of a teacher and the weights of popular columns have."""
     random = np.random.default_rng(0)
     if method == "distillation":
@@ -150,7 +150,7 @@ def test_two_processes_train_what_one_does_with_a_teacher_and_with_links(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
+def test_sharded_run_is_resumed_with_and_without_sharding(tmp_path: Path) -> None:
     """Checkpoints have whole tensors, also those of the optimizer, however many processes wrote them."""
     arguments = [*ARGUMENTS, "--lr_scheduler", "constant", "--warmup_epochs", "0", "--weight_decay", "0.1"]
     last = ["--epochs", "3"]
@@ -170,7 +170,7 @@ def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
     assert all(torch.equal(value, got[f"model.{name}"].to(value.dtype)) for name, value in model.items())
 
 
-def test_rejects_parts_in_one_process(settings: dict[str, Any]) -> None:
+def test_rejects_sharding_in_one_process(settings: dict[str, Any]) -> None:
     with raises_usage_error("strategy.one_process"):
         train(**settings, strategy="fsdp")
     with raises_usage_error("exchange.one_process"):
@@ -178,7 +178,7 @@ def test_rejects_parts_in_one_process(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_equal_one_on_every_kind_of_data(tmp_path: Path) -> None:
     """A stream, items that a callable changes one by one, and images in files, which the first process decodes."""
     generator = np.random.default_rng(0)
     for place in ("one", "two"):
@@ -203,7 +203,7 @@ def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
+def test_two_nodes_equal_one_process(tmp_path: Path) -> None:
     """Two launchers that meet at one rendezvous, as on two machines, each with a process of its own."""
     meet = [*HERE, "--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d"]
     meet += ["--rdzv_endpoint", str(tmp_path / "meeting"), "--rdzv_conf", "store_type=file"]
@@ -223,7 +223,7 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held", [["--freeze"], ["--freeze_epochs", "1"]], ids=str)
-def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
+def test_two_processes_freeze_an_encoder(tmp_path: Path, held: list[str]) -> None:
     started = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
     process = torchrun(
         *ARGUMENTS, "--init", str(started.path), *held, "--out", str(tmp_path / "two"), "--progress=false"
@@ -248,7 +248,7 @@ def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path) -> None:
+def test_terminated_run_of_two_processes_resumes_with_one(tmp_path: Path) -> None:
     arguments = [*ARGUMENTS, "--log_every", "1"]
     process = torchrun(*arguments, "--epochs", "20", "--out", str(tmp_path / "run"))
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -272,7 +272,7 @@ def test_processes_wait_for_one_that_takes_long() -> None:
     assert sorted(reports_of(wait_long, 2)) == [0, 1]
 
 
-def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) -> None:
+def test_processes_with_different_items_end_with_one_message(tmp_path: Path) -> None:
     (first, silent), (second, text) = sorted(reports_of(take_other_items, 2, str(tmp_path / "run")))
     assert (first, silent, second) == (0, "2", 1)
     assert text.startswith("data: must be equal in all processes")
@@ -304,7 +304,7 @@ def test_a_failure_of_the_first_process_ends_all(tmp_path: Path, where: str) -> 
     assert sorted(reports) == [(0, "ValueError('mine')"), (1, "SystemExit(2)")]
 
 
-def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:
+def test_only_the_first_process_logs(tmp_path: Path) -> None:
     for number in range(12):
         Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
@@ -313,12 +313,12 @@ def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:
     assert silent == []
 
 
-def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
+def test_failing_stream_ends_all_processes() -> None:
     text = "data: Breaking failed at item 4 of pass 1: the line went dead"
     assert reports_of(break_a_stream, 2) == [(3, text)] * 2
 
 
-def test_alone_there_is_nobody_to_wait_for() -> None:
+def test_helpers_work_in_one_process() -> None:
     assert distributed.is_main_process()
     assert distributed.broadcast_object("value") == "value"
     assert distributed.any_across_processes(True, False) == (True, False)

@@ -33,7 +33,7 @@ def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.Log
     assert not as_run_folder(run).profile_path.exists()
 
 
-def test_says_where_a_session_is_too_short(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_of_a_session_without_enough_steps(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "contraport"):
         run = train(**settings, profile=True)
     assert "profile: nothing was recorded" in caplog.text

@@ -95,7 +95,7 @@ def test_every_recipe_trains(
     assert RECIPES[name].citation
 
 
-def test_what_is_given_wins(splits: tuple[Dataset, Dataset], tmp_path: Any, caplog: Any) -> None:
+def test_explicit_options_override_the_recipe(splits: tuple[Dataset, Dataset], tmp_path: Any, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "contraport"):
         run = train(
             data=splits[0], recipe="moco", momentum=0.5, queue_size=7, epochs=1, batch_size=60, out=tmp_path / "run",
@@ -115,7 +115,7 @@ def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch
         assert run.name == name
 
 
-def test_settings_go_with_what_they_belong_to() -> None:
+def test_recipe_settings_depend_on_the_chosen_objective() -> None:
     assert apply_recipe({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
     other = apply_recipe({"recipe": "moco", "objective": "gca-uot"})
     assert "temperature" not in other
@@ -134,7 +134,7 @@ def test_resolving_twice_changes_nothing(name: str) -> None:
     assert list_overridden_recipe_options(Settings(**once, teacher=teacher)) == []
 
 
-def test_an_unknown_recipe() -> None:
+def test_rejects_an_unknown_recipe() -> None:
     with raises_usage_error("recipe.unknown", "simclrr", "simclr"):
         apply_recipe({"recipe": "simclrr"})
 

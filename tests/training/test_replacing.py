@@ -36,7 +36,7 @@ def ragged(tmp_path: Path) -> Path:
     return path
 
 
-def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, Any], ragged: Path) -> None:
+def test_invalid_data_leave_the_old_run(settings: dict[str, Any], ragged: Path) -> None:
     run = train(**settings)
     before = content(run)
     with pytest.raises(UsageError, match=r"must have shape \(6,\)"):
@@ -45,7 +45,7 @@ def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, 
     assert not as_run_folder(run).backup.path.exists()
 
 
-def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(settings: dict[str, Any]) -> None:
+def test_failure_in_the_first_epoch_restores_the_old_run(settings: dict[str, Any]) -> None:
     run = train(**settings)
     before = content(run)
     for at in (1, 2):
@@ -66,7 +66,7 @@ def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(sett
         pytest.param({"factor": math.nan}, FloatingPointError, id="not finite"),
     ],
 )
-def test_both_runs_are_kept_where_the_new_one_can_go_on(
+def test_stopped_replacement_keeps_the_old_run_as_a_backup(
     settings: dict[str, Any], settled: dict[str, Any], error: type[BaseException], again: str
 ) -> None:
     run = train(**settings)
@@ -90,7 +90,7 @@ def test_both_runs_are_kept_where_the_new_one_can_go_on(
     assert not list(run.path.rglob(".*"))
 
 
-def test_where_the_old_run_is_meanwhile_is_told(settings: dict[str, Any]) -> None:
+def test_names_the_backup_of_the_old_run(settings: dict[str, Any]) -> None:
     run = train(**settings)
     assert ".replaced" not in as_run_folder(run).log_path.read_text()
     train(**settings, overwrite=True)

@@ -84,7 +84,7 @@ def test_a_run_killed_between_two_checkpoints_keeps_those_of_epochs(
     assert kept == {"epoch-0001.ckpt", "epoch-0002.ckpt", "epoch-0003.ckpt", "last.ckpt"}
 
 
-def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> None:
+def test_resume_starts_at_the_next_batch(settings: dict[str, Any]) -> None:
     run = interrupted({**settings, "batch_size": 10, "checkpoint_minutes": 0}, at=12)
     objective = Pull()
     train(out=run.path, resume=True, data=settings["data"], objective=objective, progress=False)
@@ -92,7 +92,7 @@ def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("change", ["fewer", "others", "labels", "none"])
-def test_a_run_goes_on_with_the_items_that_it_began_with(settings: dict[str, Any], change: str) -> None:
+def test_resume_uses_the_recorded_items(settings: dict[str, Any], change: str) -> None:
     run = train(**settings)
     views, labels = settings["data"].store.views[0], settings["data"].labels
     rows = slice(0, 60) if change == "fewer" else slice(None)
@@ -109,7 +109,7 @@ def test_a_run_goes_on_with_the_items_that_it_began_with(settings: dict[str, Any
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", [9, 14], ids=["within an epoch", "at the end of one"])
-def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int, at: int) -> None:
+def test_signal_finishes_the_step_and_saves(settings: dict[str, Any], number: int, at: int) -> None:
     class Signalled(Pull):
         def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
             loss = super().forward(z0, z1)
@@ -131,7 +131,7 @@ def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int,
     assert losses(resumed) == losses(whole)
 
 
-def test_a_second_ctrl_c_does_not_wait(settings: dict[str, Any]) -> None:
+def test_second_ctrl_c_stops_at_once(settings: dict[str, Any]) -> None:
     class Impatient(Pull):
         def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
             os.kill(os.getpid(), signal.SIGINT)
@@ -147,7 +147,7 @@ def test_a_second_ctrl_c_does_not_wait(settings: dict[str, Any]) -> None:
     assert "last checkpoint" not in log, "there is none"
 
 
-def test_halves_of_files_go(settings: dict[str, Any]) -> None:
+def test_partial_files_are_deleted(settings: dict[str, Any]) -> None:
     run = interrupted(settings, at=3)
     for half in (
         run.path / f".metrics-{uuid.uuid4().hex}.jsonl",
@@ -170,7 +170,7 @@ def test_resume_of_images_by_name(tmp_path: Path) -> None:
     assert grown.config()["epochs"] == 3
 
 
-def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
+def test_ctrl_c_restores_the_signal_handler(settings: dict[str, Any]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     run = interrupted(settings, at=3)
     assert signal.getsignal(signal.SIGINT) is handler
@@ -180,7 +180,7 @@ def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
     assert "last checkpoint" in log
 
 
-def test_ctrl_c_leaves_what_was_shown(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_keeps_the_console_output(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     interrupted({**settings, "progress": True}, at=4)
     assert "epoch 1/2" in capsys.readouterr().err, "where there is no terminal, a line with the first row"
 
@@ -192,14 +192,14 @@ def test_rows_after_the_checkpoint_are_dropped(settings: dict[str, Any]) -> None
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_clock_goes_on(settings: dict[str, Any]) -> None:
+def test_elapsed_time_continues(settings: dict[str, Any]) -> None:
     run = train(**settings)
     first = run.metrics_rows()[-1]["seconds"]
     train(out=run.path, resume=True, epochs=3, data=settings["data"], progress=False)
     assert run.metrics_rows()[-1]["seconds"] > first
 
 
-def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_of_a_finished_run_does_nothing(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     run = train(**settings)
     before = weights_of(run)
     with caplog.at_level(logging.INFO, "contraport"):
@@ -209,7 +209,7 @@ def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCapt
     assert len(run.metrics_rows()) == 2
 
 
-def test_an_outdated_evaluation_goes(settings: dict[str, Any]) -> None:
+def test_outdated_evaluation_is_deleted(settings: dict[str, Any]) -> None:
     run = train(**settings)
     as_run_folder(run).evaluation_path.write_text("{}")
     train(out=run.path, resume=True, data=settings["data"], progress=False)
@@ -252,7 +252,7 @@ def test_requires_objects_again(settings: dict[str, Any]) -> None:
         train(out=run.path, resume=True)
 
 
-def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> None:
+def test_resume_rejects_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
     (as_run_folder(run).checkpoints / "last.ckpt").write_bytes(b"not a checkpoint")
     with raises_usage_error("run.corrupt", "last.ckpt"):
@@ -260,9 +260,7 @@ def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> Non
 
 
 @pytest.mark.parametrize("left", ["model/training.json", "metrics.jsonl", "checkpoints/epoch-0002.ckpt"])
-def test_a_missing_last_checkpoint_is_not_taken_for_a_start(
-    settings: dict[str, Any], vectors: Dataset, left: str
-) -> None:
+def test_resume_rejects_a_missing_last_checkpoint(settings: dict[str, Any], vectors: Dataset, left: str) -> None:
     run = as_run_folder(train(**settings | {"epochs": 2}, keep_every=2))
     run.last_checkpoint.unlink()
     signs = [run.trained_path, run.metrics_path, run.checkpoints / "epoch-0002.ckpt"]
@@ -293,14 +291,14 @@ def test_a_run_killed_before_its_last_checkpoint_starts_anew(
     assert resumed.metrics_rows()[-1]["epoch"] == 2
 
 
-def test_an_unknown_key_in_the_config(settings: dict[str, Any], vectors: Dataset) -> None:
+def test_resume_rejects_an_unknown_key(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))
     with raises_usage_error("*unknown", "config.yaml", "epohcs", "epochs"):
         train(out=run.path, resume=True, data=vectors)
 
 
-def test_a_learned_temperature_of_before_is_resumed(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_resumes_a_learned_temperature_of_earlier_versions(settings: dict[str, Any], tmp_path: Path) -> None:
     """Older checkpoints hold it, and what the optimizer keeps of it, without dimensions."""
     settings.update({"epochs": 2, "temperature": "learn"})
     run = train(**settings)

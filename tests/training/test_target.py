@@ -40,7 +40,7 @@ def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     "target",
     ["labels", "domains:alpha=0.1,beta=0.01", "soft:teacher.npy", "neighbors:k=3", "matrix:matrix.npy"],
 )
-def test_any_objective_takes_any_target(items: dict[str, Any], objective: str, target: str) -> None:
+def test_any_objective_accepts_any_target(items: dict[str, Any], objective: str, target: str) -> None:
     more = {"predictor": True} if objective == "byol" else {}
     module = build_components(Settings(**items, objective=objective, target=target, **more)).module
     batch = build_components(Settings(**items)).dataset.__getitems__(list(range(8)))
@@ -80,18 +80,18 @@ def test_the_loss_is_that_of_the_teachers_features(
     assert expected != pytest.approx(others, rel=1e-3), "the features say something"
 
 
-def test_guidance_that_would_leave_nothing_out_is_told(items: dict[str, Any]) -> None:
+def test_rejects_a_guided_objective_that_excludes_no_negatives(items: dict[str, Any]) -> None:
     with raises_usage_error("teacher.per_item", "margin"):
         train(**items, objective="guided", teacher="teacher.npy", out="run")
 
 
-def test_features_of_other_items_are_told(items: dict[str, Any]) -> None:
+def test_rejects_features_of_other_items(items: dict[str, Any]) -> None:
     np.save("short.npy", np.ones((63, 3)))
     with raises_usage_error("teacher.shape", "short.npy", 64):
         train(**items, objective="x-clr", teacher="short.npy", out="run")
 
 
-def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, Any]) -> None:
+def test_resumes_with_its_teacher_and_evaluates_without(items: dict[str, Any]) -> None:
     chosen = {"objective": "x-clr", "teacher": Path("teacher.npy"), "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
@@ -105,7 +105,7 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
         train(resume=True, out="part", epochs=3, progress=False)
 
 
-def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
+def test_resumes_with_its_target(items: dict[str, Any]) -> None:
     chosen = {"target": "soft:teacher.npy,temperature=0.2", "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
     assert not same(weights_of(grown), weights_of(train(**items, **chosen | {"target": "pairs"}, out="pairs")))
 
 
-def test_a_file_that_is_gone_is_told_on_resume(items: dict[str, Any]) -> None:
+def test_resume_names_a_missing_file(items: dict[str, Any]) -> None:
     train(**items, target="soft:teacher.npy", out="run")
     Path("teacher.npy").unlink()
     with raises_usage_error("target.*", "teacher.npy", "no file"):
@@ -132,7 +132,7 @@ def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
     assert step.module.comparison.target(step.batch).matrix.shape == (64, 64)
 
 
-def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str, Any]) -> None:
+def test_plan_of_test_items_is_drawn_beside_its_target(items: dict[str, Any]) -> None:
     run = train(**items, target="labels", out="labels")
     evaluate(run, progress=False)
     labels = as_run_folder(run).page_arrays()["plan_labels"]
@@ -142,7 +142,7 @@ def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str,
     )
 
 
-def test_what_only_training_items_want_is_not_drawn_of_others(items: dict[str, Any]) -> None:
+def test_targets_of_training_items_are_not_drawn_for_test_items(items: dict[str, Any]) -> None:
     run = train(**items, target="neighbors:k=3", out="neighbors")
     result = evaluate(run, progress=False)
     assert "plan" not in as_run_folder(run).page_arrays()
@@ -150,7 +150,7 @@ def test_what_only_training_items_want_is_not_drawn_of_others(items: dict[str, A
 
 
 @pytest.mark.parametrize("chosen", [{"target": "labels"}, {"objective": "sup-con"}])
-def test_items_without_labels_are_measured_by_what_needs_none(items: dict[str, Any], chosen: dict[str, str]) -> None:
+def test_unlabeled_items_have_metrics_without_labels(items: dict[str, Any], chosen: dict[str, str]) -> None:
     run = train(**items, **chosen, out="run")
     random = np.random.default_rng(1)
     plain = tuple(from_arrays(random.normal(size=(count, 6))) for count in (40, 30))

@@ -42,7 +42,7 @@ def test_a_run_of_texts_learns_and_is_evaluated(run):
     assert rows["trained"]["recall@1"] > 0.3
 
 
-def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path):
+def test_search_of_texts_names_them_by_their_beginning(run, tmp_path):
     long = "word " * 40
     data = from_arrays([*TEXTS, long], name="texts")
     file = embed(run, data=data, out=tmp_path / "f.parquet", progress=False)
@@ -64,7 +64,7 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
         neighbors(result.features, query="nowhere")
 
 
-def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
+def test_resumed_run_of_texts_equals_an_uninterrupted_one(tmp_path):
     settings = {
         "data": split(slice(12, None), "train"),
         "batch_size": 16,
@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
     [{"shared_encoder": True}, {"shared_encoder": True, "cache_chunk": 8}, {"recipe": "moco"}, {"augment": "strong"}],
     ids=["shared", "chunks", "queue", "changed"],
 )
-def test_pairs_of_texts_train(settings, tmp_path):
+def test_trains_on_pairs_of_texts(settings, tmp_path):
     data = from_arrays({"text": TEXTS, "answer": [*ANSWERS[:-3], "", "", ""]}, name="pairs")
     if settings.get("recipe"):
         data = data.drop_incomplete()
@@ -104,7 +104,7 @@ def test_pairs_of_texts_train(settings, tmp_path):
     ],
     ids=str,
 )
-def test_texts_share_an_encoder_unless_something_is_asked_of_one(settings, encoders, tmp_path):
+def test_text_views_share_an_encoder_without_options_by_view(settings, encoders, tmp_path):
     data = from_arrays({"text": TEXTS, "answer": ANSWERS}, name="pairs")
     short = {"data": data, "epochs": 1, "batch_size": 16, "progress": False}
     run = train(**short, **settings, out=tmp_path / "run")
@@ -128,7 +128,7 @@ def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
     assert [near.name for near in result] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
 
 
-def test_dropout_twice_is_a_recipe(tmp_path, caplog):
+def test_simcse_recipe_trains_without_augmentation(tmp_path, caplog):
     run = train(data=TEXTS, recipe="simcse", epochs=1, batch_size=16, out=tmp_path / "run", progress=False)
     assert run.settings().augment == "none"
     train(data=TEXTS, recipe="simcse", epochs=1, batch_size=16, out=tmp_path / "no", dry_run=True, progress=False)
@@ -136,13 +136,13 @@ def test_dropout_twice_is_a_recipe(tmp_path, caplog):
     assert isinstance(run, Run)
 
 
-def test_an_audit_finds_texts_that_do_not_belong_together(tmp_path):
+def test_audit_finds_mismatched_texts(tmp_path):
     shuffled = [*ANSWERS[30:36], *ANSWERS[6:]]
     result = audit(data=from_arrays((TEXTS, shuffled), name="pairs"), epochs=3, progress=False)
     assert len(result.scores) == 60
 
 
-def test_what_has_no_meaning_for_texts_is_told(tmp_path):
+def test_rejects_options_without_meaning_for_texts(tmp_path):
     data = from_arrays((TEXTS, ANSWERS), name="pairs")
     with raises_usage_error("predict.texts"):
         train(data=data, recipe="predictive", out=tmp_path / "run", progress=False)

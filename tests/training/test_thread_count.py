@@ -62,7 +62,7 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
 
 
 @pytest.mark.usefixtures("four")
-def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_thread_count_is_kept(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = timed(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
     components = build_components(settings)

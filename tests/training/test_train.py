@@ -57,7 +57,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_the_folder_holds_the_files_that_others_read(
+def test_run_folder_has_its_documented_files(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,7 +103,7 @@ def test_the_loss_falls(settings: dict[str, Any]) -> None:
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
 
-def test_the_seed_decides_everything(settings: dict[str, Any]) -> None:
+def test_training_is_determined_by_the_seed(settings: dict[str, Any]) -> None:
     out = settings.pop("out")
     first = train(**settings, out=out / "a")
     torch.manual_seed(123)
@@ -113,13 +113,13 @@ def test_the_seed_decides_everything(settings: dict[str, Any]) -> None:
     assert not same(weights_of(first), weights_of(third))
 
 
-def test_the_callers_random_state_is_untouched(settings: dict[str, Any]) -> None:
+def test_global_random_state_is_unchanged(settings: dict[str, Any]) -> None:
     before = torch.get_rng_state()
     train(**settings)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_objective_of_ones_own_learns_its_temperature(settings: dict[str, Any]) -> None:
+def test_custom_objective_learns_its_temperature(settings: dict[str, Any]) -> None:
     objective = Pull()
     run = train(**settings, objective=objective, lr=0.01)
     learned = float(objective.temperature.detach())
@@ -158,7 +158,7 @@ def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
     assert (len(set(logged)) == 1) == (course is None and objective.temperature == 0.07)
 
 
-def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) -> None:
+def test_objective_gets_the_labels_it_requires(settings: dict[str, Any]) -> None:
     class Labelled(nn.Module):
         seen: Tensor | None = None
 
@@ -199,7 +199,7 @@ def test_the_layers_of_the_projection(settings: dict[str, Any], layers: int, wid
     assert run.settings().projection_layers == layers
 
 
-def test_two_layers_are_those_that_nothing_says(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_projection_has_two_layers_by_default(settings: dict[str, Any], tmp_path: Path) -> None:
     said = train(**settings | {"out": tmp_path / "said"}, projection_layers=2)
     assert same(weights_of(said), weights_of(train(**settings)))
 
@@ -308,7 +308,7 @@ def test_warns_of_cmc_nce_without_a_bank(settings: dict[str, Any], caplog: pytes
     assert "the rest of the batch only" not in caplog.text
 
 
-def test_a_batch_that_was_chosen_stays(tmp_path: Path) -> None:
+def test_explicit_batch_size_is_kept(tmp_path: Path) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)
     assert run.metrics_rows()[-1]["step"] == 1

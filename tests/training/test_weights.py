@@ -64,7 +64,7 @@ def test_weights_are_the_marginals_of_a_plan(table: dict[str, Any]) -> None:
     torch.testing.assert_close(mass, weights.repeat(2) / weights.sum() / 2, rtol=1e-5, atol=0)
 
 
-def test_a_file_weighs_as_a_column_does(table: dict[str, Any]) -> None:
+def test_weights_of_a_file_equal_those_of_a_column(table: dict[str, Any]) -> None:
     column = build_components(Settings(**table, sample_weight="worth"))
     assert column.dataset.weights is not None
     assert column.dataset.shapes == ((4,),)
@@ -77,7 +77,7 @@ def test_a_file_weighs_as_a_column_does(table: dict[str, Any]) -> None:
     assert torch.equal(column.dataset.weights, by_file.dataset.weights)
 
 
-def test_a_weighted_run_goes_on_and_is_evaluated(table: dict[str, Any]) -> None:
+def test_weighted_run_is_resumed_and_evaluated(table: dict[str, Any]) -> None:
     chosen = {"sample_weight": "worth", "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**table, **chosen, out="whole")
     train(**table | {"epochs": 1}, **chosen, out="part")
@@ -109,7 +109,7 @@ def test_a_step_is_replayed_with_its_weights(table: dict[str, Any]) -> None:
     assert torch.equal(step.batch.weights, known[step.batch.ids])
 
 
-def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> None:
+def test_batch_of_zero_weights_adds_nothing(table: dict[str, Any]) -> None:
     np.save("few.npy", np.eye(64)[7])
     components = build_components(Settings(**table, sample_weight="few.npy"))
     loss = components.module(components.dataset.__getitems__([0, 1, 2, 3]), 0)
@@ -168,7 +168,7 @@ def test_rejects_invalid_weights(table: dict[str, Any], wrong: dict[str, Any], c
     assert not Path("run").exists()
 
 
-def test_arrays_bring_their_weights() -> None:
+def test_weights_of_arrays_are_used() -> None:
     dataset = from_arrays(np.ones((3, 2)), weights=[1, 0, 2.5])
     assert dataset.weights is not None
     assert dataset.weights.tolist() == [1, 0, 2.5]
@@ -193,7 +193,7 @@ def test_the_plan_of_a_batch_weighs_its_items_times_the_column(table: dict[str, 
     assert loss != pytest.approx(float(nt_xent()(z0, z1, weights=batch.weights)), rel=1e-4)
 
 
-def test_a_run_weighed_by_plans_goes_on_and_is_evaluated(table: dict[str, Any]) -> None:
+def test_plan_weighted_run_is_resumed_and_evaluated(table: dict[str, Any]) -> None:
     chosen = {"sample_weight": "plan:0.9", "negatives": "queue", "columns": {"views": [["a", "b", "c", "d"]]}}
     chosen |= {"lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**table, **chosen, out="whole")

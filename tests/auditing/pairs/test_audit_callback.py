@@ -87,7 +87,7 @@ def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     assert audit.last_state.memorization_auc == 1
 
 
-def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenScores) -> None:
+def test_decoys_stay_if_they_score_like_trusted_pairs(audit: FilterWithGivenScores) -> None:
     scores, mismatched, fresh = judged(audit)
     mismatched[::2] += 9
     audit.looks = [(scores, mismatched, fresh)]

@@ -36,7 +36,7 @@ def marked():
     del FORMATS["a marked folder"]
 
 
-def test_a_format_of_ones_own_is_read_and_trains(mine, tmp_path):
+def test_custom_format_is_read_and_trained_on(mine, tmp_path):
     np.savetxt(tmp_path / "rows.dat", np.random.default_rng(0).normal(size=(50, 3)))
     assert len(load(tmp_path / "rows.dat", "test", test_fraction=0.4)) == 20
     run = contraport.train(
@@ -61,5 +61,5 @@ def test_rejects_two_formats_of_one_name(mine):
         data_format("numbers in a text")(lambda path, split: None)
 
 
-def test_the_order_is_that_of_what_is_recognised_most_narrowly():
+def test_most_specific_format_is_tried_first():
     assert [name for name, entry in FORMATS.items() if entry.is_fallback] == ["a folder of images or texts"]

@@ -33,7 +33,7 @@ def test_an_npz_file_holds_out_a_fifth_of_each_class_in_each_domain(tmp_path):
     assert (2 * test.labels + test.domains).bincount().tolist() == [2, 2, 2, 2]
 
 
-def test_an_npz_file_may_bring_its_own_test_split_and_several_views(tmp_path):
+def test_npz_has_its_own_test_split_and_several_views(tmp_path):
     path = save(
         tmp_path,
         view0=np.ones((6, 2)), view1=np.ones((6, 8, 8), np.uint8), y=[5, 7, 5, 7, 5, 7], domains=[0, 0, 0, 1, 1, 1],
@@ -47,7 +47,7 @@ def test_an_npz_file_may_bring_its_own_test_split_and_several_views(tmp_path):
     assert test.domains.tolist() == [2, 2, 2]
 
 
-def test_an_npz_file_may_weigh_its_items(tmp_path):
+def test_npz_has_weights_of_items(tmp_path):
     path = save(tmp_path, x=np.arange(20.0)[:, None], weights=np.arange(20))
     train, test = load(path), load(path, "test")
     assert torch.equal(train.weights, train.store.views[0][:, 0])
@@ -92,7 +92,7 @@ def test_an_npz_file_may_weigh_its_items(tmp_path):
         ),
     ],
 )
-def test_rejects_an_npz_file_that_is_no_data(tmp_path, arrays, message):
+def test_rejects_npz_without_data_arrays(tmp_path, arrays, message):
     with raises_usage_error(*message) as caught:
         load(save(tmp_path, **arrays))
     assert "\n" not in str(caught.value)
@@ -130,14 +130,14 @@ def test_rejects_a_corrupt_npz_file(tmp_path, content, kind):
         load(tmp_path / "data.npz")
 
 
-def test_rejects_an_npy_file_by_another_name(tmp_path):
+def test_rejects_an_npy_file_named_npz(tmp_path):
     with open(tmp_path / "data.npz", "wb") as file:
         np.save(file, np.ones(3))
     with raises_usage_error("data.unreadable"):
         load(tmp_path / "data.npz")
 
 
-def test_too_few_rows_to_hold_some_out(tmp_path):
+def test_rejects_too_few_rows_for_a_test_split(tmp_path):
     with raises_usage_error("data.empty"):
         load(save(tmp_path, x=np.ones((2, 2))), "test")
 
@@ -215,7 +215,7 @@ def test_an_npy_file_of_doubles_is_converted_when_its_rows_are_fetched(tmp_path)
     assert (fetched.dtype, fetched.tolist()) == (torch.float32, [[12, 13, 14], [3, 4, 5]])
 
 
-def test_a_later_change_of_arrays_does_not_reach_the_data(tmp_path):
+def test_dataset_copies_its_arrays(tmp_path):
     views = np.zeros((20, 3), np.float32), np.zeros((20, 2), np.float32)
     dataset = load(views, test_fraction=0)
     views[0][:] = 7

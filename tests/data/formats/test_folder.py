@@ -79,7 +79,7 @@ def test_train_and_test_folders_are_the_splits(tmp_path, held_out):
     assert test.labels.tolist() == [0, 1]
 
 
-def test_the_centre_is_kept_and_the_orientation_of_the_camera_heeded(tmp_path):
+def test_images_are_cropped_at_the_center_and_rotated_by_exif(tmp_path):
     pixels = np.zeros((20, 60, 3), np.uint8)
     pixels[:, 20:40] = 255
     exif = Image.Exif()
@@ -90,7 +90,7 @@ def test_the_centre_is_kept_and_the_orientation_of_the_camera_heeded(tmp_path):
         assert view.min() == 255
 
 
-def test_every_mode_of_pixels_becomes_rgb(tmp_path):
+def test_images_of_every_mode_become_rgb(tmp_path):
     save(tmp_path / "0.png", mode="L")
     save(tmp_path / "1.png", mode="RGBA")
     save(tmp_path / "2.png", mode="P", value=0)
@@ -191,7 +191,7 @@ def test_rejects_empty_and_ambiguous_folders(tmp_path):
         load(tmp_path)
 
 
-def test_hidden_and_other_files_are_no_images(classes):
+def test_ignores_hidden_and_other_files(classes):
     (classes / "cat" / ".hidden.png").write_bytes(b"x")
     (classes / ".thumbnails").mkdir()
     (classes / ".thumbnails" / "0.png").write_bytes(b"x")
@@ -258,7 +258,7 @@ def test_domains_below_train_and_test(tmp_path):
 
 
 @pytest.mark.parametrize("second", [("images", "images"), ("left", "right", "up")])
-def test_folders_inside_class_folders_that_differ_or_are_single_are_no_classes(tmp_path, second):
+def test_folders_of_domains_require_the_same_classes(tmp_path, second):
     for number, name in enumerate(second):
         for item in range(4):
             save(tmp_path / ("cat", "dog")[number % 2] / name / f"{item}.png")
@@ -267,7 +267,7 @@ def test_folders_inside_class_folders_that_differ_or_are_single_are_no_classes(t
     assert train.domains is None
 
 
-def test_the_test_folder_wins_over_the_validation_folder(tmp_path):
+def test_test_folder_has_precedence_over_validation_folder(tmp_path):
     for split, count in (("train", 3), ("val", 2), ("test", 1)):
         for number in range(count):
             save(tmp_path / split / "cat" / f"{number}.png")
@@ -320,7 +320,7 @@ def test_texts_beside_few_images_are_left_out(classes, caplog):
     assert "1 of 20 images have a text beside them" in caplog.text
 
 
-def test_a_folder_of_texts_has_classes_as_one_of_images(tmp_path):
+def test_class_folders_of_texts_give_labels(tmp_path):
     for kind in ("neg", "pos"):
         for split, count in (("train", 5), ("test", 2)):
             (tmp_path / split / kind).mkdir(parents=True)
@@ -363,7 +363,7 @@ def test_class_folders_may_be_links(classes, tmp_path_factory):
     assert [Path(key).name for key in here.keys] == [Path(key).name for key in there.keys]
 
 
-def test_folders_of_splits_are_known_in_capitals(tmp_path):
+def test_split_folders_may_be_capitalized(tmp_path):
     for split, count in (("Train", 4), ("Test", 2)):
         for number in range(count):
             save(tmp_path / split / ("cat", "dog")[number % 2] / f"{number}.png")

@@ -90,7 +90,7 @@ def test_corrupt_images_are_left_out(hub, tmp_path):
     assert sum(len(part) for part in parts) == 9
 
 
-def test_unlabelled_is_minus_one(hub, tmp_path):
+def test_unlabeled_items_have_label_minus_one(hub, tmp_path):
     features = hub.Features({"x": hub.Value("float32"), "label": hub.ClassLabel(names=["a"])})
     rows = hub.Dataset.from_dict({"x": [1.0] * 5, "label": [-1] * 5}, features=features)
     assert load(saved(tmp_path / "hf", rows)).labels is None

@@ -234,7 +234,7 @@ def test_rejects_an_archive_that_leads_back_into_itself(tmp_path):
         load(path)
 
 
-def test_paths_lead_nowhere_and_links_are_counted(tmp_path, caplog):
+def test_skips_and_counts_links_and_paths_outside_the_archive(tmp_path, caplog):
     path = write(tmp_path / "in" / "a.tar", [(f"../../{i}.png", encoded(i)) for i in range(9)])
     with tarfile.open(path, "a") as tar:
         link = tarfile.TarInfo("secret.png")
@@ -275,7 +275,7 @@ def test_rejects_a_member_that_is_no_text(tmp_path):
         [part.__getitems__(list(range(len(part)))) for part in whole]
 
 
-def test_classes_that_begin_with_a_zero_are_texts(tmp_path):
+def test_class_names_keep_leading_zeros(tmp_path):
     names = ("01", "1", "2", "10")
     files = [(f"{i}.{field}", content) for i, name in enumerate(names) for field, content in
              (("png", encoded(i)), ("cls", name.encode()))]  # fmt: skip
@@ -288,7 +288,7 @@ def test_rows_count_samples_that_are_left_out(tmp_path):
     assert load(write(tmp_path / "all.tar", files), test_fraction=0).source_rows.tolist() == [0, 2]
 
 
-def test_archives_whose_names_only_begin_as_those_of_a_test_split_are_none(tmp_path):
+def test_archives_named_like_a_test_split_are_training_data(tmp_path):
     for name, count in (("valley.tar", 4), ("testament.tar", 3), ("mountains.tar", 5), ("testing-0.tar", 2)):
         write(tmp_path / name, [(f"{i}.png", encoded(i)) for i in range(count)])
     assert (len(load(tmp_path)), len(load(tmp_path, "test"))) == (12, 2)

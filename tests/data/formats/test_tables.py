@@ -53,7 +53,7 @@ def test_column_names_imply_roles(tmp_path):
     assert torch.equal(labels[order], torch.tensor([0 if i % 2 else 1 for i in range(20)]))
 
 
-def test_whole_numbers_that_turn_to_fractions_late_are_numbers(tmp_path):
+def test_integers_followed_by_fractions_are_floats(tmp_path):
     values = [[10**6 + i] for i in range(140_000)] + [[0.5]]  # more than Arrow's default block of a megabyte
     assert whole(write(tmp_path, lines("x", values)))[0].max() == 1_139_999
 
@@ -93,7 +93,7 @@ def test_column_of_keys_names_the_rows(tmp_path):
     assert load(path, columns={"views": ["x"], "keys": None}).keys is None
 
 
-def test_names_that_look_like_numbers_are_the_texts_that_stand_in_the_file(tmp_path):
+def test_class_names_like_numbers_keep_their_spelling(tmp_path):
     rows = ["007,01,1,2", "7,1,1,2", "1e5,01,3,4", "12345678901234567890,1,3,4", "2020-01-02,1,5,6"]
     whole = load(write(tmp_path, lines("id,label,x,z", [[row] for row in rows])), test_fraction=0)
     assert list(whole.keys) == ["007", "7", "1e5", "12345678901234567890", "2020-01-02"]
@@ -138,7 +138,7 @@ def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
     assert load(tmp_path / "data.parquet").view_names == ("text", "z")
 
 
-def test_rows_without_a_key_are_known_by_their_numbers(tmp_path, caplog):
+def test_rows_without_a_key_are_named_by_their_number(tmp_path, caplog):
     path = write(tmp_path, lines("id,x", [("" if i == 3 else i, i) for i in range(10)]))
     with caplog.at_level("INFO"):
         assert load(path).keys is None
@@ -147,7 +147,7 @@ def test_rows_without_a_key_are_known_by_their_numbers(tmp_path, caplog):
         load(path, columns={"keys": "id"})
 
 
-def test_a_column_of_weights_is_named_by_the_caller_alone(tmp_path):
+def test_weights_are_read_only_from_a_named_column(tmp_path):
     path = write(tmp_path, lines("x,weights,label", [(i, i % 3, i % 2) for i in range(20)]))
     plain = load(path)
     assert (plain.shapes, plain.weights) == (((2,),), None)
@@ -172,7 +172,7 @@ def test_a_column_of_weights_is_named_by_the_caller_alone(tmp_path):
         ([1, "inf", 3], ("data.not_finite", "1")),
     ],
 )
-def test_rejects_weights_that_are_none(tmp_path, values, message):
+def test_rejects_invalid_weights_of_a_column(tmp_path, values, message):
     path = write(tmp_path, lines("x,w", enumerate(values)))
     with raises_usage_error(*message):
         load(path, columns={"weights": "w"})
@@ -261,7 +261,7 @@ def png(value, size=(9, 12)):
     return content.getvalue()
 
 
-def test_columns_name_image_files_and_those_that_cannot_be_read_are_left_out(tmp_path):
+def test_image_files_of_a_column_are_read_or_skipped(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(10):
         (tmp_path / "images" / f"{number}.png").write_bytes(png(20 * number) if number != 4 else b"x")
@@ -362,7 +362,7 @@ def test_only_tables_have_columns(tmp_path):
         ([None, 1.0], "missing_value", "1 of 2"),
     ],
 )
-def test_rejects_a_parquet_column_that_is_no_view(tmp_path, values, kind, value):
+def test_rejects_parquet_columns_of_unsupported_types(tmp_path, values, kind, value):
     with raises_usage_error(f"data.{kind}", "data.parquet: column 'x'", value):
         load(write_parquet(tmp_path, x=values))
 
@@ -374,13 +374,13 @@ def test_rejects_a_corrupt_parquet_file(tmp_path):
         load(path)
 
 
-def test_rejects_names_of_columns_that_are_no_text(tmp_path):
+def test_rejects_column_names_that_are_not_text(tmp_path):
     (tmp_path / "data.csv").write_bytes(b"x,\xff\xfe\n1,2\n")
     with raises_usage_error("data.unreadable", "data.csv"):
         load(tmp_path / "data.csv")
 
 
-def test_empty_cells_are_views_that_an_item_lacks(tmp_path):
+def test_empty_cells_are_missing_views(tmp_path):
     rows = [(i % 2, i, i + 0.5, -i, 2 * i) for i in range(20)]
     cells = [list(map(str, row)) for row in rows]
     cells[3][1:3], cells[4][3:], cells[5][3:] = ["", ""], ["", ""], ["nan", ""]
@@ -400,7 +400,7 @@ def test_empty_cells_are_views_that_an_item_lacks(tmp_path):
     assert seen == expected
 
 
-def test_statistics_are_of_the_items_that_have_the_view():
+def test_statistics_ignore_items_without_the_view():
     both = from_arrays((np.array([[i] if i != 3 else [np.nan] for i in range(20)]), np.ones((20, 1))))
     assert both.mean_and_std(0)[0] == [pytest.approx(np.mean([i for i in range(20) if i != 3]))]
 
@@ -454,7 +454,7 @@ def test_a_column_of_texts_is_a_view(tmp_path, suffix):
         assert texts_of(part) == [TEXTS[row] for row in part.source_rows]
 
 
-def test_two_columns_of_texts_are_two_views_of_which_an_item_may_lack_one(tmp_path):
+def test_text_columns_are_views_with_missing_items(tmp_path):
     answers = [None, " ", *TEXTS[2:]]
     whole = load(write_parquet(tmp_path, question=TEXTS, answer=answers, split=["train"] * 9 + ["test"]))
     assert whole.shapes == ((), ())
@@ -462,7 +462,7 @@ def test_two_columns_of_texts_are_two_views_of_which_an_item_may_lack_one(tmp_pa
     assert texts_of(whole.drop_incomplete(), 1) == TEXTS[2:9]
 
 
-def test_texts_beside_numbers_need_a_name_of_texts(tmp_path):
+def test_text_columns_beside_numbers_require_a_text_name(tmp_path):
     rows = [(text, number) for number, text in enumerate(TEXTS)]
     assert load(write(tmp_path, lines("caption,x", rows))).shapes == ((), (1,))
     path = write(tmp_path, lines("name,x", rows))
@@ -475,7 +475,7 @@ CATEGORIES = [f"kind {number % 8}" for number in range(100)]
 QUESTIONS, REPLIES = ([f"{word} number {number}" for number in range(100)] for word in ("ask", "say"))
 
 
-def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplog):
+def test_text_columns_of_few_values_are_labels(tmp_path, caplog):
     path = write(tmp_path, lines("en,de,section", zip(QUESTIONS, REPLIES, CATEGORIES, strict=True)))
     with caplog.at_level("INFO"):
         whole = load(path, test_fraction=0)
@@ -516,7 +516,7 @@ def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, column
         load(path, columns=columns)
 
 
-def test_a_name_that_says_text_and_values_that_differ_are_views(tmp_path):
+def test_text_names_and_distinct_values_make_views(tmp_path):
     """Captions of few classes, a column of some repeated texts, and one that is alone."""
     path = write(tmp_path, lines("de,caption", zip(REPLIES, CATEGORIES, strict=True)))
     assert load(path, test_fraction=0).view_names == ("de", "caption")
@@ -534,12 +534,12 @@ def test_a_name_that_says_text_and_values_that_differ_are_views(tmp_path):
     ],
     ids=["empty", "nothing", "images"],
 )
-def test_rejects_texts_that_are_none(tmp_path, texts, message):
+def test_rejects_cells_without_text(tmp_path, texts, message):
     with raises_usage_error(*message):
         load(write_parquet(tmp_path, x=texts))
 
 
-def test_lists_and_images_that_an_item_lacks(tmp_path):
+def test_missing_lists_and_images(tmp_path):
     image = io.BytesIO()
     Image.new("RGB", (8, 8), (255, 0, 0)).save(image, "png")
     path = write_parquet(
@@ -564,7 +564,7 @@ def test_lists_and_images_that_an_item_lacks(tmp_path):
         (["", "", ""], ("data.item_without_view", "1")),
     ],
 )
-def test_cells_that_are_empty_in_part(tmp_path, cells, message):
+def test_partly_empty_cells(tmp_path, cells, message):
     rows = [["1", "2", "3"] for _ in range(9)]
     path = write(tmp_path, lines("view0.a,view0.b,view1", [*rows, cells]))
     with raises_usage_error(*message):
@@ -630,7 +630,7 @@ def test_warns_of_numbers_in_a_column_named_as_texts(tmp_path, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
+def test_missing_images_do_not_depend_on_other_items(tmp_path):
     for name, colour in (("a.png", 40), ("b.png", 90)):
         Image.new("L", (20, 20), colour).save(tmp_path / name)
     (tmp_path / "bad.png").write_bytes(b"no image")
@@ -657,7 +657,7 @@ def test_rejects_a_split_without_any_image_but_reads_the_other(tmp_path):
 
 
 @pytest.mark.parametrize(("cell", "expected"), [("1,5", "'1,5'"), ("a.png ", "'a.png '")])
-def test_numbers_with_a_comma_and_names_with_a_space_are_no_texts(tmp_path, cell, expected):
+def test_rejects_decimal_commas_and_names_with_spaces(tmp_path, cell, expected):
     (tmp_path / "data.csv").write_text("a,b\n" + f'"{cell}","{cell}"\n' * 8)
     with raises_usage_error("data.not_file_names", expected):
         load(tmp_path / "data.csv")

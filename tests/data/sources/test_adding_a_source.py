@@ -31,7 +31,7 @@ def spirals(tmp_path, monkeypatch):
     monkeypatch.setitem(DATASETS, row.name, row)
 
 
-def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_path, capsys):
+def test_custom_source_is_loaded_listed_and_trained_on(spirals, tmp_path, capsys):
     assert len(load("spirals")) == 40
     test = load("spirals", "test", root=tmp_path)
     assert (len(test), test.name, test.class_names) == (20, str(tmp_path), ("0", "1"))

@@ -65,7 +65,7 @@ def test_fashion_mnist_is_taken_from_the_root_next(offline):
     assert len(load("fashion-mnist", root=offline / "root")) == 6
 
 
-def test_fashion_mnist_is_downloaded_at_last(offline, monkeypatch):
+def test_fashion_mnist_is_downloaded_if_not_installed(offline, monkeypatch):
     monkeypatch.setattr(FashionMNIST, "download", lambda data: write_fashion(Path(data.raw_folder), pack=False))
     assert len(load("fashion-mnist", root=offline / "root")) == 6
 

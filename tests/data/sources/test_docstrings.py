@@ -41,7 +41,7 @@ def texts(dataset: Dataset, view: int) -> list[str]:
     return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
-def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:
+def test_items_pair_function_names_with_first_sentences(library: Path) -> None:
     for folder, files in (
         ("rare", source.MIN_FUNCTIONS_PER_MODULE - 1),
         ("often", source.MIN_FUNCTIONS_PER_MODULE),
@@ -69,7 +69,7 @@ def test_rejects_a_library_without_sources(library: Path) -> None:
         load("docstrings")
 
 
-def test_pythons_own_library_has_some_of_many_modules() -> None:
+def test_standard_library_gives_pairs_of_many_modules() -> None:
     train = load("docstrings")
     assert len(train) > 1000
     assert train.class_names is not None

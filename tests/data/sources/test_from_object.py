@@ -56,7 +56,7 @@ def texts_of(dataset, view=0):
     return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
-def test_a_list_of_texts_is_one_item_after_the_other() -> None:
+def test_list_of_texts_has_one_item_per_text() -> None:
     parts = [load(TEXTS, split) for split in ("train", "test")]
     assert [len(part) for part in parts] == [8, 2]
     for part in parts:
@@ -104,7 +104,7 @@ def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None
         load(datasets.Dataset.from_dict({"x": ["a", ""] * 5}))
 
 
-def test_arrays_by_name_and_alone() -> None:
+def test_accepts_a_dict_of_arrays_and_a_single_array() -> None:
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
     for held in (images, torch.from_numpy(images), list(images), {"x": images}):
         assert (len(load(held)), len(load(held, "test"))) == (8, 2)
@@ -113,7 +113,7 @@ def test_arrays_by_name_and_alone() -> None:
     assert (several.shapes, several.class_names) == (((3, 8, 8), (5,)), ("a", "b"))
 
 
-def test_a_tuple_of_arrays_is_views_and_a_list_items() -> None:
+def test_tuples_are_views_and_lists_are_items() -> None:
     one, other = np.eye(30, 5, dtype=np.float32), np.eye(30, 7, dtype=np.float32)
     assert load((one, torch.from_numpy(other))).shapes == ((5,), (7,))
     assert load((one,)).shapes == ((5,),)
@@ -183,7 +183,7 @@ def test_many_channels_and_16_bits_are_images(kind: str, tmp_path: Path) -> None
     assert load(np.zeros((10, 9, 9), np.uint16)).shapes == ((1, 9, 9),)
 
 
-def test_random_views_of_any_range_are_those_of_pixels() -> None:
+def test_random_views_do_not_depend_on_the_pixel_range() -> None:
     from contraport.data import Views, from_arrays
 
     pixels = np.random.default_rng(0).uniform(size=(16, 2, 12, 12)).astype(np.float32)

@@ -31,7 +31,7 @@ def test_rejects_a_file_of_another_kind(tmp_path):
         load(tmp_path / "data.xls")
 
 
-def test_names_data_that_may_not_be_read(tmp_path, monkeypatch):
+def test_names_a_file_without_read_permission(tmp_path, monkeypatch):
     """Not by a mode of the folder, which root may read all the same."""
     monkeypatch.setattr(sys.modules[load.__module__], "find_format", deny)
     with raises_usage_error("data.unreadable", tmp_path, "Permission denied"):

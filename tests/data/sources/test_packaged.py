@@ -39,7 +39,7 @@ def test_uci_multiple_features_are_six_views_in_both_formats(tmp_path, csv):
     assert all((view[:, 0] // 200 == batch.labels).all() for view in batch.views)
 
 
-def test_rejects_uci_files_that_are_wrong(tmp_path):
+def test_rejects_invalid_uci_files(tmp_path):
     write_uci(tmp_path, csv=False, rows=1999)
     with raises_usage_error("data.rows", "2000", "1999"):
         load("uci-multiple-features", root=tmp_path)
@@ -67,7 +67,7 @@ def test_series_have_their_own_test_split(tmp_path):
     assert train.class_names == ("a", "b")
 
 
-def test_shorter_series_go_on_with_their_last_values(tmp_path):
+def test_shorter_series_are_padded_with_their_last_values(tmp_path):
     write_ts(tmp_path, "1,2:4,5:b\n", "7,8,9:1,2,3:a\n", "JapaneseVowels")
     assert load("japanese-vowels", root=tmp_path)[0].views[0].tolist() == [[[1, 2, 2], [4, 5, 5]]]
 
@@ -83,14 +83,14 @@ def test_shorter_series_go_on_with_their_last_values(tmp_path):
         ("", ("data.empty",)),
     ],
 )
-def test_rejects_a_ts_file_that_is_wrong(tmp_path, text, message):
+def test_rejects_invalid_ts_files(tmp_path, text, message):
     write_ts(tmp_path, text, "1,2:3,4:a\n")
     with raises_usage_error(*message):
         load("basic-motions", root=tmp_path)
 
 
 @pytest.mark.parametrize("header", ["@data\n1:a", "@classLabel true a\n1:a"])
-def test_rejects_a_ts_header_that_is_wrong(tmp_path, header):
+def test_rejects_invalid_ts_headers(tmp_path, header):
     (tmp_path / "BasicMotions_TRAIN.ts").write_text(header)
     with raises_usage_error("data.ts_format", "BasicMotions_TRAIN.ts"):
         load("basic-motions", root=tmp_path)

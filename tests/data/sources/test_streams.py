@@ -63,7 +63,7 @@ class Pixels(IterableDataset):
         return (torch.rand(3, 16, 16, generator=torch.manual_seed(number)) for number in range(20))
 
 
-def test_labels_that_are_not_wanted_are_in_no_batch() -> None:
+def test_streams_drop_unused_labels() -> None:
     stream = from_stream(Numbers(items=7), labels=False)
     assert stream.labels is None
     assert all(batch.labels is None for batch in stream.batches(3))
@@ -102,7 +102,7 @@ def test_dicts_have_images_labels_and_keys(encoded: bool) -> None:
 
 
 @pytest.mark.parametrize("decoded", [False, True])
-def test_texts_beside_images_are_a_view_as_in_shards(decoded: bool, tmp_path: Path) -> None:
+def test_stream_texts_beside_images_are_a_view(decoded: bool, tmp_path: Path) -> None:
     """As bytes, which webdataset gives, or as strings, which it decodes to and Hugging Face has."""
     texts = [f"number {number}" + " and more" * (number % 2) for number in range(9)]
 
@@ -148,7 +148,7 @@ def test_training_on_a_stream_resumes_at_its_place(tmp_path: Path) -> None:
     assert longer.metrics_rows()[-1]["step"] == 18
 
 
-def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> None:
+def test_steps_are_rounded_up_to_epochs_without_a_stream(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4))
     run = train(data=vectors, steps=5, batch_size=16, out=tmp_path / "run", progress=False)
     assert (run.config()["epochs"], run.config()["steps"], run.metrics_rows()[-1]["step"]) == (3, None, 6)
@@ -253,7 +253,7 @@ def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
     assert features.keys.tolist() == [f"sample{number}" for number in range(9)]
 
 
-def test_encoded_images_are_upright_opaque_and_of_eight_bits_as_those_in_a_folder(tmp_path: Path) -> None:
+def test_encoded_images_are_decoded_as_in_a_folder(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x112] = 6
     corner = np.zeros((12, 12, 3), np.uint8)

@@ -28,7 +28,7 @@ def grey(value, size=(6, 5)):
     return Image.new("L", size, value)
 
 
-def test_items_are_views_and_the_last_of_a_tuple_may_be_a_label():
+def test_items_are_views_followed_by_a_label():
     items = [((np.full((4, 9), i, np.float32), grey(i)), torch.ones(3), torch.tensor(7 + i % 2)) for i in range(6)]
     dataset = load(Listed(items))
     assert dataset.shapes == ((4, 9), (1, 5, 6), (3,))
@@ -57,7 +57,7 @@ def test_torchvision_floats_are_images_in_units_of_one():
     assert std == pytest.approx(expected.std(dim=(0, 2, 3), correction=0).tolist())
 
 
-def test_labels_beside_the_items_save_asking_each():
+def test_labels_attribute_is_used_without_fetching_items():
     items = Listed([(np.zeros(3), label) for label in (2, 0, 2)])
     items.targets = [2, 0, 2]
     items.classes = ["x", "y", "z"]
@@ -94,7 +94,7 @@ def test_given_labels_and_domains_come_first():
     assert dataset.domain_names == ("5", "6")
 
 
-def test_minus_one_throughout_is_no_label():
+def test_all_labels_minus_one_means_unlabeled():
     assert load(Listed([(np.zeros(3), -1)] * 4)).labels is None
 
 
@@ -137,7 +137,7 @@ def test_rejects_an_iterable_dataset():
         from_torch(Stream())
 
 
-def test_an_image_of_16_bits_is_one_of_8():
+def test_images_of_16_bits_become_8_bits():
     deep = Image.fromarray(np.full((6, 6), 30_000, np.uint16))
     for size in (None, 6):
         assert load(Listed([deep]), image_size=size).__getitems__([0]).views[0].unique().tolist() == [30_000 >> 8]
@@ -150,7 +150,7 @@ def test_warns_of_captions_that_become_classes(texts, warned, caplog):
     assert ("no two are equal" in caplog.text) is warned
 
 
-def test_items_that_are_dicts_have_their_views_by_name_and_a_label():
+def test_dict_items_have_named_views_and_a_label():
     items = [
         {"image": grey(10 * i), "caption": f"number {10**i}", "sizes": [1, i], "label": "ab"[i % 2]} for i in range(4)
     ]

@@ -44,7 +44,7 @@ class Flipped:
 Flipped.__module__ = "albumentations.core.composition"
 
 
-def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
+def test_transforms_depend_on_seed_epoch_and_position_only() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     changed = TransformedDataset(dataset, find_custom_transform(jittered), number=2, seed=3)

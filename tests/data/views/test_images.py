@@ -26,7 +26,7 @@ def pictures(channels=3, side=24, count=200, low=0.0, high=1.0):
     return low + (high - low) * torch.rand(count, channels, side, side + 1, generator=generator)
 
 
-def test_without_any_change_the_image_stays():
+def test_zero_strength_keeps_the_image():
     images = pictures(count=4)
     assert torch.allclose(changed(images), images, atol=1e-4)
 
@@ -46,7 +46,7 @@ def test_any_strength_takes_any_shape_to_any_size_within_the_range(strength, cou
     assert 0 <= views.min() <= views.max() <= 1
 
 
-def test_flips_turn_half_of_the_images_about():
+def test_flips_half_of_the_images():
     images = pictures()
     views = changed(images, flips=True)
     turned = (views - images.flip(3)).abs().amax(dim=(1, 2, 3)) < 1e-4
@@ -88,7 +88,7 @@ def test_contrast_keeps_the_mean():
 
 
 @pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"gray_probability": 0.5}])
-def test_changes_of_colour_keep_the_grey_and_touch_three_channels_only(change):
+def test_color_jitter_keeps_the_mean_and_changes_three_channels_only(change):
     images = pictures(low=0.4, high=0.6)
     views = changed(images, **change)
     assert torch.allclose(views.mean(dim=1), images.mean(dim=1), atol=1e-4)
@@ -98,14 +98,14 @@ def test_changes_of_colour_keep_the_grey_and_touch_three_channels_only(change):
         assert torch.allclose(changed(other, **change), other, atol=1e-4)
 
 
-def test_hue_keeps_the_amount_of_colour():
+def test_hue_keeps_saturation():
     images = pictures(low=0.4, high=0.6)
     views = changed(images, hue=0.5)
     before, after = (x - x.mean(dim=1, keepdim=True) for x in (images, views))
     assert torch.allclose(before.norm(dim=1), after.norm(dim=1), atol=1e-3)
 
 
-def test_grey_takes_all_colour_by_chance():
+def test_grayscale_removes_color_with_its_probability():
     views = changed(pictures(), gray_probability=0.3)
     grey = (views - views.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-3
     assert grey.float().mean() == pytest.approx(0.3, abs=0.1)
@@ -142,7 +142,7 @@ def test_erases_one_rectangle_with_the_mean_of_the_image():
         assert box[0].numel() <= 0.36 * image[0].numel() + 2 * sum(image.shape[1:])
 
 
-def test_strong_changes_are_what_the_documents_call_extreme():
+def test_strengths_are_ordered_from_weak_to_strong():
     for strengths in (SMALL_IMAGE_STRENGTHS, LARGE_IMAGE_STRENGTHS):
         weak, standard, strong = (strengths[name] for name in ("weak", "standard", "strong"))
         assert weak.crop_area[0] > standard.crop_area[0] > strong.crop_area[0]
@@ -160,13 +160,13 @@ def cie_lab(rgb):
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
 
 
-def test_lab_is_that_of_its_definition():
+def test_lab_matches_its_definition():
     rgb = np.random.default_rng(0).random((16, 16, 3))
     converted = to_scaled_lab(torch.from_numpy(rgb).float().permute(2, 0, 1)[None])[0].permute(1, 2, 0).numpy()
     assert np.abs(converted * [100, 110, 110] - cie_lab(rgb)).max() < 0.05
 
 
-def test_lab_of_all_colours_is_about_one():
+def test_lab_channels_are_scaled_to_about_one():
     levels = torch.linspace(0, 1, 9)
     cube = torch.cartesian_prod(levels, levels, levels).T.view(1, 3, 27, 27)
     converted = to_scaled_lab(cube)

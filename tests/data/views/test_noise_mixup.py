@@ -58,7 +58,7 @@ def test_mixup_mixes_whole_items():
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 9), (3, 8, 8)])
-def test_one_item_is_its_own_partner(shape):
+def test_mixup_of_one_item_keeps_it(shape):
     assert change(Mixup(), torch.rand(1, *shape)).abs().max() < 1e-6
 
 

@@ -19,7 +19,7 @@ def series(count=300, length=50):
     return MEAN + STD * torch.randn(count, 2, length, generator=torch.Generator().manual_seed(0))
 
 
-def test_without_any_change_the_series_stays():
+def test_zero_strength_keeps_the_series():
     assert ((view(series()) - series()) / STD).abs().max() < 1e-3
 
 

@@ -50,7 +50,7 @@ def test_words_are_deleted_with_the_given_probability():
     assert len(set(kept)) == 20
 
 
-def test_characters_of_scripts_without_blanks_are_words():
+def test_scripts_without_spaces_are_split_into_characters():
     views = {
         change(["日本語です"], TextStrength(min_span_fraction=1, deletion_probability=0.5), seed)[0]
         for seed in range(10)
@@ -71,7 +71,7 @@ def test_processes_that_share_a_batch_make_the_views_of_one():
     assert [first + second for first, second in zip(*parts, strict=True)] == expected
 
 
-def test_no_change_gives_the_text_twice():
+def test_zero_strength_gives_equal_texts():
     views = Views(from_arrays(TEXTS_), augment="none")
     assert [tensor_to_texts(view) for view in views((texts_to_tensor(TEXTS_),))] == [TEXTS_, TEXTS_]
 

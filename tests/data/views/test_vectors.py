@@ -17,7 +17,7 @@ def vectors(count=5000):
     return MEAN + STD * torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
 
 
-def test_without_any_change_the_vector_stays():
+def test_zero_strength_keeps_the_vector():
     assert torch.allclose(view(vectors()), vectors(), rtol=1e-4)
 
 

@@ -93,7 +93,7 @@ def test_a_view_is_nearer_to_its_item_than_to_another(augment):
 
 
 @pytest.mark.parametrize("flips", [True, False])
-def test_images_are_flipped_only_where_that_keeps_their_meaning(flips):
+def test_images_are_flipped_only_if_flips_are_allowed(flips):
     pixels = np.zeros((400, 40, 40), np.uint8)
     pixels[:, :, :20] = 255
     dataset = from_arrays(pixels, flips=flips)
@@ -138,7 +138,7 @@ def test_bytes_and_floats_of_the_same_pixels_give_the_same_views():
     assert all(torch.equal(a, b) for a, b in zip(from_bytes, from_floats, strict=True))
 
 
-def test_the_given_tensors_stay_as_they_are():
+def test_inputs_are_not_modified():
     for dataset in (vectors(), series(), several()):
         batch = raw(dataset)
         before = [view.clone() for view in batch]
@@ -202,7 +202,7 @@ def test_mixup_takes_partners_from_all_processes():
 # Several given views
 
 
-def test_given_views_are_kept_as_they_are():
+def test_paired_views_are_not_transformed_by_default():
     dataset = several()
     for augment in (None, "none"):
         views = Views(dataset, augment=augment)
@@ -212,7 +212,7 @@ def test_given_views_are_kept_as_they_are():
 
 
 @pytest.mark.parametrize("augment", AUGMENTS[1:])
-def test_a_chosen_change_holds_for_every_given_view_after_its_kind(augment):
+def test_chosen_transform_applies_to_every_view_by_kind(augment):
     dataset = several()
     views = Views(dataset, augment=augment)
     plain, changed = views.make_unaugmented(raw(dataset)), made(views, raw(dataset))
@@ -220,7 +220,7 @@ def test_a_chosen_change_holds_for_every_given_view_after_its_kind(augment):
     assert all((a - b).abs().amax() > 1e-3 for a, b in zip(plain, changed, strict=True))
 
 
-def test_each_given_view_is_changed_in_its_own_units():
+def test_each_view_is_transformed_in_its_own_units():
     rng = np.random.default_rng(0)
     dataset = from_arrays(tuple(rng.normal(0, scale, (2000, 2)) for scale in (1, 1000)))
     view0, view1 = (
@@ -232,7 +232,7 @@ def test_each_given_view_is_changed_in_its_own_units():
 # Colour and crops
 
 
-def test_colour_is_lightness_and_colours_of_one_change():
+def test_color_split_shares_one_random_transform():
     gradient = np.linspace(0, 255, 40).astype(np.uint8)
     pixels = np.zeros((30, 3, 40, 40), np.uint8)
     pixels[:, 0], pixels[:, 1] = gradient, gradient[:, None]
@@ -247,14 +247,14 @@ def test_colour_is_lightness_and_colours_of_one_change():
     assert torch.allclose(both, to_scaled_lab(one_change), atol=1e-4)
 
 
-def test_colour_is_never_lost():
+def test_color_split_is_never_grayscale():
     dataset = from_arrays(np.broadcast_to(np.array([200, 20, 20], np.uint8)[:, None, None], (200, 3, 40, 40)))
     _, colours = made(Views(dataset, views="colour"), raw(dataset))
     assert (colours.abs().amax(dim=(1, 2, 3)) > 0.02).all()
 
 
 @pytest.mark.parametrize("augment", AUGMENTS)
-def test_colour_goes_with_every_change(augment):
+def test_color_split_combines_with_every_transform(augment):
     dataset = images()
     views = Views(dataset, augment=augment, views="colour")
     lightness, colours = made(views, raw(dataset))
@@ -296,7 +296,7 @@ def test_statistics_of_colours_are_those_of_the_plain_views():
         assert std == pytest.approx(plain.std(dim=(0, 2, 3)).tolist(), rel=1e-3)
 
 
-def test_plain_views_are_the_items_and_nothing_random():
+def test_plain_views_are_deterministic():
     dataset = images()
     state = torch.get_rng_state()
     for views in (2, "2+6"):
@@ -346,7 +346,7 @@ def steps(length=20, count=16):
 @pytest.mark.parametrize(
     ("text", "length"), [("frames", 5), ("frames:3", 3), ("frames:10", 10), ("frames:length=1", 1)]
 )
-def test_frames_are_two_windows_of_which_one_follows_the_other(text, length):
+def test_frames_are_two_consecutive_windows(text, length):
     dataset = steps()
     views = Views(dataset, views=text)
     assert views.shapes == ((3, length),) * 2
@@ -358,7 +358,7 @@ def test_frames_are_two_windows_of_which_one_follows_the_other(text, length):
     assert torch.equal(whole[:, 0] // 100, torch.arange(16.0)[:, None].expand(-1, 2 * length))
 
 
-def test_frames_begin_at_every_place_as_often():
+def test_frames_start_uniformly():
     dataset = steps(count=4000)
     starts = made(Views(dataset, views="frames:8"), raw(dataset))[0][:, 0, 0] % 100
     counts = starts.long().bincount(minlength=5)
@@ -366,7 +366,7 @@ def test_frames_begin_at_every_place_as_often():
     assert (counts - 800).abs().max() < 120
 
 
-def test_frames_are_changed_only_by_augment():
+def test_frames_are_transformed_only_by_augment():
     dataset = series()
     plain, changed = (made(Views(dataset, views="frames", augment=augment), raw(dataset)) for augment in (None, "weak"))
     assert all(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))

@@ -49,7 +49,7 @@ def full_at(call: int, function: Any) -> Any:
         pytest.param(os, "replace", 11, id="the model"),
     ],
 )
-def test_a_full_disk(
+def test_reports_a_full_disk(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
 ) -> None:
     settings["log_every"] = 1
@@ -68,7 +68,7 @@ def test_a_full_disk(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("file", ["metrics.jsonl", "train.log"])
-def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) -> None:
+def test_rejects_a_device_in_place_of_a_file(settings: dict[str, Any], file: str) -> None:
     run = train(**settings, objective=Pull())
     (run.path / file).unlink()
     (run.path / file).symlink_to("/dev/full")
@@ -77,13 +77,13 @@ def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) ->
     assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
 
 
-def test_a_folder_that_cannot_be_made(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_reports_a_folder_that_cannot_be_created(settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with raises_usage_error("out.not_writable", "file/run"):
         train(**{**settings, "out": tmp_path / "file" / "run"})
 
 
-def test_the_command_says_it_in_one_line(
+def test_command_reports_a_full_disk_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch, "save", full)
@@ -98,7 +98,7 @@ def test_the_command_says_it_in_one_line(
     assert "--resume" not in error, "nothing was saved that could be resumed"
 
 
-def test_the_disk_is_named_where_torch_hides_it() -> None:
+def test_full_disk_is_reported_for_errors_of_torch() -> None:
     class Small(io.BytesIO):
         def write(self, data: Any) -> int:
             return full() if self.tell() + len(data) > 10_000 else super().write(data)

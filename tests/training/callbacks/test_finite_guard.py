@@ -23,7 +23,7 @@ from ..test_train import same, weights_of
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
-def test_a_broken_loss_stops_before_the_weights_change(settings: dict[str, Any], factor: float) -> None:
+def test_nonfinite_loss_stops_before_the_update(settings: dict[str, Any], factor: float) -> None:
     with pytest.raises(FloatingPointError, match=r"at step 3 \(epoch 2, seed 7\)"):
         train(**settings, seed=7, objective=Pull(at=3, factor=factor))
     run = Run(settings["out"])
@@ -51,9 +51,7 @@ class Steep(Pull):
 
 
 @pytest.mark.parametrize("more", [{}, {"gradient_clip": 1.0}], ids=["", "clipped"])
-def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
-    settings: dict[str, Any], more: dict[str, Any]
-) -> None:
+def test_nonfinite_gradient_stops_before_the_update(settings: dict[str, Any], more: dict[str, Any]) -> None:
     objective = Steep(at=3)
     with pytest.raises(FloatingPointError, match=r"gradient norm (nan|inf) at step 3"):
         train(**settings, **more, objective=objective)
@@ -71,7 +69,7 @@ def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
     assert not all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_an_estimator_stops_at_an_infinite_gradient() -> None:
+def test_estimator_stops_at_a_nonfinite_gradient() -> None:
     encoder = ContrastiveEncoder(Steep(at=3), epochs=5, random_state=0)
     with pytest.raises(UsageError, match=r"got loss \d.* and gradient norm (nan|inf) after 2 steps"):
         encoder.fit(np.random.default_rng(0).normal(size=(40, 5)))
@@ -86,7 +84,7 @@ def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("read_late")
 @pytest.mark.parametrize("at", [3, 10, 14])
-def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
+def test_delayed_check_finds_the_failing_step(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     forward = TrainingModule.forward
@@ -109,7 +107,7 @@ def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
 
 
 @pytest.mark.usefixtures("read_late")
-def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
+def test_loss_is_checked_each_step_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -133,7 +131,7 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
 @pytest.mark.parametrize(
     "more", [{}, {"checkpoint_minutes": 0}], ids=["found at the end of the epoch", "found when saving"]
 )
-def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any], more: dict[str, Any]) -> None:
+def test_step_that_is_finite_on_replay_continues(settings: dict[str, Any], more: dict[str, Any]) -> None:
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     run = train(**settings, **more, objective=Pull(at=10, factor=math.nan))
     assert same(weights_of(run), weights_of(whole))
@@ -143,7 +141,7 @@ def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
-def test_the_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: int) -> None:
+def test_failed_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: int) -> None:
     objective = Pull(at=4, factor=math.nan)
     with pytest.raises(FloatingPointError, match=r"contraport\.training\.load_failed_step"):
         train(**settings, objective=objective, grad_accum_steps=grad_accum_steps)
@@ -173,7 +171,7 @@ def test_a_replayed_loss_is_that_of_the_step(settings: dict[str, Any]) -> None:
     )
 
 
-def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_replay_reads_data_with_the_same_options(settings: dict[str, Any], tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 5))
     np.savetxt(tmp_path / "data.csv", rows, delimiter=",", header="a1,a2,b1,b2,b3", comments="")
     objective = Pull(at=2, factor=math.nan)
@@ -186,7 +184,7 @@ def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_pa
     assert [view.shape for view in step.batch.views] == [(12, 2), (12, 3)]
 
 
-def test_what_cannot_be_replayed_is_told(settings: dict[str, Any]) -> None:
+def test_rejects_steps_that_cannot_be_replayed(settings: dict[str, Any]) -> None:
     run = train(**settings)
     with raises_usage_error("run.missing_file", "nonfinite.npz"):
         load_failed_step(run.path, data=settings["data"])
@@ -196,7 +194,7 @@ def test_what_cannot_be_replayed_is_told(settings: dict[str, Any]) -> None:
         load_failed_step(run.path)
 
 
-def test_resuming_mends_it(settings: dict[str, Any]) -> None:
+def test_resume_after_a_failed_step_equals_an_uninterrupted_run(settings: dict[str, Any]) -> None:
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     with pytest.raises(FloatingPointError):
         train(**settings, objective=Pull(at=4, factor=math.nan))
@@ -205,6 +203,6 @@ def test_resuming_mends_it(settings: dict[str, Any]) -> None:
     assert same(weights_of(run), weights_of(whole))
 
 
-def test_a_part_that_refuses_such_embeddings_does_not_hide_it(settings: dict[str, Any]) -> None:
+def test_nonfinite_loss_is_reported_for_prototypes(settings: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError, match="loss nan"):
         train(**settings, recipe="swav", optimizer="sgd", lr=1e30, lr_scheduler="constant")

@@ -132,7 +132,7 @@ def test_each_row_and_the_settings_reach_the_loggers(
     assert (client.ends, board.ends) == (["FINISHED"], [0])
 
 
-def test_a_resumed_run_goes_on_in_the_same_place(
+def test_resumed_run_continues_the_same_logger_session(
     settings: dict[str, Any], mlflow: type[Client], wandb: type[Board]
 ) -> None:
     run = interrupted(settings, at=4, logger=["mlflow", "wandb"], log_every=1)
@@ -181,7 +181,7 @@ def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("fails_in", ["__init__", "log", "finish"])
-def test_a_logger_that_fails_is_told_in_one_line(
+def test_failing_logger_is_reported_in_one_line(
     settings: dict[str, Any], wandb: type[Board], monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_logger_that_fails_is_told_in_one_line(
         train(**settings, logger=["wandb"])
 
 
-def test_a_logger_that_cannot_end_hides_no_error(
+def test_failing_logger_does_not_hide_an_error(
     settings: dict[str, Any], wandb: type[Board], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_logger_that_cannot_end_hides_no_error(
         (["wandb"], "missing_package", "pip install 'contraport[loggers]'"),
     ],
 )
-def test_wrong_loggers_are_told_at_once(
+def test_rejects_unknown_loggers_before_training(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, logger: Any, code: str, value: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
@@ -223,7 +223,7 @@ def test_without_loggers_there_is_no_folder(settings: dict[str, Any]) -> None:
     assert not as_run_folder(train(**settings)).loggers_path.exists()
 
 
-def test_every_logger_has_a_version_that_is_kept(settings: dict[str, Any], wandb: type[Board]) -> None:
+def test_logger_versions_are_saved(settings: dict[str, Any], wandb: type[Board]) -> None:
     run = train(**settings, logger=["wandb"])
     assert json.loads((as_run_folder(run).loggers_path / "versions.json").read_text()) == {"wandb": "id-0"}
     assert set(loggers.LOGGER_CLASSES) == {"tensorboard", "mlflow", "wandb"}

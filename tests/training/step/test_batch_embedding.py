@@ -58,12 +58,12 @@ def views() -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("size", [2, 5, 22, 23, 100])
-def test_it_is_the_gradient_of_the_whole_batch(views: tuple[Tensor, ...], size: int) -> None:
+def test_chunked_gradient_equals_that_of_the_whole_batch(views: tuple[Tensor, ...], size: int) -> None:
     network = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
     torch.testing.assert_close(gradient(network, views, size), gradient(network, views, None), rtol=1e-8, atol=1e-10)
 
 
-def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> None:
+def test_dropout_masks_are_repeated_in_backward(views: tuple[Tensor, ...]) -> None:
     network = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 4))
 
     def by_hand() -> Tensor:
@@ -92,14 +92,14 @@ def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: 
     torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_a_plain_checkpoint_would_count_them_twice(views: tuple[Tensor, ...]) -> None:
+def test_plain_checkpointing_counts_chunks_twice(views: tuple[Tensor, ...]) -> None:
     """The reason for holding the statistics: should torch ever do so by itself, this says it."""
     norm = nn.BatchNorm1d(6)
     checkpoint(norm, views[0], use_reentrant=False).sum().backward()
     assert norm.num_batches_tracked == 2
 
 
-def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> None:
+def test_stores_the_activations_of_one_chunk(views: tuple[Tensor, ...]) -> None:
     network = nn.Sequential(nn.Linear(6, 1000), nn.Tanh(), nn.Linear(1000, 4))
     kept = {}
     for size in (None, 4):
@@ -112,7 +112,7 @@ def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> 
     assert kept[4] < kept[None] / 10
 
 
-def test_several_processes_see_the_chunks_that_one_does() -> None:
+def test_chunks_do_not_depend_on_the_number_of_processes() -> None:
     assert not reports_of(compare_chunks, 2)
 
 

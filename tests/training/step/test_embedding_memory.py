@@ -28,14 +28,14 @@ def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> N
             assert (sign * entries.embeddings.flatten()).tolist() == entries.ids.tolist()
 
 
-def test_an_empty_queue_offers_nothing() -> None:
+def test_empty_queue_has_no_negatives() -> None:
     keys = torch.randn(3, 4)
     positives, negatives = Queue(5, views=1, dimensions=4).get_positives_and_negatives(0, keys, torch.arange(3))
     assert positives is keys
     assert negatives is None
 
 
-def test_a_queue_goes_on_from_its_state() -> None:
+def test_queue_state_round_trips() -> None:
     first = Queue(4, views=1, dimensions=2)
     first.write(torch.randn(6, 1, 2), torch.arange(6))
     second = Queue(4, views=1, dimensions=2)
@@ -56,7 +56,7 @@ def test_all_batches_of_a_step_are_written() -> None:
     assert queue.get_extra_negatives(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
 
 
-def test_the_bank_averages_and_normalises() -> None:
+def test_bank_averages_and_normalizes() -> None:
     torch.manual_seed(0)
     bank = ItemBank(items=6, views=2, dimensions=4, draws=5)
     before = bank.embeddings.clone()
@@ -71,7 +71,7 @@ def test_the_bank_averages_and_normalises() -> None:
     torch.testing.assert_close(bank.embeddings.norm(dim=2), torch.ones(6, 2))
 
 
-def test_the_bank_offers_the_items_own_and_random_ones() -> None:
+def test_bank_gives_own_and_random_entries() -> None:
     bank = ItemBank(items=6, views=2, dimensions=4, draws=1000)
     ids = torch.tensor([3, 1])
     positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids)
@@ -90,5 +90,5 @@ def test_half_precision_keys_are_kept_in_single() -> None:
 
 
 @pytest.mark.parametrize("memory", [Queue(4, 1, 2), ItemBank(4, 1, 2, 3)])
-def test_it_is_saved(memory: Queue | ItemBank) -> None:
+def test_memory_is_saved_in_checkpoints(memory: Queue | ItemBank) -> None:
     assert "embeddings" in memory.state_dict()

@@ -44,7 +44,7 @@ def actual(module: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_in_the_place_of_a_view_is_never_looked_at(kind: str) -> None:
+def test_placeholder_of_a_missing_view_is_ignored(kind: str) -> None:
     dataset = gapped(equal=kind == "one tower")
     module, batch = pipeline_of(dataset, **KINDS[kind]), some_batches(dataset, 1, 16)[0]
     assert batch.present is not None
@@ -60,7 +60,7 @@ def test_what_stands_in_the_place_of_a_view_is_never_looked_at(kind: str) -> Non
 
 
 @pytest.mark.parametrize("objective", ["cmc", "gca-uot", "info-nce"])
-def test_the_loss_is_that_of_the_embeddings_that_are_there(objective: str) -> None:
+def test_loss_uses_present_embeddings_only(objective: str) -> None:
     """Without batch norm each item's embedding is its own, so that those of the whole batch tell the loss."""
     dataset = gapped()
     module = frozen_norms(pipeline_of(dataset, objective=objective))
@@ -79,7 +79,7 @@ def test_the_loss_is_that_of_the_embeddings_that_are_there(objective: str) -> No
     torch.testing.assert_close(slopes, gradients(module), rtol=1e-4, atol=3e-5)
 
 
-def test_chunks_are_the_whole_batch() -> None:
+def test_chunks_equal_the_whole_batch_with_missing_views() -> None:
     dataset = gapped()
     (batch,) = some_batches(dataset, 1, 16)
     one, many = (frozen_norms(pipeline_of(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
@@ -88,7 +88,7 @@ def test_chunks_are_the_whole_batch() -> None:
     torch.testing.assert_close(others, slopes, rtol=1e-4, atol=3e-5)
 
 
-def test_a_view_that_one_item_has_is_left_out_of_the_batch() -> None:
+def test_view_present_in_one_item_is_dropped() -> None:
     """Batch norm knows no variance of one."""
     views, labels, _ = raw()
     present = np.ones((40, 3), dtype=bool)
@@ -127,11 +127,11 @@ def test_rejects_missing_views_where_all_are_required(chosen: dict[str, Any], co
 
 
 @pytest.mark.slow
-def test_two_processes_are_one() -> None:
+def test_two_processes_equal_one_with_missing_views() -> None:
     assert not reports_of(compare_gaps, 2)
 
 
-def test_a_training_on_a_table_with_empty_cells(tmp_path: Any) -> None:
+def test_trains_on_a_table_with_empty_cells(tmp_path: Any) -> None:
     """From the file to the measures: items that lack a view are trained on, and those with all are measured."""
     random = np.random.default_rng(0)
     centres = random.normal(size=(3, 4)) * 3

@@ -40,7 +40,7 @@ def test_two_views_are_compared_once() -> None:
     assert torch.equal(AllViewsLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
 
 
-def test_an_objective_for_two_takes_the_mean_over_pairs() -> None:
+def test_two_view_objective_averages_over_pairs() -> None:
     batch, loss = embedded(4), contraport.nt_xent()
     pairs = [loss(a, b) for a, b in combinations(batch.queries, 2)]
     torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
@@ -53,7 +53,7 @@ def test_small_crops_are_not_compared_with_each_other() -> None:
     torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
 
 
-def test_an_objective_for_several_takes_them_all() -> None:
+def test_multi_view_objective_gets_all_views() -> None:
     args = embedded(3)
     assert torch.equal(AllViewsLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
 
@@ -64,14 +64,14 @@ def test_an_objective_for_several_takes_them_all() -> None:
     assert AllViewsLoss(Everything())(args) == 3
 
 
-def test_each_view_in_turn() -> None:
+def test_each_view_is_the_query_once() -> None:
     batch, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
     turns = [loss(batch.queries[v], batch.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
     assert len(turns) == 4
     torch.testing.assert_close(QueryKeyLoss(loss)(batch), torch.stack(turns).mean())
 
 
-def test_the_queue_stands_beside_the_batch() -> None:
+def test_queue_entries_are_extra_negatives() -> None:
     """MoCo, dense and by hand: the batch's keys and the queue's, without the item's own old one."""
     batch, queue = embedded(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
@@ -86,7 +86,7 @@ def test_the_queue_stands_beside_the_batch() -> None:
     torch.testing.assert_close(result, torch.stack(values).mean())
 
 
-def test_a_queue_that_fills_offers_what_it_has() -> None:
+def test_partly_filled_queue_gives_its_entries() -> None:
     batch, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
     comparison, plain = QueryKeyLoss(contraport.nt_xent(), queue), QueryKeyLoss(contraport.nt_xent())
     assert torch.equal(comparison(batch), plain(batch)), "an empty queue changes nothing"
@@ -110,7 +110,7 @@ def test_bank_entries_are_positives_and_negatives() -> None:
     torch.testing.assert_close(result, torch.stack(values).mean())
 
 
-def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
+def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     batch = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
@@ -126,7 +126,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
 
 
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
-def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
+def test_core_graph_pairs_include_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     batch = embedded(4)
     turns = [(v, w) for v, w in batch.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
@@ -136,7 +136,7 @@ def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[Objective
     torch.testing.assert_close(result, torch.stack(expected).mean())
 
 
-def test_what_is_learned_is_one_for_all_turns() -> None:
+def test_learned_temperature_is_shared_by_all_pairs() -> None:
     comparison = QueryKeyLoss(contraport.sigmoid(), views=3)
     comparison(embedded(3)).backward()
     assert {name for name, _ in comparison.named_parameters()} == {
@@ -195,7 +195,7 @@ def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     torch.testing.assert_close(comparison(batch), torch.stack(expected).mean())
 
 
-def test_an_objective_is_told_what_it_asks_for() -> None:
+def test_objective_gets_the_attributes_it_requires() -> None:
     class Asking(nn.Module):
         def forward(self, z0: Tensor, z1: Tensor, domains: Tensor) -> Tensor:
             self.domains = domains

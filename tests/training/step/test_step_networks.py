@@ -20,14 +20,14 @@ def model() -> Model:
     return Model("mlp", [(5,)], projection=8)
 
 
-def test_the_course_is_that_of_byol() -> None:
+def test_momentum_schedule_is_that_of_byol() -> None:
     momentum = parse_momentum_schedule("0.996:1:cosine", steps=200)
     for step in (0, 17, 100, 199, 200, 10_000):
         expected = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
         assert momentum.value(step) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_number_stays() -> None:
+def test_constant_momentum_is_constant() -> None:
     assert [parse_momentum_schedule(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
 
 
@@ -37,7 +37,7 @@ def test_rejects_momentum_out_of_range(text: float | str) -> None:
         parse_momentum_schedule(text, 10)
 
 
-def test_weights_follow_by_the_rule(model: Model) -> None:
+def test_momentum_encoder_averages_weights(model: Model) -> None:
     momentum_encoder = MomentumEncoder(model, parse_momentum_schedule("0.5:0.9:linear", steps=4))
     expected = [parameter.detach().double() for parameter in momentum_encoder.parameters()]
     for step in range(6):
@@ -51,7 +51,7 @@ def test_weights_follow_by_the_rule(model: Model) -> None:
         torch.testing.assert_close(result.double(), value, rtol=1e-5, atol=1e-5)
 
 
-def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
+def test_momentum_encoder_has_no_gradient_and_is_not_saved_in_the_model(model: Model) -> None:
     momentum_encoder = MomentumEncoder(model, parse_momentum_schedule(0.9, 1))
     assert not any(parameter.requires_grad for parameter in momentum_encoder.parameters())
     (key,) = momentum_encoder([torch.randn(4, 5)])
@@ -60,7 +60,7 @@ def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
     assert own.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
 
 
-def test_its_statistics_are_its_own(model: Model) -> None:
+def test_momentum_encoder_has_its_own_statistics(model: Model) -> None:
     momentum_encoder = MomentumEncoder(model, parse_momentum_schedule(0.9, 1))
     before = {name: value.clone() for name, value in model.named_buffers()}
     momentum_encoder([torch.randn(4, 5)])
@@ -68,7 +68,7 @@ def test_its_statistics_are_its_own(model: Model) -> None:
     assert any(not torch.equal(before[name], value) for name, value in momentum_encoder.model.named_buffers())
 
 
-def test_a_head_for_each_tower() -> None:
+def test_each_tower_has_its_own_predictor() -> None:
     projections = [torch.randn(6, 8), torch.randn(6, 4)]
     assert [z.shape for z in Predictor([8, 4])(projections)] == [(6, 8), (6, 4)]
     shared = Predictor([8])([projections[0], projections[0]])

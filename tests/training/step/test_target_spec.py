@@ -55,11 +55,11 @@ def saved(path: Path, values: Any) -> str:
         ("domains:beta=2", Domains(beta=2)),
     ],
 )
-def test_rules_hold_for_any_items(text: str, rule: Any, data: Dataset) -> None:
+def test_targets_by_rule_apply_to_any_items(text: str, rule: Any, data: Dataset) -> None:
     assert build_target_function(text, data)(data[0]) == find_constant_target(text) == rule
 
 
-def test_what_is_of_the_training_items_is_no_constant() -> None:
+def test_targets_of_training_items_depend_on_positions() -> None:
     assert find_constant_target("soft:missing.npy") is find_constant_target("neighbors") is None
 
 
@@ -73,7 +73,7 @@ def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path
     assert torch.equal(target_matrix(f"neighbors:features={file}", data), plan_of(Neighbors(own, 5), data))
 
 
-def test_one_feature_is_enough_and_none_is_not(data: Dataset, tmp_path: Path) -> None:
+def test_requires_at_least_one_feature(data: Dataset, tmp_path: Path) -> None:
     one = np.arange(ITEMS, dtype=np.float32)[:, None]
     result = target_matrix(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
     assert torch.equal(result, plan_of(Neighbors(torch.from_numpy(one)[BATCH], 2), data))
@@ -81,7 +81,7 @@ def test_one_feature_is_enough_and_none_is_not(data: Dataset, tmp_path: Path) ->
         target_matrix(f"soft:{saved(tmp_path / 'none.npy', one[:, :0])}", data)
 
 
-def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset, tmp_path: Path) -> None:
+def test_embedded_features_are_matched_to_training_items(data: Dataset, tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ITEMS + 5, 3)).astype(np.float32)
     splits = np.array(["test"] * 5 + ["train"] * ITEMS)
     np.savez(tmp_path / "f.npz", features=features, splits=splits)
@@ -89,7 +89,7 @@ def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset
     assert torch.equal(result, plan_of(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
 
 
-def test_neighbours_without_a_file_are_by_the_first_view_as_it_is_given() -> None:
+def test_neighbors_default_to_the_raw_first_view() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (ITEMS, 1, 3, 3), dtype=np.uint8)
     dataset = from_arrays((pixels, np.zeros((ITEMS, 2))))
     near = torch.from_numpy(pixels).flatten(1)[BATCH].float() / 255
@@ -97,7 +97,7 @@ def test_neighbours_without_a_file_are_by_the_first_view_as_it_is_given() -> Non
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path) -> None:
+def test_target_matrix_is_indexed_by_items(kind: str, data: Dataset, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     matrix = random.random((ITEMS, ITEMS)) * (random.random((ITEMS, ITEMS)) < 0.5)
     file = tmp_path / ("m.npy" if kind == "dense" else "m.npz")
@@ -112,7 +112,7 @@ def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path)
     assert np.allclose(result.numpy(), own / np.where(total > 0, total, 1) / (2 * len(BATCH)), atol=1e-7)
 
 
-def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> None:
+def test_targets_can_be_pickled(data: Dataset, tmp_path: Path) -> None:
     file = saved(tmp_path / "f.npy", np.eye(ITEMS))
     for text in ("labels", f"soft:{file}", "neighbors", f"matrix:{file}"):
         again = pickle.loads(pickle.dumps(build_target_function(text, data)))

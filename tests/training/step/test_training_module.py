@@ -34,7 +34,7 @@ def assert_equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_a_function_of_seed_step_and_state(kind: str) -> None:
+def test_step_is_determined_by_seed_step_and_state(kind: str) -> None:
     dataset = data()
     batches = some_batches(dataset, 6)
     whole = pipeline_of(dataset, **KINDS[kind])
@@ -47,7 +47,7 @@ def test_a_step_is_a_function_of_seed_step_and_state(kind: str) -> None:
     assert_equal(whole.state_dict(), other.state_dict())
 
 
-def test_a_step_on_a_processor_seeds_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_step_seeds_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would write down the stack for devices that are not in use: a seventh of a small training."""
     dataset = data()
     batches = some_batches(dataset, 2)
@@ -60,7 +60,7 @@ def test_a_step_on_a_processor_seeds_no_other_device(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_weight_that_learns_has_a_gradient(kind: str) -> None:
+def test_every_trained_weight_has_a_gradient(kind: str) -> None:
     dataset = data()
     module = pipeline_of(dataset, **KINDS[kind])
     module(some_batches(dataset, 1)[0], 0).backward()
@@ -69,7 +69,7 @@ def test_every_weight_that_learns_has_a_gradient(kind: str) -> None:
     assert kind == "predictive" or not silent
 
 
-def test_byols_target_takes_no_gradient_and_moves_after_the_step_only() -> None:
+def test_byol_target_has_no_gradient_and_moves_after_the_step() -> None:
     dataset = data()
     module = pipeline_of(dataset, recipe="byol", momentum=0.9)
     assert module.momentum_encoder is not None
@@ -81,7 +81,7 @@ def test_byols_target_takes_no_gradient_and_moves_after_the_step_only() -> None:
         torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
 
 
-def test_without_the_stop_gradient_simsiam_is_another() -> None:
+def test_simsiam_needs_the_stop_gradient() -> None:
     """The keys of a predictor are held fixed: the gradient is not that of the symmetric loss."""
     dataset = data()
     module = pipeline_of(dataset, recipe="simsiam")
@@ -91,7 +91,7 @@ def test_without_the_stop_gradient_simsiam_is_another() -> None:
     assert all(query.requires_grad for query in embedded.queries)
 
 
-def test_keys_are_of_the_large_crops() -> None:
+def test_keys_are_large_crops() -> None:
     images = from_arrays(np.random.default_rng(0).integers(0, 255, (40, 12, 12)).astype(np.uint8))
     module = pipeline_of(images, recipe="swav", views="2+3", prototypes=4)
     batch = images.__getitems__(list(range(8)))
@@ -101,7 +101,7 @@ def test_keys_are_of_the_large_crops() -> None:
 
 
 @pytest.mark.parametrize("kind", ["in-batch", "queue", "bank", "byol", "swav", "predictive"])
-def test_given_views_have_towers_of_their_own(kind: str) -> None:
+def test_paired_views_have_separate_towers(kind: str) -> None:
     dataset = data(views=3)
     chosen = dict(KINDS[kind])
     module = pipeline_of(dataset, **chosen, augment="weak")
@@ -127,7 +127,7 @@ def test_schedules_follow_the_steps() -> None:
 
 
 @pytest.mark.parametrize("kind", ["in-batch", "queue", "byol", "swav"])
-def test_cached_chunks_see_the_same_views(kind: str) -> None:
+def test_chunks_get_the_same_views(kind: str) -> None:
     """With one chunk for the whole batch the step is the plain one, to the bit."""
     dataset = data()
     plain, cached = (pipeline_of(dataset, **KINDS[kind], cache_chunk=size) for size in (None, 8))
@@ -137,7 +137,7 @@ def test_cached_chunks_see_the_same_views(kind: str) -> None:
         assert torch.equal(a, b), name
 
 
-def test_an_encoder_sees_no_more_than_a_chunk_at_a_time() -> None:
+def test_encoder_gets_at_most_one_chunk() -> None:
     dataset, seen = data(), []
     module = pipeline_of(dataset, cache_chunk=3)
     module.model.encoders[0].register_forward_hook(lambda encoder, given, output: seen.append(len(output)))
@@ -145,7 +145,7 @@ def test_an_encoder_sees_no_more_than_a_chunk_at_a_time() -> None:
     assert seen == [2 * 3, 2 * 3, 2 * 2]  # both views of the items of a chunk, of a batch of 8
 
 
-def test_cached_chunks_differ_by_batch_norm_only() -> None:
+def test_chunks_differ_only_by_batch_norm() -> None:
     dataset = data()
     results = []
     for size in (None, 3):
@@ -207,11 +207,11 @@ def test_accumulated_batches_have_different_views_and_their_own_negatives(
 
 
 @pytest.mark.parametrize("compare", [compare_steps, pytest.param(compare_weights, marks=pytest.mark.slow)])
-def test_two_processes_take_the_step_of_one(compare: Callable[..., None]) -> None:
+def test_two_processes_equal_the_step_of_one(compare: Callable[..., None]) -> None:
     assert not reports_of(compare, 2)
 
 
-def test_a_temperature_that_is_learned() -> None:
+def test_learned_temperature_is_trained() -> None:
     dataset = data()
     module = pipeline_of(dataset, objective="nt-xent", temperature="learn")
     take_steps(module, some_batches(dataset, 3))
