@@ -22,9 +22,9 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
-from contraport.evaluation.notes import build_alignment_uniformity_notes, find_verdict_text
-from contraport.evaluation.sample_arrays import collect_embedding_arrays, collect_page_arrays
+from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
+from contraport.evaluation.notes import build_worsened_geometry_notes, find_verdict_text
+from contraport.evaluation.sample_arrays import collect_map_and_spectrum_arrays, collect_page_arrays
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -125,15 +125,15 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
 )
 def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    text = build_alignment_uniformity_notes({"raw": baseline, "untrained": baseline, "trained": trained})
+    text = build_worsened_geometry_notes({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(text) == (note is not None)
     assert note is None or text == [note]
 
 
 def test_insignificant_tradeoff_is_not_noted() -> None:
     rows = {"untrained": {"alignment": 0.4}, "trained": {"alignment": 0.5}}
-    assert build_alignment_uniformity_notes(rows, {"untrained": {"alignment": Difference(0.1, -0.1, 0.3)}}) == []
-    assert len(build_alignment_uniformity_notes(rows, {"untrained": {"alignment": Difference(0.1, 0.05, 0.15)}})) == 1
+    assert build_worsened_geometry_notes(rows, {"untrained": {"alignment": Difference(0.1, -0.1, 0.3)}}) == []
+    assert len(build_worsened_geometry_notes(rows, {"untrained": {"alignment": Difference(0.1, 0.05, 0.15)}})) == 1
 
 
 BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), Difference(-0.1, -0.15, -0.05)
@@ -266,13 +266,13 @@ def test_plan_has_the_names_of_the_views(tmp_path: Path) -> None:
 
 def test_saved_texts_are_truncated_as_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
-    arrays = collect_embedding_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
+    arrays = collect_map_and_spectrum_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert arrays["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_neighbors_of_a_sample_are_within_the_sample() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
-    arrays = collect_embedding_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    arrays = collect_map_and_spectrum_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
     order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
     assert np.array_equal(arrays["neighbors"], order)
@@ -566,7 +566,9 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = iter_epoch_models(run, run.model(), find_checkpoints_by_epoch(run, before_epoch=None))
+    ((epoch, model),) = iter_intermediate_model_copies(
+        run, run.model(), find_checkpoints_by_epoch(run, before_epoch=None)
+    )
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

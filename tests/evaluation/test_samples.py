@@ -14,7 +14,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.sample_arrays import (
     collect_cosine_matrix_arrays,
-    collect_embedding_arrays,
+    collect_map_and_spectrum_arrays,
     collect_page_arrays,
     project_to_2d_with_method,
 )
@@ -29,7 +29,7 @@ def context_of(model: Model, test: Dataset) -> EvalContext:
 def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
-    arrays = collect_embedding_arrays(from_arrays(features, domains=names), features, chosen)
+    arrays = collect_map_and_spectrum_arrays(from_arrays(features, domains=names), features, chosen)
     assert [arrays["domain_names"][domain] for domain in arrays["domains"]] == [names[item] for item in chosen]
     np.testing.assert_allclose(arrays["spectrum"], centered_singular_values(features), rtol=1e-5)
     assert arrays["neighbors"].shape == (3, 2)
@@ -38,7 +38,7 @@ def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
 
 def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
-    arrays = collect_embedding_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
+    arrays = collect_map_and_spectrum_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
     assert (arrays["thumbnails"] == 50).all()
 
 

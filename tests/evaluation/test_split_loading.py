@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.split_loading import find_model_image_size, get_test_data_name, have_same_items
+from contraport.evaluation.split_loading import describe_test_data, find_model_image_size, have_same_items
 
 ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
@@ -128,7 +128,7 @@ def test_description_of_own_test_data_names_their_corruption(
     tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     settings = make_run(tmp_path / "run", vector_model(), corrupt="blur:2").settings()
-    assert get_test_data_name(settings, vectors(4, None), EvaluateOptions(run="run", **options)) == expected
+    assert describe_test_data(settings, vectors(4, None), EvaluateOptions(run="run", **options)) == expected
 
 
 def test_image_size_of_square_inputs() -> None:

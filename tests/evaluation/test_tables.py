@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.result_tables import metric_rows_by_baseline, metric_rows_by_epoch
+from contraport.evaluation.result_tables import metric_rows_by_baseline, metric_rows_by_sampled_epoch
 
 
 def result(**rows: dict[str, float | None]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_empty_baseline_has_no_column() -> None:
 )
 def test_intermediate_models_are_thinned_evenly(kept: int, shown: list[int]) -> None:
     known = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, kept + 1)}
-    rows = metric_rows_by_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
+    rows = metric_rows_by_sampled_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
     if not kept:
         assert rows == []
     else:

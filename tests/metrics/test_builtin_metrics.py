@@ -15,7 +15,7 @@ from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric, builtin_metrics
 from contraport.metrics import fine_tuning as tuning
-from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_TEXT_ENCODER
+from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_TEXT_AND_OTHER_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
@@ -74,7 +74,7 @@ ROWS = [one for row in METRICS.values() for one in row.expand_default_numbers()]
 def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MIN_EPOCHS", 2)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
-    make = captioned if REQUIRES_TEXT_ENCODER in measure.requirements else pictures
+    make = captioned if REQUIRES_TEXT_AND_OTHER_ENCODER in measure.requirements else pictures
     make = coupled if REQUIRES_LINK_DATA in measure.requirements else make
     model = model_of(make(6, "train")).train()
     model.towers[0].requires_grad_(False)

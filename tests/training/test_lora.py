@@ -14,7 +14,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
-from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
+from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components.assembly import build_components
@@ -91,7 +91,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, started: Run
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = iter_epoch_models(
+    ((_, then),) = iter_intermediate_model_copies(
         as_run_folder(whole), whole.model(), find_checkpoints_by_epoch(as_run_folder(whole), before_epoch=2)
     )
     assert moved(states(then)[0], states(started.model())[0])

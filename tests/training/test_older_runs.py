@@ -18,7 +18,7 @@ import torch
 from contraport import embed, evaluate, train
 from contraport._utils.files import checksum_path
 from contraport.errors import UsageError
-from contraport.evaluation.loaded_run import iter_epoch_models
+from contraport.evaluation.loaded_run import iter_intermediate_model_copies
 from contraport.runs import Run, as_run_folder
 
 SAVED = Path(__file__).parent / "fd55ee8"
@@ -67,7 +67,7 @@ def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any
 def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
     run = Run("finished")
     model = run.model(trust_remote_code=True)
-    ((_, kept),) = iter_epoch_models(as_run_folder(run), model, {3: as_run_folder(run).last_checkpoint})
+    ((_, kept),) = iter_intermediate_model_copies(as_run_folder(run), model, {3: as_run_folder(run).last_checkpoint})
     for name, value in model.state_dict().items():
         assert np.array_equal(kept.state_dict()[name], value), name
 

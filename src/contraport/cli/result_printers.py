@@ -15,7 +15,7 @@ from contraport.evaluation.result_tables import (
     metric_difference_rows,
     metric_rows_by_baseline,
     metric_rows_by_dims,
-    metric_rows_by_epoch,
+    metric_rows_by_sampled_epoch,
     retrieval_direction_rows,
 )
 
@@ -90,7 +90,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
             print_table("retrieval by direction", rows)
         if rows := metric_rows_by_dims(result):
             print_table("first coordinates of the representation", rows)
-        if rows := metric_rows_by_epoch(result):
+        if rows := metric_rows_by_sampled_epoch(result):
             print_table("checkpoints by epoch", rows)
         if num_hidden:
             print(f"{pluralize(num_hidden, 'more metric')}: --all")

@@ -21,7 +21,7 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.sample_arrays import ArraysByName, choose_subsample_positions, collect_item_arrays
+from contraport.evaluation.sample_arrays import ArraysByName, collect_item_arrays, fixed_random_positions
 from contraport.evaluation.split_loading import (
     SplitLoader,
     load_splits_of_source,
@@ -217,7 +217,7 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
     """Render an HTML page with one section, the map, as in the report of a run."""
-    chosen = choose_subsample_positions(len(result.points), 2_000)  # pictures of more would make the page too large
+    chosen = fixed_random_positions(len(result.points), 2_000)  # pictures of more would make the page too large
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:

@@ -27,15 +27,15 @@ from contraport.evaluation.config import (
     SeveralRunsEvaluateOptions,
     SingleRunEvaluateOptions,
 )
-from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_epoch_models
+from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes import (
     EncoderResults,
-    build_alignment_uniformity_notes,
+    build_data_and_model_notes,
     build_few_shot_notes,
-    build_run_notes,
     build_sampled_metric_notes,
     build_skipped_metric_notes,
     build_unseen_class_notes,
+    build_worsened_geometry_notes,
     build_zero_width_interval_notes,
     find_verdict_text,
 )
@@ -45,9 +45,9 @@ from contraport.evaluation.sample_arrays import (
     collect_misclassified_item_arrays,
     collect_page_arrays,
     collect_worst_pair_arrays,
-    compute_plan_arrays,
+    compute_sample_plan_arrays,
 )
-from contraport.evaluation.split_loading import get_test_data_name, have_same_items, is_training_data
+from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -96,7 +96,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
         for run in runs:
             evaluated.append(_evaluate_run(run, options))
-            _save_evaluation(evaluated[-1])  # at once: the runs that follow may take long, or fail
+            _check_model_and_save(evaluated[-1])  # at once: the runs that follow may take long, or fail
         for one in evaluated if len(evaluated) > 1 else ():
             others = [
                 other
@@ -113,7 +113,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
                 )
                 records = {key: difference._asdict() for key, difference in differences.items()}
                 one.result["differences"][str(other.run_folder.path)] = records
-            _save_evaluation(one)
+            _check_model_and_save(one)
     if paths is not options.run:
         return evaluated[0].result
     return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
@@ -138,8 +138,8 @@ class EvaluatedRun(NamedTuple):
     item_values: ArraysByName
 
 
-def _save_evaluation(one: EvaluatedRun) -> None:
-    """Write the files of an evaluation to its run folder; raise if the model there changed meanwhile."""
+def _check_model_and_save(one: EvaluatedRun) -> None:
+    """Raise `UsageError` if the model of a run changed since its evaluation; otherwise write the evaluation's files."""
     epochs = one.run_folder.num_trained_epochs()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
@@ -157,7 +157,8 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     """Evaluate the encoder of one run and its baselines; nothing is written."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
-    trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines_by_name()
+    trained = loaded.build_context("trained", loaded.model)
+    baselines = {} if options.alone else loaded.load_baselines_by_name()
     if options.classes:
         _check_zero_shot_classes(trained, options.classes, run)
     unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
@@ -173,25 +174,25 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, ArraysByName]] = []
     samples: ArraysByName = {}
-    plan_notes: list[str] = []
+    plan_note: str | None = None
     with loaded.loader_config.bars.open_step_bar(steps) as report_step:
         # Each baseline's context is built when its turn comes, so that the features of one are in memory at a time.
         built = (loaded.build_context(name, encoder) for name, encoder in baselines.items())
         for context in chain(built, [trained], truncated):
-            results[context.name] = _compute_results_by_metric(context, possible, run, report_step)
-        for epoch, model in iter_epoch_models(run, loaded.model, checkpoints):
+            results[context.name] = _compute_finite_results_by_metric(context, possible, run, report_step)
+        for epoch, model in iter_intermediate_model_copies(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_results_by_metric(context, possible, run, report_step)
+            results[context.name] = _compute_finite_results_by_metric(context, possible, run, report_step)
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
             report_step(f"{run.path.name}: samples for contraport report")
-            samples, plan_notes = _collect_page_arrays_and_notes(
+            samples, plan_note = _collect_page_arrays_and_plan_note(
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )
     draws = _values_and_draws_by_encoder(results)
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
-    evaluation = _build_evaluation(loaded, baselines, results, draws, skipped, plan_notes, started=started)
+    evaluation = _build_evaluation(loaded, baselines, results, draws, skipped, plan_note, started=started)
     items: ArraysByName = {}
     for key, one in results["trained"].items():
         if isinstance(one, MetricResult) and one.is_mean_of_items:
@@ -207,7 +208,7 @@ def _build_evaluation(
     results: Mapping[str, EncoderResults],
     draws: Mapping[str, ValueAndDrawsByMetric],
     skipped: list[str],
-    plan_notes: list[str],
+    plan_note: str | None,
     *,
     started: float,
 ) -> Evaluation:
@@ -220,18 +221,18 @@ def _build_evaluation(
     differences = {name: _compute_differences_by_metric(draws["trained"], draws[name]) for name in baselines}
     notes = [
         *skipped,
-        *build_run_notes(loaded, baselines.get("raw"), results["trained"]),
+        *build_data_and_model_notes(loaded, baselines.get("raw"), results["trained"]),
         *build_unseen_class_notes(loaded, results["trained"]),
         *build_few_shot_notes(results["trained"], loaded.train.labels),
         *build_sampled_metric_notes(results["trained"], test_items=len(loaded.test)),
         *build_zero_width_interval_notes(results["trained"]),
-        *build_alignment_uniformity_notes(rows, differences),
-        *plan_notes,
+        *build_worsened_geometry_notes(rows, differences),
+        *([] if plan_note is None else [plan_note]),
     ]
     class_names = loaded.train.class_names
     return Evaluation(
         {
-            "data": get_test_data_name(loaded.training_settings, loaded.test, options),
+            "data": describe_test_data(loaded.training_settings, loaded.test, options),
             "epochs": loaded.trained_epochs,
             "train_items": len(loaded.train),
             "test_items": len(loaded.test),
@@ -258,15 +259,15 @@ def _build_evaluation(
                 name: {key: difference._asdict() for key, difference in of.items()} for name, of in differences.items()
             },
             "pairs_of_runs": 0,
-            "directions": _retrieval_metrics_by_direction(results["trained"]),
+            "directions": _value_and_interval_by_direction(results["trained"]),
         }
     )
 
 
-def _collect_page_arrays_and_notes(
+def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
-) -> tuple[ArraysByName, list[str]]:
-    """Return the arrays for the report page, and notes: one if the transport plan cannot be drawn, otherwise none."""
+) -> tuple[ArraysByName, str | None]:
+    """Return the arrays for the report page, and a note if the transport plan cannot be drawn."""
     samples = collect_page_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )
@@ -274,22 +275,22 @@ def _collect_page_arrays_and_notes(
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
         samples |= collect_worst_pair_arrays(loaded.run_folder, loaded.train)
     if loaded.final_objective is None:
-        return samples, list(filter(None, [loaded.no_plan_note]))
+        return samples, loaded.no_plan_note
     try:
-        samples |= compute_plan_arrays(
+        samples |= compute_sample_plan_arrays(
             loaded.model, loaded.final_objective, loaded.test, loaded.views, loaded.loader_config
         )
     except UsageError as error:  # the objective needs labels, for example
-        return samples, [f"No plan of test items is drawn: the items lack what the objective needs. {error}"]
+        return samples, f"No plan of test items is drawn: the items lack what the objective needs. {error}"
     if plans and loaded.trained_epochs is not None:
         plans = [*plans, (loaded.trained_epochs, samples)]
         samples["plan_epochs"] = np.array([epoch for epoch, _ in plans])
         samples["plans"] = np.stack([arrays["plan"] for _, arrays in plans])
         samples["targets"] = np.stack([arrays["target"] for _, arrays in plans])
-    return samples, []
+    return samples, None
 
 
-def _compute_results_by_metric(
+def _compute_finite_results_by_metric(
     context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
@@ -338,10 +339,10 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _retrieval_metrics_by_direction(
+def _value_and_interval_by_direction(
     results: EncoderResults,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
+    """Return value and ends of the interval of each retrieval metric, by direction such as "image to caption"."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.sample_arrays import ArraysByName, compute_plan_arrays
+from contraport.evaluation.sample_arrays import ArraysByName, compute_sample_plan_arrays
 from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
@@ -39,22 +39,21 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
     return {epoch: files[epoch] for epoch in sorted(files) if before_epoch is None or epoch < before_epoch}
 
 
-def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
-    """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
-
-    Each is a copy of the trained model with its own weights.
-    """
+def iter_intermediate_model_copies(
+    run: RunFolder, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
+) -> Iterator[tuple[int, Model]]:
+    """Yield the epoch of each intermediate checkpoint, and a copy of the trained model with the weights of then."""
     settings = run.settings()
 
     def load_model(path: Path) -> Model:
         state, prefix = read_checkpoint(path)["pipeline"], "model."  # the training module has other weights too
         weights = {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
-        intermediate = copy.deepcopy(model)
+        intermediate = copy.deepcopy(trained_model)
         apply_lora(intermediate, settings)
         intermediate.load_state_dict(weights)
         return with_merged_lora(intermediate).eval()
 
-    for epoch, file in files.items():
+    for epoch, file in checkpoint_by_epoch.items():
         loaded: Model = read_run_file(file, load_model)
         yield epoch, loaded
 
@@ -166,9 +165,7 @@ class LoadedRun:
         )
 
     def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
-        """Load the baseline encoders (raw inputs, encoder before training) by name; empty with the option `alone`."""
-        if self.evaluate_options.alone:
-            return {}
+        """Load the baseline encoders (raw inputs, encoder before training) by name."""
         initial = self.run_folder.find_initial_model(trust_remote_code=self.evaluate_options.trust_remote_code)
         if initial is None:
             before = {"untrained": build_untrained_copy(self.training_settings, self.model, self.run_folder.encoder)}
@@ -182,6 +179,6 @@ class LoadedRun:
             return {}
         objective = copy_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
         try:
-            return compute_plan_arrays(model, objective, self.test, self.views, self.loader_config)
+            return compute_sample_plan_arrays(model, objective, self.test, self.views, self.loader_config)
         except UsageError:  # a missing fact is reported for the last epoch
             return {}

@@ -61,7 +61,9 @@ def build_skipped_metric_notes(
     return notes
 
 
-def build_run_notes(loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults) -> list[str]:
+def build_data_and_model_notes(
+    loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults
+) -> list[str]:
     """Return notes on limits of the data, the model and its configuration, and on the reduced size of raw inputs."""
     run = loaded.run_folder
     notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
@@ -169,7 +171,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
     ]
 
 
-def build_alignment_uniformity_notes(
+def build_worsened_geometry_notes(
     rows: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
@@ -213,13 +215,13 @@ def find_verdict_text(
         if are_texts
         else "More epochs or a larger encoder may help.",
     }
-    verdict = _find_encoder_verdict(metric_keys, differences, advice)
+    verdict = _find_verdict_ignoring_test_size(metric_keys, differences, advice)
     if verdict is None or test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _find_encoder_verdict(
+def _find_verdict_ignoring_test_size(
     metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning of a small test set."""

@@ -92,7 +92,7 @@ class Evaluation(dict[str, Any]):
             f"{self['data']}: frozen features of held-out items": metric_rows_by_baseline(self),
             "retrieval by direction": retrieval_direction_rows(self),
             "first coordinates of the representation": metric_rows_by_dims(self),
-            "intermediate models": metric_rows_by_epoch(self),
+            "intermediate models": metric_rows_by_sampled_epoch(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
@@ -144,7 +144,7 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_by_sampled_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     if len(names) > 5:  # `evaluation.json` has all

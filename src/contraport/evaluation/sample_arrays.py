@@ -42,8 +42,8 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 
 def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines, losses and mismatch scores of test items; the confusion matrix too if `has_probe`."""
-    test, positions = context.test, choose_subsample_positions(len(context.test), 1_000)
-    arrays = collect_embedding_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
+    test, positions = context.test, fixed_random_positions(len(context.test), 1_000)
+    arrays = collect_map_and_spectrum_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
         test, context.test_features
     )
     arrays |= _compute_item_loss_arrays(context, positions)
@@ -58,7 +58,7 @@ def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByNam
     return arrays
 
 
-def collect_embedding_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+def collect_map_and_spectrum_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return 2-D points, neighbors and data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
     chosen = features[positions]
     points, method = project_to_2d_with_method(chosen)
@@ -93,7 +93,7 @@ def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
 
 def collect_cosine_matrix_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the matrix of pairwise cosines of a subsample of items, sorted by label, and the labels of these items."""
-    positions = choose_positions_sorted_by_label(dataset, 160)
+    positions = random_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -116,14 +116,14 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
     return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
 
 
-def compute_plan_arrays(
+def compute_sample_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
     """Return the transport plan and the target plan of some test items, two random views each, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    positions = choose_positions_sorted_by_label(dataset, 32)
+    positions = random_positions_sorted_by_label(dataset, 32)
     batch = dataset.__getitems__(positions.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
@@ -198,14 +198,14 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     }
 
 
-def choose_subsample_positions(items: int, maximum: int) -> Tensor:
+def fixed_random_positions(items: int, maximum: int) -> Tensor:
     """Return the positions of a fixed random subsample of at most `maximum` items, in ascending order."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 
-def choose_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:
+def random_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:
     """Return the positions of a fixed random subsample of at most `maximum` items, sorted by label if there are any."""
-    positions = choose_subsample_positions(len(dataset), maximum)
+    positions = fixed_random_positions(len(dataset), maximum)
     return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
 
 

@@ -161,7 +161,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 
 
-def get_test_data_name(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
+def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
     """Return the name of the test data, followed by the options `corrupt` and `domains` for the run's own data."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data

@@ -59,7 +59,7 @@ REQUIRES_STORED_AUGMENTATION = Requirement(
 REQUIRES_COMPARABLE_VIEWS = Requirement(
     attrgetter("has_comparable_views"), "the views have embeddings of different sizes"
 )
-REQUIRES_TEXT_ENCODER = Requirement(
+REQUIRES_TEXT_AND_OTHER_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
 REQUIRES_LINK_DATA = Requirement(
@@ -338,7 +338,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
     )
 
 
-@register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_ENCODER))
+@register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_AND_OTHER_ENCODER))
 def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
     return retrieval.zero_shot_correctness(
