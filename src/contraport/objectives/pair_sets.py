@@ -28,7 +28,7 @@ def group_indices_with_gaps(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Return the weighted log-mean-exp of the values of each group, (groups,); 0 for groups without values.
+    """Return the weighted log-mean-exp of the values of each group, (size,); 0 for groups without values.
 
     Args:
         groups: index of the group of each value, (k,).

@@ -192,7 +192,7 @@ class Exact(Constraint):
             masses[torch.arange(n), torch.from_numpy(columns)] = 1 / n
         else:
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
-            solved, f, g = _solve_linear_program(optimize.linprog, cost, a, b)
+            solved, f, g = _solve_plan_and_potentials(optimize.linprog, cost, a, b)
             masses = torch.from_numpy(solved).to(s)
         row_potentials, column_potentials = (
             geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
@@ -201,7 +201,7 @@ class Exact(Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
 
-def _solve_linear_program(
+def _solve_plan_and_potentials(
     linprog: Callable[..., Any], cost: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the transport plan of least cost, (N, M), with its row potentials, (N,), and column potentials, (M,).
