@@ -17,7 +17,7 @@ from contraport import train
 from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_for_cache
-from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partner_views
+from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, replace_views_after_first
 from contraport.runs import as_run_folder
 
 
@@ -133,7 +133,7 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
     changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]
     for seed in range(2):
         partners = draw_mismatched_partners(build(), MismatchSpec(0.5, False), seed=seed)
-        changed.append(with_partner_views(build(), partners))
+        changed.append(replace_views_after_first(build(), partners))
     digests = [digest_for_cache(dataset) for dataset in (build(), *changed)]
     assert len(set(digests)) == 5
     assert digest_for_cache(build()) == digests[0]

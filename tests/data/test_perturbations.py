@@ -26,8 +26,8 @@ from contraport.data.perturbations import (
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
+    replace_views_after_first,
     shift_and_hold_out_domains,
-    with_partner_views,
 )
 from contraport.data.stores import SubsetStore
 
@@ -69,7 +69,7 @@ def test_partners_replace_all_views_but_the_first() -> None:
     values = np.arange(6.0)[:, None]
     dataset = from_arrays((values, values, values))
     partners = torch.tensor([1, 0, 2, 4, 3, 5])
-    first, *others = with_partner_views(dataset, partners).__getitems__([0, 3, 5]).views
+    first, *others = replace_views_after_first(dataset, partners).__getitems__([0, 3, 5]).views
     assert first.flatten().tolist() == [0, 3, 5]
     assert [view.flatten().tolist() for view in others] == [[1, 4, 5]] * 2
 
@@ -77,7 +77,7 @@ def test_partners_replace_all_views_but_the_first() -> None:
 def test_partners_replace_the_second_random_view() -> None:
     dataset = pictures()
     partners = torch.arange(40).roll(1)
-    paired = with_partner_views(dataset, partners)
+    paired = replace_views_after_first(dataset, partners)
     views = Views(paired, augment="none")
     first, second = views(paired.__getitems__([0, 7]).views)
     clean = all_of(dataset).float() / 255

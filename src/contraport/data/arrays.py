@@ -73,14 +73,18 @@ def from_arrays(
     else:
         by_place = {argument: views}
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
-    arrays = {place: _as_array_or_list(place, view) for place, view in by_place.items()}
+    arrays: dict[str, Any] = {}
+    for place, view in by_place.items():
+        texts = string_list_or_none(place, view)
+        if texts is not None:
+            arrays[place] = np.array(texts, dtype=np.object_)
+        else:  # a list, such as of images, is stacked when its store is built
+            arrays[place] = view if isinstance(view, list) else _as_non_object_array(place, view)
     if present is not None or len(arrays) > 1:
-        present = _presence_mask_or_none(list(arrays.values()), present)
-        arrays = arrays if present is None else _fill_missing_views(arrays, present)
-    allow_empty = present is not None
+        present = _check_or_infer_present_mask(list(arrays.values()), present)
     absent: Iterable[np.ndarray | None] = [None] * len(arrays) if present is None else ~present.T
     stores = [
-        _build_view_store(place, view, absent=missing, allow_empty=allow_empty, copy=copy)
+        _build_view_store(place, view, absent=missing, copy=copy)
         for (place, view), missing in zip(arrays.items(), absent, strict=True)
     ]
     rows = [len(store) for store in stores]
@@ -103,30 +107,28 @@ def from_arrays(
     )
 
 
-def _as_array_or_list(argument: str, view: Any) -> np.ndarray | list[Any]:
-    """Convert a view to an array; a list that holds no texts, such as a list of images, is returned unchanged."""
-    texts = string_list_or_none(argument, view)
-    if texts is not None:
-        return np.array(texts, dtype=np.object_)
-    return view if isinstance(view, list) else _as_non_object_array(argument, view)
-
-
 def _is_text_array(array: Any) -> bool:
-    """Return whether an array is a view of texts from `_as_array_or_list`: objects ``(n,)``."""
+    """Return whether an array holds texts: Python objects, ``(n,)``."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
-def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, allow_empty: bool, copy: bool) -> Store:
-    """Build the store of one view: a read-only memory-mapped array stays in its file, other views stay in memory."""
+def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, copy: bool) -> Store:
+    """Build the store of one view: a read-only memory-mapped array stays in its file, other views stay in memory.
+
+    Rows marked in `absent` become zeros or empty texts. None: every item has the view, so a text must not be empty.
+    """
     if _is_read_only_c_order_memmap(view):
         _check_view(argument, view)
         store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
             _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_blocks()))
         return store
+    if absent is not None:
+        view, copy = view.copy(), False
+        view[absent] = "" if _is_text_array(view) else 0
     if not _is_text_array(view):
         return ArrayStore((as_view_tensor(argument, view, copy=copy),))
-    if not allow_empty:
+    if absent is None:
         check_nonempty_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
 
@@ -136,7 +138,7 @@ def _is_read_only_c_order_memmap(array: Any) -> TypeGuard[np.memmap]:
     return isinstance(array, np.memmap) and array.mode == "r" and array.flags.c_contiguous
 
 
-def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
+def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
     """Return the mask of the views that each item has, ``(n, views)``; None if all views are present.
 
     Without a given mask an item lacks a view whose row is an empty text, or has only NaN.
@@ -163,18 +165,6 @@ def _presence_mask_or_none(views: list[Any], present: ArrayLikeOrTensor | None) 
         good = mask.dtype == np.bool_ and mask.shape == shape
         check(good, f"present: must be Booleans of shape {shape}, got {mask.dtype} of {mask.shape}.", "shape")
     return None if mask.all() else mask
-
-
-def _fill_missing_views(views: Mapping[str, Any], present: np.ndarray) -> dict[str, Any]:
-    """Return copies of the views, with zeros or empty texts in the rows that are missing.
-
-    Mapped arrays are not copied: their missing rows are filled when they are read.
-    """
-    filled = {place: view if _is_read_only_c_order_memmap(view) else view.copy() for place, view in views.items()}
-    for array, existing in zip(filled.values(), present.T, strict=True):
-        if not _is_read_only_c_order_memmap(array):
-            array[~existing] = "" if _is_text_array(array) else 0
-    return filled
 
 
 def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:

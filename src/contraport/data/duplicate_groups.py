@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,17 +96,17 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(content_ids: Tensor, ignore_views_with_groups_above: float) -> ContentGroups:
+def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: float) -> ContentGroups:
     """Group items that share the content of a view, directly or through other items.
 
-    A view whose repeats would join more than `ignore_views_with_groups_above` items, such as captions that name only a
+    A view whose repeats would join more than `ignore_views_above_group_size` items, such as captions that name only a
     class, does not group items. Views with small groups come first, and the first always groups. `content_ids` are the
     `assign_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_shared_content(ids, ignore_views_with_groups_above=3)
+    >>> group_by_shared_content(ids, ignore_views_above_group_size=3)
     ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
-    >>> group_by_shared_content(ids, ignore_views_with_groups_above=2)
+    >>> group_by_shared_content(ids, ignore_views_above_group_size=2)
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in content_ids.unbind(1)]
@@ -122,14 +122,14 @@ def group_by_shared_content(content_ids: Tensor, ignore_views_with_groups_above:
         edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
         components = connected_components(edges, directed=False)[1]
         joined = np.unique(components[groups], return_inverse=True)[1]
-        if not views or np.bincount(joined).max() <= ignore_views_with_groups_above:
+        if not views or np.bincount(joined).max() <= ignore_views_above_group_size:
             groups = joined
             views.append(view)
     return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
 def number_by_first_occurrence(values: Tensor) -> Tensor:
-    """Return an integer for each value, int64 ``(n,)``: distinct values are numbered by first occurrence, from 0.
+    """Number the distinct values from 0 in order of first occurrence; return the number of each value, int64 ``(n,)``.
 
     >>> number_by_first_occurrence(torch.tensor([7, 3, 7, 5])).tolist()
     [0, 1, 0, 2]
@@ -140,7 +140,7 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
 
 
 def first_indices(codes: Tensor) -> Tensor:
-    """Return the index of the first item with each code 0, 1, ..., from the codes of all items, ``(n,)``.
+    """Return, for each code 0, 1, ..., the index of the first item that has it; `codes` is the code of each item.
 
     >>> first_indices(torch.tensor([1, 0, 1, 2])).tolist()
     [1, 0, 3]
@@ -173,22 +173,32 @@ def draw_wrong_partners(
     if content_ids is None:
         return items.roll(shift)
     first, second = items.numpy(), items.roll(shift).numpy().copy()
-    is_correct = build_correct_pair_test(content_ids.numpy())
-    swap_correct_pairs(first, second, is_correct, random)
-    return torch.from_numpy(np.where(is_correct(first, second), first, second))
+    still_correct = swap_correct_pairs(first, second, content_ids.numpy(), random)
+    return torch.from_numpy(np.where(still_correct, first, second))
 
 
-def build_correct_pair_test(content_ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
-    """Build a function that takes the first and the second item of each pair and returns the mask of correct pairs.
+def swap_correct_pairs(
+    first: Codes, second: Codes, content_ids: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
-    views only. `content_ids` are the `assign_content_ids` of all items, ``(n, views)``.
+    views only.
+
+    Args:
+        first: first item of each pair, int64 ``(m,)``.
+        second: second item of each pair, int64 ``(m,)``.
+        content_ids: `assign_content_ids` of all items, ``(n, views)``.
+        random: generator for the pairs that exchange their second items.
+
+    Returns:
+        The mask of the pairs that remain correct.
     """
     base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
     known = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
 
-    def is_correct(first: Codes, second: Codes) -> NDArray[np.bool_]:
+    def correct_mask(first: Codes, second: Codes) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
         if not is_paired:
             return same
@@ -196,27 +206,11 @@ def build_correct_pair_test(content_ids: NDArray[np.int64]) -> Callable[[Codes, 
         same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
         return same
 
-    return is_correct
-
-
-def swap_correct_pairs(
-    first: Codes,
-    second: Codes,
-    is_correct: Callable[[Codes, Codes], NDArray[np.bool_]],
-    random: np.random.Generator,
-) -> None:
-    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
-
-    Args:
-        first: first item of each pair, int64 ``(m,)``.
-        second: second item of each pair, int64 ``(m,)``.
-        is_correct: function that `build_correct_pair_test` returned.
-        random: generator for the pairs that exchange their second items.
-    """
     for _ in range(50):
-        found = np.flatnonzero(is_correct(first, second))
+        found = np.flatnonzero(correct_mask(first, second))
         if len(found) == 0:
             break
         for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
-            if not is_correct(first[[one, other]], second[[other, one]]).any():
+            if not correct_mask(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
+    return correct_mask(first, second)

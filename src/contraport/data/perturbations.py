@@ -63,7 +63,7 @@ class MismatchedOneViewDataset(Dataset):
 
 
 @dataclass(frozen=True)
-class MismatchedStore(StoreWrapper):
+class MismatchedLaterViewsStore(StoreWrapper):
     """Store that replaces each item's views after the first by the views of its partner."""
 
     partners: Tensor
@@ -102,7 +102,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
     return partners
 
 
-def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
+def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
     """Return the dataset with each item's views after the first replaced by the views of its partner.
 
     Raises:
@@ -110,13 +110,13 @@ def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(4.0)[:, None], np.arange(4.0)[:, None]))
-    >>> with_partner_views(pairs, torch.tensor([0, 2, 1, 3])).__getitems__([0, 1]).views[1].flatten().tolist()
+    >>> replace_views_after_first(pairs, torch.tensor([0, 2, 1, 3])).__getitems__([0, 1]).views[1].flatten().tolist()
     [0.0, 2.0]
     """
     message = f"mismatch: requires all views of all items, and some items of {dataset.name!r} lack one."
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
-        return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
+        return dataset.with_store(MismatchedLaterViewsStore(dataset.store, partners), keep_digests=False)
     paired = MismatchedOneViewDataset(**dataset.get_field_values())
     paired.partners = partners
     return paired

@@ -13,7 +13,7 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
-from contraport.data.perturbations import with_partner_views
+from contraport.data.perturbations import replace_views_after_first
 from contraport.data.thumbnails import make_thumbnails_per_view, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
@@ -185,7 +185,7 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = with_partner_views(train, torch.from_numpy(run.partner_indices()))
+        train = replace_views_after_first(train, torch.from_numpy(run.partner_indices()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)

@@ -15,7 +15,7 @@ from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images
 from contraport.data.item_digests import SplitDigests
-from contraport.data.perturbations import with_partner_views
+from contraport.data.perturbations import replace_views_after_first
 from contraport.data.streams import Stream
 from contraport.distributed import (
     broadcast_object,
@@ -256,7 +256,7 @@ def _with_decoded_image_cache(components: TrainingComponents, settings: Settings
     if dataset is components.dataset or not dataset.is_in_memory:
         return components
     if components.dataset.has_mismatched_partners and components.partner_indices is not None:
-        dataset = with_partner_views(dataset, components.partner_indices)
+        dataset = replace_views_after_first(dataset, components.partner_indices)
     views = components.module.views
     num_workers = settings.num_workers if views.is_transform_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)

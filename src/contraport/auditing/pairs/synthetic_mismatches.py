@@ -17,7 +17,6 @@ from torch import Tensor
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
-    build_correct_pair_test,
     draw_wrong_partners,
     group_by_shared_content,
     swap_correct_pairs,
@@ -159,7 +158,7 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[members[sizes.cumsum() - sizes]]
-        swap_correct_pairs(first, second, build_correct_pair_test(content), random)
+        swap_correct_pairs(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

@@ -12,7 +12,7 @@ from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys, ad
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
-from contraport.data.perturbations import with_partner_views
+from contraport.data.perturbations import replace_views_after_first
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
@@ -95,7 +95,7 @@ def build_components(
             check(value is None, f"{argument}: {reason}; got {value}.", "no_cache")
     partners = load_or_draw_mismatched_partners(settings, dataset, run)
     if partners is not None:
-        dataset = with_partner_views(dataset, partners)
+        dataset = replace_views_after_first(dataset, partners)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     epoch = count_steps_per_epoch(settings, dataset)
