@@ -17,10 +17,10 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
 
-def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, side: int) -> list[np.ndarray]:
+def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, max_side: int) -> list[np.ndarray]:
     """Return the thumbnails of the items at some positions, as one array per view.
 
-    Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
+    Images are uint8 ``(m, C, H, W)``, at most `max_side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
     thumbnails: list[np.ndarray] = []
@@ -30,7 +30,7 @@ def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, side: int) -> 
             shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
             thumbnails.append(np.array(shown, np.str_))
         elif len(shape) == 3:
-            thumbnails.append(shrink_images(items, side))
+            thumbnails.append(make_image_thumbnails(items, max_side))
         elif len(shape) == 2:
             thumbnails.append(
                 _standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS]
@@ -40,12 +40,12 @@ def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, side: int) -> 
     return thumbnails
 
 
-def shrink_images(images: Tensor, side: int) -> np.ndarray:
-    """Return images `(m, C, H, W)` as uint8, at most `side` pixels wide and high.
+def make_image_thumbnails(images: Tensor, max_side: int) -> np.ndarray:
+    """Return images ``(m, C, H, W)`` as uint8, at most `max_side` pixels wide and high.
 
     Floats outside [0, 1] are scaled by the range of each channel over these images.
 
-    >>> shrink_images(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2), 32).tolist()
+    >>> make_image_thumbnails(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2), 32).tolist()
     [[[[0, 255], [0, 255]]]]
     """
     if images.is_floating_point():
@@ -54,7 +54,7 @@ def shrink_images(images: Tensor, side: int) -> np.ndarray:
             images = (images - low) / torch.where(high > low, high - low, 1.0)
         images = (images * 255).round().byte()
     height, width = images.shape[2:]
-    scale = side / max(height, width)
+    scale = max_side / max(height, width)
     if scale >= 1:
         return images.numpy()
     size = (max(1, round(height * scale)), max(1, round(width * scale)))

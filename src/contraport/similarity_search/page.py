@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import shortest_suffixes_by_path
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.thumbnails import shrink_images
+from contraport.data.thumbnails import make_image_thumbnails
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
 from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, render_page
@@ -154,7 +154,8 @@ def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> 
                 positions = torch.tensor([places[int(features.source_rows[item])] for item in present])
                 views = dataset.store.fetch_views(positions)
                 uris = [
-                    encode_data_uri(pixels_to_pil(one), "png") for one in shrink_images(views[0], PICTURE_SIDE_PIXELS)
+                    encode_data_uri(pixels_to_pil(one), "png")
+                    for one in make_image_thumbnails(views[0], PICTURE_SIDE_PIXELS)
                 ]
                 pictures |= dict(zip(present, uris, strict=True))
     except (UsageError, OSError) as error:

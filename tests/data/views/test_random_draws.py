@@ -52,7 +52,7 @@ def test_spans_are_connected_and_take_half_their_largest_share_on_average(length
 def test_partners_are_any_item_of_the_batch():
     items = torch.arange(5.0)
     torch.manual_seed(0)
-    partners = torch.stack([RandomDraws(items, None).partner_items(items) for _ in range(2000)])
+    partners = torch.stack([RandomDraws(items, None).random_batch_items(items) for _ in range(2000)])
     for place in range(5):
         assert (partners[:, place].long().bincount() / 2000 - 0.2).abs().max() < 0.04
 
@@ -71,4 +71,4 @@ def test_rejects_shares_that_hold_fewer_items_than_come():
 def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
     items = torch.zeros(2, 3)
     with raises_usage_error("augment.incomplete_batch", "4"):
-        RandomDraws(items, BatchOffset(0, 4)).partner_items(items)
+        RandomDraws(items, BatchOffset(0, 4)).random_batch_items(items)

@@ -130,19 +130,20 @@ class ImageTransform(nn.Module):
         return views if self.is_unit_range else views * self.width + self.low
 
 
-def to_scaled_lab(images: Tensor) -> Tensor:
-    """Convert RGB images (b, 3, H, W) to CIE Lab: lightness in [0, 1], a and b in about [-1, 1].
+def split_lightness_and_color(rgb: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert RGB images of floats (b, 3, H, W) to CIE Lab: lightness (b, 1, H, W), and colors a and b (b, 2, H, W).
 
-    Values outside [0, 1], as noise produces, have no Lab and are clipped.
+    Lightness is in [0, 1], the colors are in about [-1, 1]. RGB values outside [0, 1], as noise produces, have no Lab
+    and are clipped.
 
-    >>> white_and_red = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]).view(2, 3, 1, 1)
-    >>> to_scaled_lab(white_and_red).flatten(1).round(decimals=2).abs().tolist()
-    [[1.0, 0.0, 0.0], [0.5..., 0.7..., 0.6...]]
+    >>> lightness, colors = split_lightness_and_color(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1))  # red
+    >>> lightness.flatten().round(decimals=2).tolist(), colors.flatten().round(decimals=2).tolist()
+    ([0.5...], [0.7..., 0.6...])
     """
     from kornia.color import rgb_to_lab
 
-    converted: Tensor = rgb_to_lab(images.clamp(0, 1))
-    return converted / images.new_tensor([100.0, 110.0, 110.0]).view(3, 1, 1)
+    lab = rgb_to_lab(rgb.clamp(0, 1)) / rgb.new_tensor([100.0, 110.0, 110.0]).view(3, 1, 1)
+    return lab[:, :1], lab[:, 1:]
 
 
 def resample_affine(images: Tensor, view_to_image: Tensor, size: tuple[int, int]) -> Tensor:

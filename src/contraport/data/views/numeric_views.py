@@ -141,4 +141,4 @@ class Mixup(nn.Module):
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each item."""
         share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
-        return torch.lerp(items, draws.partner_items(items), share)
+        return torch.lerp(items, draws.random_batch_items(items), share)

@@ -67,8 +67,8 @@ class RandomDraws:
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)
 
-    def partner_items(self, items: Tensor) -> Tensor:
-        """Return for each item a random item of the whole batch, which may be the item itself, as a tensor (b, ...).
+    def random_batch_items(self, items: Tensor) -> Tensor:
+        """Draw an item of the whole batch for each item, which may be the item itself, as a tensor (b, ...).
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -23,7 +23,7 @@ from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
-from contraport.data.views.images import ImageTransform, choose_image_strength, to_scaled_lab
+from contraport.data.views.images import ImageTransform, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTHS,
     VECTOR_STRENGTHS,
@@ -136,7 +136,9 @@ class Views(nn.Module):
             elif self._splits_color:
                 made = [_define_rgb_view(dataset, parsed)]
                 _, height, width = dataset.shapes[0]
-                lab = TransformedStore(dataset.store, _convert_to_lab_views, ((1, height, width), (2, height, width)))
+                lab = TransformedStore(
+                    dataset.store, _split_color_of_stored_views, ((1, height, width), (2, height, width))
+                )
                 self._unaugmented = dataset.with_store(lab, ("lightness", "colours"))
             elif isinstance(views, str):
                 made = _define_multi_crop_views(dataset, parsed, views)
@@ -208,7 +210,7 @@ class Views(nn.Module):
             floats = cut_adjacent_windows(floats[0], self._window_length, draws)
         pairs = zip(self._sources, self._transforms, strict=True)
         made = tuple(transform(floats[source], draws) for source, transform in pairs)
-        return _convert_rgb_to_lightness_and_color(made[0]) if self._splits_color else made
+        return split_lightness_and_color(made[0]) if self._splits_color else made
 
     @torch.no_grad()
     def make_unaugmented(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -217,7 +219,7 @@ class Views(nn.Module):
         They are the stored views, or lightness and colors for "colour".
         """
         floats = _views_to_floats(views)
-        return _convert_rgb_to_lightness_and_color(floats[0]) if self._splits_color else floats
+        return split_lightness_and_color(floats[0]) if self._splits_color else floats
 
 
 class _ViewDefinition(NamedTuple):
@@ -240,15 +242,9 @@ def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
-def _convert_to_lab_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
+def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
     """Convert the RGB images of a store to two views: lightness and colors."""
-    return _convert_rgb_to_lightness_and_color(*_views_to_floats(views))
-
-
-def _convert_rgb_to_lightness_and_color(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Convert RGB images to lightness ``(b, 1, H, W)`` and colors ``(b, 2, H, W)``."""
-    lab = to_scaled_lab(images)
-    return lab[:, :1], lab[:, 1:]
+    return split_lightness_and_color(*_views_to_floats(views))
 
 
 def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
