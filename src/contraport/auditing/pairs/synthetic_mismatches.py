@@ -18,6 +18,7 @@ from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
     draw_wrong_partners,
+    find_constant_view,
     group_by_shared_content,
     swap_correct_pairs,
 )
@@ -123,19 +124,9 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
     message = f"data: an audit needs at least {MIN_PAIRS} pairs, got {len(dataset)}."
     check(len(dataset) >= MIN_PAIRS, message, "too_few_pairs")
     items = f"all of {MIN_PAIRS} items read from {len(dataset):,}"
-    constant = find_constant_view(dataset)
+    constant = find_constant_view(dataset, num_items=MIN_PAIRS)
     message = f"data: view {constant!r} is the same in {items}, so it cannot distinguish pairs."
     check(constant is None, message, "constant_view")
-
-
-def find_constant_view(dataset: Dataset) -> str | None:
-    """Return the name of the first view that is the same in `MIN_PAIRS` items (or all, if fewer), or None.
-
-    A few items suffice: reading all of them could take minutes.
-    """
-    positions = torch.linspace(0, len(dataset) - 1, min(MIN_PAIRS, len(dataset))).long().tolist()
-    views = zip(dataset.view_names, dataset.__getitems__(positions).views, strict=True)
-    return next((view for view, values in views if not bool((values != values[0]).any())), None)
 
 
 def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
