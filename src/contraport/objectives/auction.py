@@ -104,7 +104,7 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_shortlists_and_bounds(self, rows: np.ndarray) -> None:
-        """Update the list of the most profitable columns of each given row, and the largest profit of all others."""
+        """List the most profitable columns of some rows again, and store the largest profit outside each list."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(ROWS_PER_BLOCK, len(rows), ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))

@@ -1,4 +1,4 @@
-"""Inputs of a call of an objective, checked and converted: views, attributes of items, additional negatives.
+"""Checks and conversion of the inputs of an objective: views, attributes of items, additional negatives.
 
 Items may lack a view, and two views may show different items. Both are stored as one Boolean per item and view; rows of
 absent views are never read.

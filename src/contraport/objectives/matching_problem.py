@@ -336,7 +336,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the numbers of items and of negatives of each process, and the largest number of vectors per item of all.
+    """Return the item counts and negative counts by process, and the largest number of vectors per item.
 
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.
@@ -399,7 +399,7 @@ def _build_placeholder_views(
 
 
 def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a single view or views of different items: the target pairs views of the same item."""
+    """Build the error for a target that pairs views of the same item, given one view or views of different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -412,7 +412,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
 def _check_inputs_of_coordinate_layout(
     layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
 ) -> None:
-    """Raise `UsageError` for a target or options that concern items if the layout compares coordinates instead."""
+    """Raise `UsageError` for options that concern items, given a layout that compares coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

@@ -255,12 +255,12 @@ class Objective(Loss):
                 yield from self._solve_block(problem, block)
 
     def _build_problem(
-        self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: object = None
+        self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
     ) -> MatchingProblem:
         """Check the arguments of a call and build its matching problem; `reduction` is None if no loss is computed."""
         try:
             if reduction is not None:
-                self._check_call_options(options, reduction)
+                self._check_no_unsupported_options(options, reduction)
             problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
@@ -268,10 +268,10 @@ class Objective(Loss):
             raise
         return problem.gather_across_processes(self.kernel)
 
-    def _check_call_options(self, options: Mapping[str, CallOptionValue], reduction: object) -> None:
+    def _check_no_unsupported_options(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
         terms = (self.divergence, *self.penalties)
-        if not isinstance(reduction, str) or reduction not in ("mean", "none"):
+        if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
         if options.get("negatives") is not None and not any(term.repels for term in terms):
             raise UsageError(f"negatives: not accepted, as {self.divergence!r} has no repulsion.", kind="conflict")

@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Arguments of a constraint's call: the marginals of the plan, its directions and weights of its columns.
+    """Arguments of a constraint's call: marginals, directions and column weights of the plan.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.

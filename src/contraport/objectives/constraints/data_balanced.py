@@ -100,7 +100,7 @@ class DataBalanced(ItemAverages, Constraint):
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
     def _estimate_log_row_means(
-        self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
+        self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_data_columns: Tensor
     ) -> Tensor:
         """Estimate the log mean of K_ij e^g_j over all columns j of the data, for each row, (N,), from this batch."""
         rows, own_columns = pattern.positives
@@ -110,8 +110,8 @@ class DataBalanced(ItemAverages, Constraint):
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = row_log_sums(of_others, g)
         counts = pattern.different_item_pairs().row_counts(g)
-        in_data = num_columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
+        in_data = num_data_columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
         scale = in_data / counts.clamp_min(1)
         present = (counts > 0) & (in_data > 0)
         others = torch.where(present, others + torch.where(present, scale, 1).log(), -torch.inf)
-        return torch.logaddexp(own, others) - num_columns.log()
+        return torch.logaddexp(own, others) - num_data_columns.log()

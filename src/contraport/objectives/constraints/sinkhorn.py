@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Build the `Relaxation` of all half-steps from those of the single half-steps, repeated for each direction."""
+    """Stack the relaxations of single half-steps into one `Relaxation`; each is repeated for every direction."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -238,7 +238,7 @@ def _build_plan(
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the list of half-steps of one plan, or of the plans of two directions, with alternating directions.
+    """Build the half-steps of one direction, or of both directions in alternation.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
@@ -377,7 +377,7 @@ class Unbalanced(AlternatingConstraint):
             check_positive("relaxation", value, allow_infinity=True)
 
     def _relaxation_by_axis(self) -> dict[Axis, float]:
-        """Return the value of `relaxation`, the price of a deviation from the marginals, for rows and for columns."""
+        """Return the price of a deviation from the target marginal, for rows and for columns."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}

@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of the positives by the log-kernel: minus log sum K, the sum over the pairs of an item's views.
+    """Attraction of positives: minus the log of the kernel sum over the view pairs of each item.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 

@@ -104,7 +104,7 @@ class PairwiseSum(KernelDivergence):
 
 @dataclass(frozen=True)
 class _NegatedFunction:
-    """Minus a function; equal for equal functions, so that a compiled pass is found again."""
+    """Minus a function: two of equal functions are equal, so that both use one compiled pass."""
 
     function: PointwiseFunction
 

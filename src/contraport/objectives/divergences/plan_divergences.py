@@ -55,7 +55,7 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the term of each row, (N,); that of the total masses is divided among rows by their target mass."""
+        """Return the divergence of each row, (N,); the term of total masses is shared in proportion to target mass."""
         if not result.block.pattern.includes_positives:
             check_not_single_item(result)
         target, plan = result.target, result.plan
@@ -256,7 +256,7 @@ class Hellinger(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class JensenShannon(PlanDistance):
-    """Jensen-Shannon divergence: mean KL of t and of P from (t + P) / 2; at most log 2 for plans of mass 1.
+    """Jensen-Shannon divergence: mean of KL(t | m) and KL(P | m), m = (t + P) / 2; at most log 2 for plans of mass 1.
 
     Source: Lin (1991), Divergence measures based on the Shannon entropy, eq. 4.1.
 

@@ -120,7 +120,7 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target with the views of an item as positives and, at smaller weights, items of its own and other domains (GCA).
+    """Target whose positives are an item's views; other items count less, by whether they share its domain (GCA).
 
     Mass is proportional to 1 at the views of the item, alpha at other items of its domain, beta at items of other
     domains; 1/N per row. The call needs ``domains``, (n,).

@@ -127,7 +127,7 @@ class Neighbors(Target):
 
 
 def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, taken from the argument `features` of the call.
+    """Return the row and the column features of a block, from the argument `features` of the call.
 
     Both are one tensor if rows and columns are the same.
     """
@@ -139,12 +139,12 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
 
 
 def _gather_views(features: Features) -> tuple[Tensor, ...]:
-    """Gather the features of the items of all processes: one tensor for each view, or one for all views."""
+    """Gather item features from all processes: one tensor for each view, or one for all views."""
     return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
 
 def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, given those of each view or of all views.
+    """Return the row and the column features of a block, given the item features of each view, or of all views.
 
     Raises:
         UsageError: a view has not one finite row per item, or views are missing.
