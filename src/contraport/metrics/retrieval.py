@@ -128,7 +128,7 @@ def retrieval_ranks(
             ranks[v, w], ranks[w, v] = _ranks_both_ways(matched)
         else:
             at = torch.from_numpy(positions).to(points[v].device)
-            ranks[v, w], ranks[w, v] = _ranks_at(matched, at), _ranks_at(matched.swap(), at)
+            ranks[v, w], ranks[w, v] = _row_ranks_at(matched, at), _row_ranks_at(matched.swap(), at)
     return torch.stack([ranks[pair] for pair in permutations(range(len(points)), 2)], dim=1).numpy()
 
 
@@ -185,18 +185,18 @@ class _MatchedViews(NamedTuple):
     """Distinct first and second views of items, and which of them match.
 
     Attributes:
-        x: first views, unit vectors in double precision, ``(n, d)``.
-        y: second views, ``(m, d)``.
-        rows: position of each item's first view in `x`, ``(items,)``.
-        columns: position of each item's second view in `y`, ``(items,)``.
-        row_thresholds: smallest cosine with a row of `x` that counts as nearer than its match, ``(n,)``.
-        column_thresholds: the same for `y`, ``(m,)``.
+        row_points: first views, unit vectors in double precision, ``(n, d)``.
+        column_points: second views, ``(m, d)``.
+        item_rows: position of each item's first view in `row_points`, ``(items,)``.
+        item_columns: position of each item's second view in `column_points`, ``(items,)``.
+        row_thresholds: smallest cosine with a first view that counts as nearer than its match, ``(n,)``.
+        column_thresholds: the same for second views, ``(m,)``.
     """
 
-    x: Tensor
-    y: Tensor
-    rows: Tensor
-    columns: Tensor
+    row_points: Tensor
+    column_points: Tensor
+    item_rows: Tensor
+    item_columns: Tensor
     row_thresholds: Tensor
     column_thresholds: Tensor
 
@@ -218,21 +218,23 @@ class _MatchedViews(NamedTuple):
 
     def swap(self) -> _MatchedViews:
         """Return the same matches with first and second views exchanged."""
-        return _MatchedViews(self.y, self.x, self.columns, self.rows, self.column_thresholds, self.row_thresholds)
+        x, y, rows, columns, row_thresholds, column_thresholds = self
+        return _MatchedViews(y, x, columns, rows, column_thresholds, row_thresholds)
 
     def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield row slice, column slice and cosines of each block of the cosine matrix; matches are minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
-        x, y = self.x.to(fast), self.y.to(fast)
+        x, y = self.row_points.to(fast), self.column_points.to(fast)
         for row in range(0, len(x), TILE_SIZE):
-            across, here = slice(row, row + TILE_SIZE), (self.rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
+            across = slice(row, row + TILE_SIZE)
+            here = (self.item_rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
             for column in range(0, len(y), TILE_SIZE):
                 down = slice(column, column + TILE_SIZE)
-                inside = here[self.columns[here] // TILE_SIZE == column // TILE_SIZE]
+                inside = here[self.item_columns[here] // TILE_SIZE == column // TILE_SIZE]
                 cosines = x[across] @ y[down].T
                 # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
-                cosines[self.rows[inside] - row, self.columns[inside] - column] = -torch.inf
+                cosines[self.item_rows[inside] - row, self.item_columns[inside] - column] = -torch.inf
                 yield across, down, cosines
 
 
@@ -243,26 +245,30 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
     """
     row_ranks, column_ranks = torch.ones_like(views.row_thresholds), torch.ones_like(views.column_thresholds)
     for across, down, cosines in views.iter_mismatch_cosine_tiles():
-        x, y = views.x[across], views.y[down]
+        x, y = views.row_points[across], views.column_points[down]
         row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_thresholds[across])
         column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_thresholds[down])
-    return row_ranks[views.rows].long().cpu(), column_ranks[views.columns].long().cpu()
+    return row_ranks[views.item_rows].long().cpu(), column_ranks[views.item_columns].long().cpu()
 
 
-def _ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank of the best match of the items at `positions`, in the direction from first to second views."""
-    chosen, at = views.rows[positions].unique(return_inverse=True)
-    index_in_chosen = views.rows.new_full((len(views.x),), -1)
+def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
+    """Return the rank of the best match of the items at `positions`, (q,); their first views rank the second views."""
+    chosen, at = views.item_rows[positions].unique(return_inverse=True)
+    index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
-    rows = index_in_chosen[views.rows]
+    rows = index_in_chosen[views.item_rows]
     kept = rows >= 0
     selected = views._replace(
-        x=views.x[chosen], rows=rows[kept], columns=views.columns[kept], row_thresholds=views.row_thresholds[chosen]
+        row_points=views.row_points[chosen],
+        item_rows=rows[kept],
+        item_columns=views.item_columns[kept],
+        row_thresholds=views.row_thresholds[chosen],
     )
     ranks = torch.ones_like(selected.row_thresholds)
     for across, down, cosines in selected.iter_mismatch_cosine_tiles():
         thresholds = selected.row_thresholds[across]
-        ranks[across] += _count_keys_reaching(cosines, selected.x[across], selected.y[down], thresholds)
+        x, y = selected.row_points[across], selected.column_points[down]
+        ranks[across] += _count_keys_reaching(cosines, x, y, thresholds)
     return ranks[at].long().cpu()
 
 
