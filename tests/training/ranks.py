@@ -30,6 +30,7 @@ from contraport.distributed import (
 from contraport.errors import UsageError
 from contraport.runs.run_folder import RunFolder
 from contraport.training import train
+from contraport.training.callbacks.meter import Meter
 from contraport.training.parallelism import install_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
@@ -201,13 +202,12 @@ def fail_in_the_first(rank: int, report: Report, where: str, folder: str) -> Non
         report((rank, "waits for the scores"))
         return state
 
-    owner: object = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}.get(where)
-    if owner is None:
-        owner = {"build_eval_context_factory": train_module, "open_loggers": train_module}[where]
-    setattr(owner, where, fail if where != "build_eval_context_factory" else lambda *_: fail)
+    owners = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}
+    owners |= {"add_online_values": Meter, "open_loggers": train_module}
+    setattr(owners[where], where, fail)
     audit_callback.broadcast_object = hear  # type: ignore[assignment]
     views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
-    audit, metrics = where == "_compute_next_state", ["uniformity"] if owner is train_module else []
+    audit, metrics = where == "_compute_next_state", ["uniformity"] if where == "add_online_values" else []
     try:
         train(
             data=(views[0], views[1]), epochs=2, batch_size=16, out=folder, device="cpu", progress=False,

@@ -13,7 +13,7 @@ from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.preflight import are_views_identical
+from contraport.training.preflight import are_view_features_identical
 
 
 def log_size(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def test_views_are_identical_changes_no_state(file: Path, tmp_path: Path) -> Non
     components = build_components(settings)
     before = {name: value.clone() for name, value in components.module.state_dict().items()}
     state = torch.get_rng_state()
-    assert are_views_identical(components.module, components.dataset)
+    assert are_view_features_identical(components.module, components.dataset)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in components.module.state_dict().items())
     assert all(part.training for part in components.module.model.modules())

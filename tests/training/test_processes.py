@@ -295,9 +295,7 @@ def test_prediction_weighs_the_items_of_uneven_parts_equally(tmp_path: Path) -> 
     assert losses[1] == pytest.approx(losses[0], abs=1e-9), "that of all processes, not of the first"
 
 
-@pytest.mark.parametrize(
-    "where", ["_compute_next_state", "append_metrics", "build_eval_context_factory", "open_loggers"]
-)
+@pytest.mark.parametrize("where", ["_compute_next_state", "append_metrics", "add_online_values", "open_loggers"])
 def test_a_failure_of_the_first_process_ends_all(tmp_path: Path, where: str) -> None:
     """In what the first one alone does: an audit, a row of metrics, an online metric, opening a logger."""
     reports = reports_of(fail_in_the_first, 2, where, str(tmp_path / "run"))

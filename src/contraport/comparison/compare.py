@@ -62,7 +62,7 @@ from contraport.training.components.assembly import TrainingComponents, build_co
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from contraport.training.run_folder_setup import resolve_settings
-from contraport.training.step_timing import run_timed_steps
+from contraport.training.step_timing import train_timed_steps
 from contraport.training.train import reduce_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
@@ -264,7 +264,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
         unmet = _first_unmet_requirement_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
-            seconds = run_timed_steps(settings, components).median_step_seconds * steps
+            seconds = train_timed_steps(settings, components).median_step_seconds * steps
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and message_if_out_of_memory(error) is None:
             raise

@@ -92,7 +92,7 @@ class Run:
         except UsageError:
             return "not a run folder" if not (self.path / "config.yaml").exists() else "unreadable"
         state = "trained" if (self.path / "model").exists() else "not complete"
-        return f"{settings.method} on {settings.data}, {pluralize(settings.epochs, 'epoch')}, {state}"
+        return f"{settings.recipe_or_objective_name} on {settings.data}, {pluralize(settings.epochs, 'epoch')}, {state}"
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""

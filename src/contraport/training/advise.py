@@ -53,9 +53,9 @@ class CommandAdvice:
         command: Command to start from.
         reasons: Reasons for the options of the command.
         alternatives: Options to compare the command with.
-        several_views_note: For a table read as one view: when its columns are several views, then the command for these
-            on a line of its own; None if nothing points to several views.
-        series_note: How to pass the data if the columns are time steps; None if nothing points to it.
+        several_views_note: That columns read as one view may be several views, then a line with the command for these;
+            None if this is unlikely.
+        series_note: That the columns may be time steps, and how to pass the data then; None if this is unlikely.
     """
 
     command: str
@@ -105,11 +105,13 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", result_folder_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    several_views_note = _find_several_views_note(values, options)
-    return CommandAdvice(command, tuple(reasons), tuple(alternatives), several_views_note, find_series_note(dataset))
+    several_views_note = _find_columns_as_views_note(values, options)
+    return CommandAdvice(
+        command, tuple(reasons), tuple(alternatives), several_views_note, find_columns_as_time_steps_note(dataset)
+    )
 
 
-def _find_several_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
+def _find_columns_as_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
     """Return a note that the columns may be several views, with a command for that case; None if this is unlikely."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
@@ -123,13 +125,13 @@ def _find_several_views_note(values: dict[str, Any], options: AdviseOptions) -> 
     return f"{text}\n{advise(**values | {'columns': columns}).command}"
 
 
-def find_series_note(dataset: Dataset) -> str | None:
+def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
     """Return a note that the columns of vectors may be time steps; None if their correlations do not suggest it.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> walks = np.random.default_rng(0).normal(size=(50, 40)).cumsum(1)
-    >>> find_series_note(from_arrays(walks))
+    >>> find_columns_as_time_steps_note(from_arrays(walks))
     'Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array (n, 1, 40).'
     """
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or len(dataset.shapes[0]) != 1:

@@ -30,7 +30,7 @@ def check_strategy(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives mined": settings.mined_negatives_spec is not None,
-        settings.frozen_by: settings.freezes_some_encoder,
+        settings.freezing_cause: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }

@@ -31,7 +31,7 @@ from contraport.seeding import forked_generators, torch_generator
 from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
-    find_series_note,
+    find_columns_as_time_steps_note,
     make_objective_suggestion,
 )
 from contraport.training.components.assembly import TrainingComponents
@@ -68,7 +68,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         )
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {dataset.pair_or_item_noun}s"
-    log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
+    log.info("%s: %s on %s, %s of %s", run.path, settings.recipe_or_objective_name, dataset.name, number, shapes)
     if run.backup.path.exists():
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
@@ -143,7 +143,7 @@ def log_preflight_warnings(
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, explicit_options)]
     warnings.append(module.comparison.batch_size_warning(settings.batch_size))
-    if are_views_identical(module, dataset):
+    if are_view_features_identical(module, dataset):
         warnings.append(
             "the views of an item are identical: --augment none, and the encoder has no dropout or is frozen. "
             "Use --augment standard"
@@ -157,15 +157,15 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_word_count_recall_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_ngram_counts_recall_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
-    if not settings.resume and (note := find_series_note(dataset)) is not None:
+    if not settings.resume and (note := find_columns_as_time_steps_note(dataset)) is not None:
         log.info("%s", note)
 
 
 @forked_generators([])
 @torch.no_grad()
-def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
+def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> bool:
     """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""
     views, model = module.views, module.model
     if views.augment != "none" or len(views.unaugmented_shapes) > 1 or dataset.has_mismatched_partners:
@@ -235,10 +235,10 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     return f"objective: nt-xent, the default. Recommended is {best.options}: {best.reason} See contraport advise."
 
 
-def find_word_count_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
-    """Return a note with the recall@1 of raw word counts for pairs of texts, as a baseline; None for other data.
+def find_ngram_counts_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+    """Return a note with a baseline for pairs of texts: the recall@1 of raw counts of words and n-grams.
 
-    Also None for given initial weights, and for an encoder that begins at the counts.
+    None for other data, for given initial weights, and for an encoder that begins at the counts.
     """
     has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
     are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None

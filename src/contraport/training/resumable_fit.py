@@ -35,7 +35,7 @@ from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.online_metrics import EvalContextFactory, OnlineMetrics
+from contraport.training.online_metrics import OnlineMetrics
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
 from contraport.training.run_folder_setup import drop_metrics_after
@@ -57,7 +57,7 @@ def run_training_loop(
     start: Position,
     loggers: Sequence[Logger],
     console: Console,
-    online_eval: EvalContextFactory | None = None,
+    online_metrics: OnlineMetrics | None = None,
 ) -> FinishedTraining:
     """Train from the last checkpoint to the end of the training.
 
@@ -88,7 +88,7 @@ def run_training_loop(
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
                     FailedStepRecorder(run, seed=settings.seed, every=check_every),
-                    *_build_callbacks(components, run, settings, meter, stop, online_eval),
+                    *_build_callbacks(components, run, settings, meter, stop, online_metrics),
                     (ProgressBar if console.is_terminal else ProgressLines)(console, meter),
                 ]
                 loop = build_loop(settings, module, batches, device, callbacks, steps_per_epoch=steps_per_epoch)
@@ -119,14 +119,15 @@ def _build_callbacks(
     settings: Settings,
     meter: Meter,
     stop: StopRequest,
-    online_eval: EvalContextFactory | None,
+    online_metrics: OnlineMetrics | None,
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
-    scheduled = list_scheduled_metrics(settings)
     callbacks: list[Callback] = []
-    if online_eval is not None:  # before the meter, which writes its values
-        callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
-    callbacks += [meter, EarlyStopping(settings.early_stopping, meter, [one.metric for one in scheduled])]
+    if online_metrics is not None:  # before the meter, which writes its values
+        online_metrics.meter = meter
+        callbacks.append(online_metrics)
+    metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
+    callbacks += [meter, EarlyStopping(settings.early_stopping, meter, metrics)]
     if components.audit_callback is not None:  # before the checkpoints, which hold its scores
         components.audit_callback.run_folder = run
         callbacks.append(components.audit_callback)
@@ -149,9 +150,9 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 @contextmanager
 def _add_resume_advice(run: RunFolder) -> Iterator[None]:
-    """Context manager that adds to the message of an interrupt or a failed stream how to resume the training.
+    """Context manager that adds the command to resume to the message of an interrupt or of a failed stream.
 
-    At its end the signal handlers are those of before.
+    It also restores the signal handlers, which the callback of the checkpoints replaces.
     """
 
     def message() -> str:
@@ -169,7 +170,7 @@ def _add_resume_advice(run: RunFolder) -> Iterator[None]:
     except StreamReadError as error:
         remedy = f"; resume with: {run.resume_advice}" if run.last_checkpoint.exists() else ""
         raise_on_one_rank(UsageError(f"{error}{remedy}"))
-    finally:  # the callback of the checkpoints installed handlers, which Python allows in the main thread only
+    finally:  # Python allows handlers in the main thread only
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)

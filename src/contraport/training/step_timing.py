@@ -35,14 +35,14 @@ from contraport.training.optimization import build_loop
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.training_module import TrainingModule
 
-DRY_RUN_SKIPPED_STEPS = 2
+DRY_RUN_UNTIMED_STEPS = 2
 """Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
 
-DRY_RUN_STEPS = 7
-"""Number of steps of a dry run, with the untimed ones."""
+DRY_RUN_TOTAL_STEPS = 7
+"""Number of steps of a dry run, including the untimed ones."""
 
-SLOW_STEP_SECONDS = 1.0
-"""Seconds of a step on one thread from which all threads are used, without timing other numbers of threads."""
+MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
+"""If a step on one thread takes this many seconds, all threads are used, and no other number of threads is timed."""
 
 log = logging.getLogger("contraport.training")
 
@@ -82,7 +82,7 @@ class _StepTimer(Callback):
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(range(DRY_RUN_STEPS), "timing steps", DRY_RUN_STEPS))
+        self._shown = iter(bars.track(range(DRY_RUN_TOTAL_STEPS), "timing steps", DRY_RUN_TOTAL_STEPS))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -107,7 +107,7 @@ class _DryRunBatches:
         widths = [model.tower(view).num_features for view in range(len(views.shapes))]
         self.batch_sampler = components.batches.batch_sampler
         self._batches = components.batches
-        self._number = DRY_RUN_STEPS * settings.grad_accum_steps
+        self._number = DRY_RUN_TOTAL_STEPS * settings.grad_accum_steps
         self._feature_shapes = [(draws, width) for width in widths] if draws > 0 else None
 
     def __len__(self) -> int:
@@ -121,8 +121,8 @@ class _DryRunBatches:
 
 
 @forked_generators()
-def run_timed_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
-    """Train for a few steps and measure the time and memory of a step; the weights of the module change.
+def train_timed_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
+    """Train for a few steps, which changes the weights, and return the time of a step and the peak memory.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
     included.
@@ -147,7 +147,7 @@ def run_timed_steps(settings: Settings, components: TrainingComponents) -> DryRu
             loop.run()
     finally:
         components.batches.close()
-    step_seconds = statistics.median(timer.seconds[DRY_RUN_SKIPPED_STEPS:])
+    step_seconds = statistics.median(timer.seconds[DRY_RUN_UNTIMED_STEPS:])
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
     else:  # macOS reports bytes, Linux KiB
@@ -159,12 +159,12 @@ def _measure_batch_encoding_seconds(components: TrainingComponents, device: torc
     """Return the median time, in seconds, to load a batch and encode it by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
-        for _ in bars.track(range(DRY_RUN_STEPS), "timing the encoder", DRY_RUN_STEPS):
+        for _ in bars.track(range(DRY_RUN_TOTAL_STEPS), "timing the encoder", DRY_RUN_TOTAL_STEPS):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
             _synchronize_device(device)
             seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[DRY_RUN_SKIPPED_STEPS:])
+    return statistics.median(seconds[DRY_RUN_UNTIMED_STEPS:])
 
 
 def _synchronize_device(device: torch.device) -> None:
@@ -228,7 +228,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the number of threads with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)
-    if seconds >= SLOW_STEP_SECONDS:
+    if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
         measured = measure_gradient_seconds(module, batch, settings, threads=number)
@@ -248,7 +248,7 @@ def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Set
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * SLOW_STEP_SECONDS:
+            if seconds[0] >= 2 * MIN_STEP_SECONDS_FOR_ALL_THREADS:
                 return seconds[0]
     return statistics.median(seconds[1:])
 

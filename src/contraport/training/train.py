@@ -25,6 +25,7 @@ from contraport.distributed import (
     torchrun_process_group,
 )
 from contraport.encoders.lora import with_merged_lora
+from contraport.encoders.model import optional_values_per_view
 from contraport.errors import check
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
@@ -37,14 +38,13 @@ from contraport.training.components.data_builder import (
     count_cached_draws,
     find_held_out_dataset,
     with_epochs_from_steps,
-    with_full_freeze_as_true,
 )
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.components.step_builder import build_objective
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
-from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
+from contraport.training.online_metrics import OnlineMetrics
 from contraport.training.preflight import (
     log_preflight_warnings,
     log_training_description,
@@ -59,7 +59,7 @@ from contraport.training.run_folder_setup import (
     restore_replaced_run_on_failure,
 )
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.step_timing import choose_thread_count, run_timed_steps, temporary_thread_count
+from contraport.training.step_timing import choose_thread_count, temporary_thread_count, train_timed_steps
 
 log = logging.getLogger("contraport.training")
 
@@ -104,15 +104,18 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             settings = with_defaults_from_weights(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = with_full_freeze_as_true(settings, dataset)
+            if isinstance(settings.freeze, Mapping):  # features can be cached only if it freezes all encoders
+                by_view = optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)
+                settings = settings.replace_unchecked(freeze=all(by_view) or settings.freeze)
+                settings.check_cached_encoders_frozen()
             settings, notes = reduce_batch_size(settings, dataset, has_explicit_batch_size="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
-            scheduled = list_scheduled_metrics(settings)
-            online_eval = build_eval_context_factory(settings, components, dataset) if scheduled else None
+            has_online_metrics = len(list_scheduled_metrics(settings)) > 0
+            online_metrics = OnlineMetrics(settings, components, dataset) if has_online_metrics else None
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
-            path = settings.out or default_run_path(components.dataset.name, settings.method)
+            path = settings.out or default_run_path(components.dataset.name, settings.recipe_or_objective_name)
             # A folder cannot store an encoder that is a module of the user.
             is_module = has_object_placeholder(RECORDED_OPTIONS["encoder"].serialize(settings.encoder))
             run = RunFolder(path, settings.encoder if is_module else None, parent_command=parent_command)
@@ -138,7 +141,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     )
                 if components.partner_indices is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
-            _fit_and_save_model(settings, components, run, broadcast_object(start), online_eval, options)
+            _fit_and_save_model(settings, components, run, broadcast_object(start), online_metrics, options)
     return run
 
 
@@ -201,7 +204,7 @@ def _log_dry_run_estimate(
         log_training_schedule(settings, components)
         log_preflight_warnings(settings, components, options)
         steps = settings.epochs * components.steps_per_epoch
-        log.info("%s", run_timed_steps(settings, components).format_estimate(steps))
+        log.info("%s", train_timed_steps(settings, components).format_estimate(steps))
 
 
 def _fit_and_save_model(
@@ -209,7 +212,7 @@ def _fit_and_save_model(
     components: TrainingComponents,
     run: RunFolder,
     start: Position,
-    online_eval: EvalContextFactory | None,
+    online_metrics: OnlineMetrics | None,
     options: Mapping[str, Any],
 ) -> None:
     """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
@@ -229,7 +232,7 @@ def _fit_and_save_model(
                 loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step)
         with temporary_thread_count(settings.threads):
             loop, meter = run_training_loop(
-                components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
+                components, run, settings, start=start, loggers=loggers, console=console, online_metrics=online_metrics
             )
         epochs = loop.completed_epochs
         with stop_all_on_error():
@@ -240,7 +243,7 @@ def _fit_and_save_model(
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         if run.parent_command:  # a longer training run is not what that command asks for
             complete = f"the finished training run of {pluralize(epochs, 'epoch')} is used"
-        log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
+        log.info("%s; model: %s", meter.format_session_summary() if meter.session_steps else complete, run.model_path)
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:

@@ -104,4 +104,4 @@ def test_full_disk_is_reported_for_errors_of_torch() -> None:
             return full() if self.tell() + len(data) > 10_000 else super().write(data)
 
     with pytest.raises(OSError, match="No space left on device"):
-        checkpoints._torch_save({"weights": torch.zeros(100_000)}, Small())
+        checkpoints._save_or_raise_os_error({"weights": torch.zeros(100_000)}, Small())

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraport.training.step.embedding_memory import ItemBank, Queue
+from contraport.training.step.embedding_memory import MovingAverageBank, Queue
 
 
 @given(size=st.integers(1, 9), batches=st.lists(st.integers(1, 12), min_size=1, max_size=8))
@@ -58,7 +58,7 @@ def test_all_batches_of_a_step_are_written() -> None:
 
 def test_bank_averages_and_normalizes() -> None:
     torch.manual_seed(0)
-    bank = ItemBank(items=6, views=2, dimensions=4, draws=5)
+    bank = MovingAverageBank(items=6, views=2, dimensions=4, num_negatives=5)
     before = bank.embeddings.clone()
     keys, ids = [7 * torch.randn(3, 4), torch.randn(3, 4)], torch.tensor([5, 0, 2])
     bank.stage(keys, ids)
@@ -72,7 +72,7 @@ def test_bank_averages_and_normalizes() -> None:
 
 
 def test_bank_gives_own_and_random_entries() -> None:
-    bank = ItemBank(items=6, views=2, dimensions=4, draws=1000)
+    bank = MovingAverageBank(items=6, views=2, dimensions=4, num_negatives=1000)
     ids = torch.tensor([3, 1])
     positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids)
     assert torch.equal(positives, bank.embeddings[ids, 1])
@@ -89,6 +89,6 @@ def test_half_precision_keys_are_kept_in_single() -> None:
     assert queue.get_extra_negatives(0).embeddings.dtype == torch.float32
 
 
-@pytest.mark.parametrize("memory", [Queue(4, 1, 2), ItemBank(4, 1, 2, 3)])
-def test_memory_is_saved_in_checkpoints(memory: Queue | ItemBank) -> None:
+@pytest.mark.parametrize("memory", [Queue(4, 1, 2), MovingAverageBank(4, 1, 2, 3)])
+def test_memory_is_saved_in_checkpoints(memory: Queue | MovingAverageBank) -> None:
     assert "embeddings" in memory.state_dict()

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.embedding_memory import ItemBank, Queue
+from contraport.training.step.embedding_memory import MovingAverageBank, Queue
 from contraport.training.step.step_losses import (
-    AllViewsLoss,
     CrossViewReconstructionLoss,
     EmbeddedBatch,
+    JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
@@ -37,31 +37,31 @@ def embedded(views: int, keys: int | None = None, *, same: bool = False) -> Embe
 
 def test_two_views_are_compared_once() -> None:
     args = embedded(2)
-    assert torch.equal(AllViewsLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
+    assert torch.equal(JointOrPairwiseLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
 
 
 def test_two_view_objective_averages_over_pairs() -> None:
     batch, loss = embedded(4), contraport.nt_xent()
     pairs = [loss(a, b) for a, b in combinations(batch.queries, 2)]
-    torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
+    torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_small_crops_are_not_compared_with_each_other() -> None:
     batch, loss = embedded(5, keys=2), contraport.nt_xent()
     pairs = [loss(batch.queries[v], batch.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
     assert len(pairs) == 7
-    torch.testing.assert_close(AllViewsLoss(loss)(batch), torch.stack(pairs).mean())
+    torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_multi_view_objective_gets_all_views() -> None:
     args = embedded(3)
-    assert torch.equal(AllViewsLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
+    assert torch.equal(JointOrPairwiseLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
 
     class Everything(nn.Module):
         def forward(self, *views: Tensor) -> Tensor:
             return torch.tensor(float(len(views)))
 
-    assert AllViewsLoss(Everything())(args) == 3
+    assert JointOrPairwiseLoss(Everything())(args) == 3
 
 
 def test_each_view_is_the_query_once() -> None:
@@ -96,7 +96,7 @@ def test_partly_filled_queue_gives_its_entries() -> None:
 
 
 def test_bank_entries_are_positives_and_negatives() -> None:
-    batch, bank = embedded(2), ItemBank(items=20, views=2, dimensions=D, draws=7)
+    batch, bank = embedded(2), MovingAverageBank(items=20, views=2, dimensions=D, num_negatives=7)
     torch.manual_seed(3)
     result = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(batch)
     torch.manual_seed(3)
@@ -125,7 +125,7 @@ def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
     torch.testing.assert_close(again(embedded(3)), comparison(batch), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
+@pytest.mark.parametrize("comparison", [QueryKeyLoss, JointOrPairwiseLoss])
 def test_core_graph_pairs_include_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     batch = embedded(4)
     turns = [(v, w) for v, w in batch.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
@@ -202,5 +202,5 @@ def test_objective_gets_the_attributes_it_requires() -> None:
             return z0.sum()
 
     objective = Asking()
-    AllViewsLoss(objective)(embedded(2))
+    JointOrPairwiseLoss(objective)(embedded(2))
     assert objective.domains.tolist() == [2, 2, 1, 1, 0, 0]

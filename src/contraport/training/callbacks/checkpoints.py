@@ -101,19 +101,22 @@ class Checkpoints(Callback):
             self._save_checkpoint(loop)
 
     def _save_checkpoint(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Write a checkpoint file of the given name, unless a callback raises an error in `before_save`."""
+        """Write a checkpoint, unless `before_save` of a callback raises, and delete the backup of a replaced run."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
         write_checkpoint(self._run, loop, self._run.last_checkpoint.with_name(name))
+        with stop_all_on_error(), self._run.translate_write_errors():
+            # Only now can the new run be resumed, so only now is the run that it replaced given up.
+            if is_main_process() and self._run.last_checkpoint.exists():
+                self._run.backup.delete_backup()
         self._saved_at = time.monotonic()
 
 
 def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
     """Write the state of a training run and its checksum; a collective operation that all processes must call.
 
-    The write is atomic: a reader sees the old or the new file, never a part. Once the run has a checkpoint, the backup
-    of the run that it replaced is deleted.
+    The write is atomic: a reader sees the old or the new file, never a part.
 
     Raises:
         UsageError: the folder is not writable.
@@ -122,15 +125,15 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
         state = gather_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
         if not is_main_process():
             return
-        with run.translate_write_errors():
-            with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
-                _torch_save(state, file)
-            # Only now can the new run be resumed, so only now is the replaced one given up.
-            if run.last_checkpoint.exists():
-                run.backup.delete_backup()
+        with (
+            run.translate_write_errors(),
+            atomic_write(path, checksum=True) as temporary,
+            temporary.open("wb") as file,
+        ):
+            _save_or_raise_os_error(state, file)
 
 
-def _torch_save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
     """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
     try:
         torch.save(checkpoint, file)
@@ -247,8 +250,9 @@ def read_resume_position(run: RunFolder) -> Position:
 
 
 def _has_completed_epoch(run: RunFolder) -> bool:
-    """Return whether other files of a run show that an epoch is complete, after which a last checkpoint is written."""
-    # A run that is killed between its first two writes has the checkpoint of epoch 1, but no last one yet.
+    """Return whether the metrics, the model or other checkpoints of a run show that an epoch was completed."""
+    # Each epoch ends with a last checkpoint. A run that is killed between its first two writes has the checkpoint of
+    # epoch 1, but no last one yet.
     later = any(file.name > "epoch-0001.ckpt" for file in run.checkpoints.glob("epoch-*.ckpt"))
     rows = run.metrics_rows() if run.metrics_path.exists() else []
     return later or run.trained_path.exists() or any((row.get("epoch") or 0) > 1 for row in rows)

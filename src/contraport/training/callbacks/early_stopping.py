@@ -22,7 +22,7 @@ from contraport.training.loop import Callback, Loop
 log = logging.getLogger("contraport.training")
 
 FLAT_RELATIVE_CHANGE = 1e-3
-"""Relative change below which a loss or metric that is logged only, and does not stop the training, counts as flat."""
+"""Relative change below which a loss or metric is logged as flat, without stopping the training."""
 
 
 class StoppingRule(NamedTuple):

@@ -97,7 +97,7 @@ class MLflow(Logger):
         from mlflow.entities import Param
 
         # Every MLflow server accepts values of 250 characters, and 100 parameters per request.
-        entries = [Param(name, str(value)[:250]) for name, value in _iterate_flat_settings(settings)]
+        entries = [Param(name, str(value)[:250]) for name, value in _iterate_slash_joined_settings(settings)]
         for first in range(0, len(entries), 100):
             self._client.log_batch(self.session_id, params=entries[first : first + 100])
 
@@ -194,10 +194,10 @@ def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
         raise UsageError(message, kind="failed") from error
 
 
-def _iterate_flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_slash_joined_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and values of nested settings; a nested name is joined by a slash, as in ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _iterate_flat_settings(value, f"{prefix}{name}/")
+            yield from _iterate_slash_joined_settings(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value

@@ -138,7 +138,7 @@ class Meter(Callback):
         self.last_online_values |= values
         self._start += seconds
 
-    def format_summary(self) -> str:
+    def format_session_summary(self) -> str:
         """Return a one-line summary of the session: steps, time, throughput and last loss."""
         bound, seconds = self.last_row["mi_bound"], self.session_seconds
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative

@@ -107,7 +107,7 @@ def build_components(
         objective,
         steps_per_epoch=epoch,
         initial_weights=initial_weights,
-        architecture=None if run is None else run.initial_path,
+        architecture_folder=None if run is None else run.initial_path,
         mined_layout=None if miner is None else miner.layout,
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,7 @@ from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
-from contraport.encoders.model import optional_values_per_view, resolve_view_index
+from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
@@ -60,18 +59,6 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit
 def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     """Return the number of optimizer steps per epoch, without incomplete batches."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
-
-
-def with_full_freeze_as_true(settings: Settings, dataset: Dataset) -> Settings:
-    """Return settings in which a mapping that freezes all encoders is replaced by ``freeze=True``.
-
-    Features can be cached only if all encoders are frozen.
-    """
-    if isinstance(settings.freeze, Mapping):
-        if all(optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
-            return settings.replace_unchecked(freeze=True)
-        settings.check_cached_encoders_frozen()
-    return settings
 
 
 def count_cached_draws(settings: Settings) -> int:
@@ -189,7 +176,7 @@ def load_or_draw_mismatched_partners(
         return None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.frozen_by} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_cause} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         return torch.from_numpy(run.partner_indices())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)

@@ -29,9 +29,7 @@ from contraport.training.config import Settings
 def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> InitialWeights | None:
     """Load the initial weights of the encoders; None if they are random.
 
-    Torch's global random state does not change.
-
-    The folder of a resumed `run` stores them.
+    Those of a resumed `run` are read from its folder. Torch's global random state does not change.
     """
     pretrained_views, init = settings.effective_pretrained, settings.init
     if not pretrained_views and init is None:
@@ -105,11 +103,11 @@ def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
 
 
 def build_model(
-    settings: Settings, views: Views, initial_weights: InitialWeights | None, architecture: Path | None = None
+    settings: Settings, views: Views, initial_weights: InitialWeights | None, architecture_folder: Path | None = None
 ) -> Model:
     """Build the encoders, one per view or shared, and the projection heads.
 
-    `architecture` is the folder with tokenizer and architecture of transformers encoders, of a resumed run.
+    `architecture_folder` has the tokenizers and architectures of the transformers encoders of a resumed run.
     """
     message = (
         "shared_encoder: false requires items of several views, such as an image and a caption; got the single view "
@@ -118,12 +116,12 @@ def build_model(
     check(settings.shared_encoder is not False or len(views.unaugmented_shapes) > 1, message, "one_view")
     is_shared = _shares_encoder(settings, views)
     statistics = views.compute_means_and_stds()[: 1 if is_shared else None]
-    architectures: Path | list[Path | None] | None = architecture
+    architectures: Path | list[Path | None] | None = architecture_folder
     if initial_weights is not None:
         towers = len(statistics)
         names, shapes = views.unaugmented_names, views.unaugmented_shapes
         statistics = initial_weights.resolve_input_statistics(statistics, names, shapes)
-        architectures = architecture or initial_weights.list_config_folders(towers, names, shapes)
+        architectures = architecture_folder or initial_weights.list_config_folders(towers, names, shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,

@@ -47,11 +47,11 @@ from contraport.training.components.teacher_features import get_teacher_features
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device
-from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
+from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
 from contraport.training.step.step_losses import (
-    AllViewsLoss,
     CrossViewReconstructionLoss,
     DistillationLoss,
+    JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
@@ -68,8 +68,8 @@ TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
 
-_FIXED_OBJECTIVE_PART_OPTION_NAMES = "layout", "kernel", "divergence"
-"""Names of the options that replace parts of an objective for all of its training, unlike constraint and target."""
+_PART_REPLACEMENT_OPTION_NAMES = "layout", "kernel", "divergence"
+"""Names of the options that replace a part of the objective; a constraint or target is applied apart from them."""
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
@@ -82,7 +82,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, not given.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", *_FIXED_OBJECTIVE_PART_OPTION_NAMES):
+        for name in ("temperature", "objective_settings", *_PART_REPLACEMENT_OPTION_NAMES):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -93,13 +93,11 @@ def build_objective(settings: Settings) -> nn.Module | None:
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     is_custom = str(objective) == OBJECTIVE_FROM_PARTS
-    changed = [
-        name for name in (*_FIXED_OBJECTIVE_PART_OPTION_NAMES, "constraint", "target") if getattr(settings, name)
-    ]
+    changed = [name for name in (*_PART_REPLACEMENT_OPTION_NAMES, "constraint", "target") if getattr(settings, name)]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in _FIXED_OBJECTIVE_PART_OPTION_NAMES}
+    parts = {name: getattr(settings, name) for name in _PART_REPLACEMENT_OPTION_NAMES}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint_or_schedule=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
@@ -228,7 +226,7 @@ def build_training_module(
     *,
     steps_per_epoch: int,
     initial_weights: InitialWeights | None = None,
-    architecture: Path | None = None,
+    architecture_folder: Path | None = None,
     mined_layout: MinedBatchLayout | None = None,
 ) -> TrainingModule:
     """Build the training module; random weights depend on the seed.
@@ -255,7 +253,7 @@ def build_training_module(
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
         check_several_views(dataset, purpose, data=settings.data, columns=settings.columns)
     with seeded_weight_initialization(settings):
-        model = build_model(settings, views, initial_weights, architecture)
+        model = build_model(settings, views, initial_weights, architecture_folder)
         check_encoder_accepts_views(model, views)
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
         loss = _build_step_loss(settings, dataset, model, views, objective, weights_from_plan_schedule)
@@ -360,18 +358,18 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
+            kwargs["column_weights"] = _inverse_column_count_per_pair(dataset, objective)
         has_mined = settings.mined_negatives_spec is not None
         if memory is not None or has_mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, has_mined_negatives=has_mined, **kwargs)
         else:
-            loss = AllViewsLoss(objective, **kwargs)
+            loss = JointOrPairwiseLoss(objective, **kwargs)
     try:
         check_trial_call(loss, dataset, sizes[0], weights_from_plan_schedule, predictor=settings.predictor)
     except UsageError as error:
         if error.code == "labels.missing" and settings.ignore_labels:
             remedy = f"leave out {format_options(ignore_labels=True)}"
-            message = f"ignore_labels: {settings.method} requires labels; {remedy}."
+            message = f"ignore_labels: {settings.recipe_or_objective_name} requires labels; {remedy}."
             raise UsageError(message, kind="labels_required") from error
         if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
@@ -396,7 +394,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
+def _inverse_column_count_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
     """Return 1 / (number of training pairs with the same column) for each pair, ``(n,)``: the logQ correction.
 
     Raises:
@@ -421,5 +419,5 @@ def _build_embedding_memory(
         default_size = 65_536 if isinstance(dataset, Stream) else min(65_536, items)
         return Queue(settings.queue_size or default_size, views, dimensions)
     if settings.negatives == "bank":
-        return ItemBank(items, views, dimensions, settings.bank_negatives or min(4_096, items))
+        return MovingAverageBank(items, views, dimensions, settings.bank_negatives or min(4_096, items))
     return None

@@ -27,7 +27,7 @@ class _Teacher(NamedTuple):
     """Frozen teacher model, and the side in pixels to which its images are resized (None: not resized)."""
 
     model: Model
-    image_size: int | None
+    resized_image_size: int | None
 
 
 def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> _Teacher:

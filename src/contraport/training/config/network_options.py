@@ -166,9 +166,9 @@ class NetworkSettings(BaseOptions):
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_cached_encoders_frozen()
             return
-        message = f"freeze_epochs: cannot be combined with {self.frozen_by}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.freezing_cause}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
-        message = f"{self.frozen_by}: requires a projection, since nothing else is trained; got a projection of 0."
+        message = f"{self.freezing_cause}: requires a projection, since nothing else is trained; got a projection of 0."
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         is_frozen_with_weights = self.may_have_trained_weights or any(self._untrainable_encoder_mask)
@@ -190,8 +190,8 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def frozen_by(self) -> str:
-        """Name for error messages of what freezes the encoder: an option, or an encoder without trainable weights."""
+    def freezing_cause(self) -> str:
+        """What freezes the encoder, for messages: "freeze", or the name of an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property

@@ -70,7 +70,7 @@ class Settings(
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
             reason = "it scores pairs by what the encoder learns"
-            message = f"audit: cannot be combined with {self.frozen_by}: {reason}."
+            message = f"audit: cannot be combined with {self.freezing_cause}: {reason}."
             check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
@@ -79,7 +79,7 @@ class Settings(
             check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            message = f"{self.frozen_by}: cannot be combined with predict."
+            message = f"{self.freezing_cause}: cannot be combined with predict."
             check(not self.freezes_some_encoder, message, "predict")
 
     def resolve_representation(self, views: int) -> str:
@@ -90,7 +90,7 @@ class Settings(
         return self.representation or (frozen_default if self.freezes_all_encoders else "concatenate")
 
     @property
-    def method(self) -> str:
+    def recipe_or_objective_name(self) -> str:
         """Name of the recipe if one is set, else of the objective, else of the predictive loss, such as predict-l1."""
         return self.recipe or str(to_config_value(self.objective or f"predict-{self.predict}")).strip("<>")
 

@@ -15,7 +15,7 @@ from contraport.data import BatchOffset
 from contraport.errors import check
 from contraport.objectives.inputs import zero_pad_vector_sets
 
-EmbedFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+ViewsToEmbeddings = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
 
 
@@ -32,7 +32,7 @@ def check_chunks_large_enough(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, offset: BatchOffset | None = None
+    embed: ViewsToEmbeddings, network: nn.Module, views: Sequence[Tensor], size: int, offset: BatchOffset | None = None
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 
@@ -84,14 +84,14 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def wrap_with_presence_mask(embed: EmbedFunction) -> EmbedFunction:
+def wrap_to_take_and_return_mask(embed: ViewsToEmbeddings) -> ViewsToEmbeddings:
     """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
 
     The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
     have the view, zeros for the others. The last output is the mask in effect: without views that fewer than two items
     of all processes have, as batch norm needs a variance.
 
-    >>> double = wrap_with_presence_mask(lambda views: tuple(2 * view for view in views))
+    >>> double = wrap_to_take_and_return_mask(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
     >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
     >>> twice.flatten().tolist()

@@ -86,18 +86,18 @@ class Queue(EmbeddingMemory):
         self.written += len(keys)
 
 
-class ItemBank(EmbeddingMemory):
-    """Memory bank with one normalized embedding per item and view, used as positive or as random negative.
+class MovingAverageBank(EmbeddingMemory):
+    """Memory bank with a moving average of the embeddings of each item and view, used as positive or random negative.
 
-    An entry is an exponential moving average of the item's embeddings, with momentum 0.5, normalized after each update.
+    The moving average is exponential, with momentum 0.5, and is normalized after each update.
 
     Args:
-        draws: number of negatives drawn per step, with replacement.
+        num_negatives: number of negatives drawn per step, with replacement.
 
     Source: Wu, Xiong, Yu and Lin (2018), Unsupervised feature learning via non-parametric instance discrimination;
     Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.4.
 
-    >>> bank = ItemBank(items=5, views=2, dimensions=4, draws=3)
+    >>> bank = MovingAverageBank(items=5, views=2, dimensions=4, num_negatives=3)
     >>> positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
     >>> positives.shape, negatives.embeddings.shape
     (torch.Size([2, 4]), torch.Size([3, 4]))
@@ -105,16 +105,16 @@ class ItemBank(EmbeddingMemory):
 
     embeddings: Tensor
 
-    def __init__(self, items: int, views: int, dimensions: int, draws: int) -> None:
+    def __init__(self, items: int, views: int, dimensions: int, num_negatives: int) -> None:
         super().__init__()
-        self.draws = draws
+        self.num_negatives = num_negatives
         self.register_buffer(
             "embeddings", F.normalize(torch.randn(items, views, dimensions, dtype=torch.float32), dim=2)
         )
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
-        drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)
+        drawn = torch.randint(len(self.embeddings), (self.num_negatives,)).to(ids.device)
         return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:

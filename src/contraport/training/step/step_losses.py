@@ -203,8 +203,8 @@ class ObjectiveStepLoss(StepLoss):
         )
 
 
-class AllViewsLoss(ObjectiveStepLoss):
-    """Loss of all views at once; an objective of two views is averaged over all unordered pairs of views."""
+class JointOrPairwiseLoss(ObjectiveStepLoss):
+    """Loss of all views at once, or of an objective of two views, averaged over all unordered pairs of views."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)

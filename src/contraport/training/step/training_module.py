@@ -16,7 +16,7 @@ from contraport.objectives import Loss, WeightsFromPlan
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_with_presence_mask
+from contraport.training.step.batch_embedding import ViewsToEmbeddings, embed_in_chunks, wrap_to_take_and_return_mask
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
@@ -220,7 +220,7 @@ class TrainingModule(nn.Module):
     def _embed_present_views(
         self,
         network: nn.Module,
-        embed: EmbedFunction,
+        embed: ViewsToEmbeddings,
         views: tuple[Tensor, ...],
         present: Tensor | None,
         offset: BatchOffset | None,
@@ -234,7 +234,7 @@ class TrainingModule(nn.Module):
         With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
         """
         inputs = views if present is None else (*views, present)
-        embed = embed if present is None else wrap_with_presence_mask(embed)
+        embed = embed if present is None else wrap_to_take_and_return_mask(embed)
         if in_chunks and self.cache_chunk is not None:
             outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, offset)
         else:
