@@ -22,13 +22,13 @@ class ParsedItem(NamedTuple):
         views_as_batches: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item by number or name, or None.
         key: name of the item in its source, or None.
-        field_names: names of the fields that are the views of an item that is a dict; empty for other items.
+        view_names: names of the views, if the item is a dict of several views; otherwise empty.
     """
 
     views_as_batches: tuple[Tensor, ...]
     label: int | str | None
     key: str | None
-    field_names: tuple[str, ...] = ()
+    view_names: tuple[str, ...] = ()
 
 
 class StreamReadError(UsageError):

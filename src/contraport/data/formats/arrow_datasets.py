@@ -87,12 +87,13 @@ class TableRows:
         texts = self.exploded_texts if positions is None else self.exploded_texts.take(pa.array(positions))
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
-    def empty_row_mask(self) -> np.ndarray:
+    def known_empty_row_mask(self) -> np.ndarray:
         """Return the mask of the rows in which every column is missing, NaN or an empty text.
 
         Of rows in files only strings are examined, as everything else would have to be read.
 
-        >>> TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).empty_row_mask().tolist()
+        >>> rows = TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]}))
+        >>> rows.known_empty_row_mask().tolist()
         [False, True, False]
         """
         if not (self.is_table or is_single_string_column(self)):
@@ -230,7 +231,9 @@ def dataset_from_rows(
     check(len(rows) > 0, f"data: {where} has no row.", "empty")
     roles = infer_roles_from_values(rows, columns, where)
     column_by_role = roles.column_by_role
-    row_keys = _find_row_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
+    key_column = column_by_role["keys"] or column_by_role["sequence"]
+    is_declared = key_column in (columns or {}).values()
+    row_keys = _read_keys_unless_incomplete(rows, key_column, where, raise_if_incomplete=is_declared)
     view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
     rows, source_rows = rows.explode_with_source_rows(roles.views)
@@ -250,15 +253,17 @@ def dataset_from_rows(
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
-        present = ~np.stack([part.empty_row_mask() for part in view_rows], axis=1)
-        view_rows = [_fill_missing_rows(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
+        present = ~np.stack([part.known_empty_row_mask() for part in view_rows], axis=1)
+        view_rows = [
+            _fill_missing_rows_with_first(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)
+        ]
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent
     views = [
-        _build_view(part, names, folder, where, texts=names[0] not in roles.possible_file_columns)
+        _build_view(part, names, folder, where, may_be_texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_image_path_per_row(views, present, source_rows, where)
+    files = _find_image_path_or_row_number(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -315,10 +320,10 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _find_image_path_per_row(
+def _find_image_path_or_row_number(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the path of each row's first image, or the row number if it has none; None if no view has image files."""
+    """Return the path of the first image of each row, or the row number as a text; None if no view has image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -329,21 +334,23 @@ def _find_image_path_per_row(
     return keys
 
 
-def _find_row_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
-    """Return the key of each row; None without a key column, or if an inferred key column has empty cells."""
+def _read_keys_unless_incomplete(
+    rows: TableRows, name: str | None, where: str, *, raise_if_incomplete: bool
+) -> np.ndarray | None:
+    """Return the key of each row; None without a key column, or if it has empty cells and that raises no error."""
     if name is None:
         return None
     try:
         return read_category_values(rows.select_columns([name]).read(), name, where).astype(np.str_)
     except UsageError as error:
-        if name in columns.values():
+        if raise_if_incomplete:
             raise
         _log.info("%s: rows are identified by their numbers, as some have no name: %s", where, error)
         return None
 
 
-def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
-    """Fill rows that lack a view with the first row that has the view, as placeholders that are never used."""
+def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
+    """Replace the rows that lack a view by the first row that has it: placeholders that are never used."""
     if present.all():
         return rows
     existing = np.flatnonzero(present)
@@ -380,7 +387,7 @@ def _read_optional_number_per_item(
 
 
 def _build_view(
-    rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool
+    rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, may_be_texts: bool
 ) -> UndecodedItemsOrStore:
     """Build one view from the columns of a table.
 
@@ -388,7 +395,7 @@ def _build_view(
     """
     if is_single_string_column(rows):
         table = rows.read()
-        if texts and is_text_by_first_value(table, names[0]):
+        if may_be_texts and is_text_by_first_value(table, names[0]):
             contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
             check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -115,7 +115,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         allows_flips=flips,
-        view_names=_derive_view_names(first.field_names),
+        view_names=first.view_names,
     )
 
 
@@ -227,7 +227,7 @@ def from_stream(
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
         allows_flips=flips or has_images,
-        view_names=_derive_view_names(items[0].field_names),
+        view_names=items[0].view_names,
     )
     return Stream(source, read, head)
 
@@ -261,7 +261,11 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
     if image_size is not None:
         views = [resize_if_images(view, image_size) for view in views]
-    return ParsedItem(tuple(views), label, key, tuple(by_name))
+    fields: list[str] = []
+    for name in by_name if len(by_name) > 1 else ():  # a single view needs no name
+        stem, dot, end = name.rpartition(".")
+        fields.append(f"{stem}{dot}{'image' if f'.{end.lower()}' in IMAGE_SUFFIXES else end}")
+    return ParsedItem(tuple(views), label, key, derive_field_view_names(fields))
 
 
 def find_item_label(item: Any) -> int | str | None:
@@ -275,14 +279,6 @@ def find_item_label(item: Any) -> int | str | None:
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
         value = value.item()
     return value if isinstance(value, int | str) else None
-
-
-def _derive_view_names(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the views of an item that is a dict of several views; empty otherwise."""
-    if len(fields) < 2:
-        return ()
-    parts = [(name.rpartition("."), f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES) for name in fields]
-    return derive_field_view_names([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
 
 
 def _flatten_nested(item: Any) -> list[Any]:
