@@ -75,7 +75,8 @@ def test_joined_stores_give_the_views_of_each():
         ("own_share", "local_batch_offset"),
         ("local_share", "local_batch_offset"),
         ("OnBatches", "BatchTransform"),
-        ("load_undivided", "load_unsplit"),
+        ("load_undivided", "load_without_random_split"),
+        ("load_unsplit", "load_without_random_split"),
     ],
 )
 def test_deprecated_names_warn_and_still_work(old, new):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.data import from_arrays, load, load_unsplit
+from contraport.data import from_arrays, load, load_without_random_split
 from contraport.data.splits import draw_stratified_split, get_test_and_unused_masks, select_split_positions
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
@@ -86,10 +86,10 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
 
 
 def test_unsplit_data_are_used_completely(file: Path, tmp_path: Path) -> None:
-    assert len(load_unsplit(file)) == len(load(file)) + len(load(file, "test"))
-    assert load_unsplit(file).num_random_test_items == 0
+    assert len(load_without_random_split(file)) == len(load(file)) + len(load(file, "test"))
+    assert load_without_random_split(file).num_random_test_items == 0
     part = load(file)
-    assert load_unsplit(part) is part
+    assert load_without_random_split(part) is part
     own = tmp_path / "own.npz"
     np.savez(own, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
-    assert [len(load_unsplit(own, split)) for split in ("train", "test")] == [6, 3]
+    assert [len(load_without_random_split(own, split)) for split in ("train", "test")] == [6, 3]

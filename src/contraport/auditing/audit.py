@@ -34,7 +34,7 @@ from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
-from contraport.data import Dataset, from_arrays, load_unsplit
+from contraport.data import Dataset, from_arrays, load_without_random_split
 from contraport.data.item_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
@@ -301,6 +301,8 @@ def _load_dataset(options: AuditOptions) -> Dataset:
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = load_unsplit(data, root=options.root, image_size=options.image_size, columns=options.columns)
+        dataset = load_without_random_split(
+            data, root=options.root, image_size=options.image_size, columns=options.columns
+        )
     check_no_stream(dataset)
     return dataset

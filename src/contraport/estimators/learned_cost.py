@@ -16,7 +16,7 @@ from contraport.data import Dataset
 from contraport.data.arrays import as_array
 from contraport.data.coupling import CouplingStore
 from contraport.data.formats.coupling_folder import is_coupling_folder
-from contraport.data.sources.load import load_unsplit
+from contraport.data.sources.load import load_without_random_split
 from contraport.embedding import LoaderConfig, extract_raw_input_features
 from contraport.errors import (
     UsageError,
@@ -142,7 +142,7 @@ def _load_coupling_and_features(
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
         check(is_coupling_folder(str(source)), message, "no_coupling")
         with rename_argument("coupling", "data"):
-            dataset = load_unsplit(source)
+            dataset = load_without_random_split(source)
         store = dataset.store
         assert isinstance(store, CouplingStore)
         assert dataset.entity_ids is not None

@@ -15,7 +15,7 @@ from contraport._utils.files import stage_files, write_csv, write_text
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
-from contraport.data.sources.load import load, load_unsplit
+from contraport.data.sources.load import load, load_without_random_split
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
@@ -167,7 +167,7 @@ def _embed_run_features_and_dataset(
 def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     """Load data and use its raw inputs, such as pixels, as features; return features and dataset."""
     split = options.split
-    dataset = load_unsplit(options.source) if split is None else load(options.source, split)
+    dataset = load_without_random_split(options.source) if split is None else load(options.source, split)
     if options.view is not None:
         dataset = dataset.select_views([resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
