@@ -18,7 +18,7 @@ def test_old_names_of_attributes_warn():
     result = theory.compare_constraints(torch.eye(2), torch.eye(2))
     with pytest.warns(FutureWarning, match="ConstraintComparison.plans_by_constraint"):
         assert result.plans is result.plans_by_constraint
-    with pytest.warns(FutureWarning, match="PlanWithStatistics.column_masses"):
+    with pytest.warns(FutureWarning, match="PlanWithStatistics.column_mass_shares"):
         assert result.plans_by_constraint["rows"].columns.shape == (2,)
     points = theory.minimize_uniformity_loss(3, 2, iterations=2)
     with pytest.warns(FutureWarning, match="UniformPoints.deviation_from_optimum"):

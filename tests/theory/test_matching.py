@@ -44,7 +44,7 @@ def test_summary_matches_the_plan():
     for result in compare_constraints(*embeddings(), partners).plans_by_constraint.values():
         plan = result.plan.numpy()
         columns = plan.sum(0) / plan.sum()
-        np.testing.assert_allclose(result.column_masses, columns)
+        np.testing.assert_allclose(result.column_mass_shares, columns)
         assert result.true_pair_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
         assert result.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
         assert result.effective_num_columns == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))

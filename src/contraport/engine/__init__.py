@@ -24,7 +24,7 @@ from contraport.engine.backends import (
 from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, traceable_log
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelExclusion, SimilarityExclusion
-from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStepSpec, Relaxation
+from contraport.engine.half_steps import HalfStepSpec, Relaxation
 from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
@@ -55,6 +55,7 @@ from contraport.engine.operations import (
     run_half_steps,
     run_sinkhorn_to_convergence,
 )
+from contraport.engine.pair_passes import OTHER_AXIS, Axis
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 

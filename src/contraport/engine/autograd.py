@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -93,8 +92,14 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
     compiled graph have no hooks: see `pairwise_inner_products`.
     """
+    device_type = value.device.type
+
+    def disable_autocast(_: tuple[Tensor, ...]) -> None:
+        if torch.amp.is_autocast_available(device_type):
+            torch.set_autocast_enabled(device_type, False)
+
     if not torch.compiler.is_compiling() and value.grad_fn is not None:
-        value.grad_fn.register_prehook(partial(_disable_autocast_prehook, value.device.type))
+        value.grad_fn.register_prehook(disable_autocast)
     return value
 
 
@@ -171,12 +176,6 @@ class _NormalizeRows(torch.autograd.Function):
         along = (rows * grad_output).sum(1, keepdim=True)
         across = torch.addcmul(grad_output, rows, along, value=-(ctx.length**-2))
         return across / scale / largest, None  # not by their product, which may overflow
-
-
-def _disable_autocast_prehook(device_type: str, grad_outputs: tuple[Tensor, ...]) -> None:
-    """Prehook of an autograd node that turns autocast off before the node runs."""
-    if torch.amp.is_autocast_available(device_type):
-        torch.set_autocast_enabled(device_type, False)
 
 
 def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:

@@ -30,8 +30,8 @@ from contraport._utils.formatting import pluralize
 from contraport.engine.autograd import differentiable_gradients
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, Relaxation, row_log_sum_exp
-from contraport.engine.pair_passes import PairPasses, WeightTerm
+from contraport.engine.half_steps import Relaxation, row_log_sum_exp
+from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500
@@ -105,7 +105,7 @@ class FixedPointOperation(Operation):
             return WeightTerm(f, -column_sums, "columns", v)
 
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-            return passes.row_or_column_sums([term])[0]
+            return passes.sum_over_factor_axes([term])[0]
 
         s, t = point.row_and_column_slopes()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,14 +26,8 @@ from torch import Tensor
 from contraport.engine.autograd import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
-from contraport.engine.pair_passes import PairPasses, WeightTerm
+from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
-
-Axis: TypeAlias = Literal["rows", "columns"]
-"""Axis of the matrix of pairs: rows or columns."""
-
-OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
-"""Columns for rows, and rows for columns."""
 
 
 @accept_deprecated_keywords(source_index="source_potential_index")
@@ -380,7 +374,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.row_or_column_sums([term for _, term in sources]) if sources else []
+            sums = passes.sum_over_factor_axes([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total

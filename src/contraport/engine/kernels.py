@@ -75,14 +75,14 @@ class Kernel(nn.Module, ABC):
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
         if isinstance(temperature, str):
-            temperature = InitialTemperature(_temperature_to_float(temperature))
+            temperature = InitialTemperature(_initial_temperature(temperature))
         check_boolean("learnable", learnable)
         if isinstance(cost, str) and cost not in _SCALING_FUNCTIONS:
             raise unknown_name_error("cost", cost, _SCALING_FUNCTIONS)
         if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
             raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
-        self._value = _temperature_to_float(temperature)
+        self._value = _initial_temperature(temperature)
         # In a tuple: a module would register a bare parameter as its own.
         self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
@@ -249,14 +249,12 @@ class Kernel(nn.Module, ABC):
             cost_is_distance=self.cost in _DISTANCE_COSTS,
         )
 
-    def _temperature_repr(self) -> str:
-        """Return the temperature for `repr`: as given, or with six digits if it is a tensor or learned."""
+    def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
+        """Return the `repr`: name, first argument, temperature (six digits if a tensor or learned) and options."""
         is_number = self.log_temperature is None and self._external is None
-        return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
-
-    def _learnable_repr(self) -> str:
-        """Return the text of the argument `learnable` in `repr`; empty if the temperature is not learned."""
-        return ", learnable=True" if self.learns_temperature else ""
+        temperature = self._value if is_number else float(f"{self.temperature:.6g}")
+        options += ", learnable=True" if self.learns_temperature else ""
+        return f"{name}({first_argument!r}, {temperature!r}{options})"
 
 
 def create_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
@@ -283,8 +281,8 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
             state[prefix + name] = value.reshape(1)
 
 
-def _temperature_to_float(temperature: TemperatureLike) -> float:
-    """Return a temperature argument as a number, 0.5 for ``"learn"``; raise `UsageError` unless it is positive."""
+def _initial_temperature(temperature: TemperatureLike) -> float:
+    """Return the value of a temperature argument, 0.5 for ``"learn"``; raise `UsageError` unless it is positive."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
@@ -362,8 +360,7 @@ class Gibbs(Kernel):
         return negative_cost_in_units(temperature ** (1 / self.power)).with_link(PoweredCostLink(self.power))
 
     def __repr__(self) -> str:
-        power = "" if self.power == 1 else f", power={self.power!r}"
-        return f"Gibbs({self.cost!r}, {self._temperature_repr()}{power}{self._learnable_repr()})"
+        return self._repr_with_temperature("Gibbs", self.cost, "" if self.power == 1 else f", power={self.power!r}")
 
 
 class RationalQuadratic(Kernel):
@@ -404,8 +401,7 @@ class RationalQuadratic(Kernel):
         return negative_cost_in_units(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
-        numbers = f"{self._temperature_repr()}, power={self.power!r}"
-        return f"RationalQuadratic({self.cost!r}, {numbers}{self._learnable_repr()})"
+        return self._repr_with_temperature("RationalQuadratic", self.cost, f", power={self.power!r}")
 
 
 class StudentT(Kernel):
@@ -440,7 +436,7 @@ class StudentT(Kernel):
         return negative_cost_in_units(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:
-        return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
+        return self._repr_with_temperature("StudentT", self.df)
 
 
 class BilinearCost(nn.Module):

@@ -152,8 +152,7 @@ class LateInteraction(Kernel):
         if self.matching == "transport":
             token += f", relaxation={self.relaxation!r}, iterations={self.iterations!r}"
         reduction = "" if self.reduction == "mean" else f", reduction={self.reduction!r}"
-        options = f"{token}{reduction}{self._learnable_repr()}"
-        return f"LateInteraction({self.matching!r}, {self._temperature_repr()}{options})"
+        return self._repr_with_temperature("LateInteraction", self.matching, f"{token}{reduction}")
 
 
 class SetMatching(NamedTuple):

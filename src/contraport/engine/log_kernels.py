@@ -438,8 +438,8 @@ class CallableLogKernel(LogKernel):
             bias = row_bias if bias is None else bias + row_bias
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
-    def _scaled_negative_costs(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return -scale * cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another cost shape."""
+    def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return -cost(x, y) / cost_unit of all pairs, (n, m); raise `UsageError` if the cost returns another shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:
@@ -449,14 +449,14 @@ class CallableLogKernel(LogKernel):
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:
-            return self._scaled_negative_costs(x[None], y[None])[0, 0]
+            return self._negative_costs_in_units(x[None], y[None])[0, 0]
 
         # A cost maps two sets to all their pairs; vmap over sets of one evaluates it at k pairs instead of k^2.
         t = torch.func.vmap(one)(self.x[rows], self.y[columns])
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[rows])
 
     def dense(self) -> Tensor:
-        t = self._scaled_negative_costs(self.x, self.y)
+        t = self._negative_costs_in_units(self.x, self.y)
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:

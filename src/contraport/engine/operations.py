@@ -19,14 +19,8 @@ from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import (
-    Axis,
-    HalfStepsOperation,
-    HalfStepSpec,
-    Relaxation,
-    group_steps_by_pass,
-)
-from contraport.engine.pair_passes import PairPasses, WeightTerm
+from contraport.engine.half_steps import HalfStepsOperation, HalfStepSpec, Relaxation, group_steps_by_pass
+from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.errors import UsageError
 
 

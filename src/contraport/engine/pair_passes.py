@@ -3,7 +3,7 @@
 Each pass works on a geometry, S = log K with its masks:
 
 1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``row_or_column_sums``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+2. ``sum_over_factor_axes``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
 4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
@@ -13,13 +13,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry
+
+Axis: TypeAlias = Literal["rows", "columns"]
+"""Axis of the matrix of pairs: rows or columns."""
+
+OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
+"""Columns for rows, and rows for columns."""
 
 RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Sums of the rows, (N,), and sums of the columns, (M,); None where they were not requested."""
@@ -37,8 +43,13 @@ class WeightTerm(NamedTuple):
 
     row_exponents: Tensor
     column_exponents: Tensor
-    factor_axis: str
+    factor_axis: Axis
     factor: Tensor
+
+    @property
+    def T(self) -> WeightTerm:
+        """The same term with rows and columns exchanged."""
+        return WeightTerm(self.column_exponents, self.row_exponents, OTHER_AXIS[self.factor_axis], self.factor)
 
 
 class PairPasses(ABC):
@@ -96,7 +107,7 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         """Return for each term the sums of its weights over the axis of its factor, rows or columns, in one pass.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
@@ -157,7 +168,7 @@ class DensePairPasses(PairPasses):
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.factor_axis == "rows" else 1) for term in terms]
 
     def input_grads(

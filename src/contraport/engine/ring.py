@@ -318,19 +318,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.row_or_column_sums(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.sum_over_factor_axes(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.factor_axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
-                both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
-                for side, part in zip(both, passes.row_or_column_sums(both), strict=True):
+                both = _restrict_terms_to_visit([term, term.T], visit)
+                for side, part in zip(both, passes.sum_over_factor_axes(both), strict=True):
                     total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
@@ -347,7 +347,7 @@ class RingPairPasses(PairPasses):
         with_gradient = any(needs_grad[k] for k in columns)
         exchange = self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
         for visit, passes in self._iter_visits_with_passes(exchange):
-            both = [*terms, *map(_transpose_term, terms)] if visit.is_mirrored else terms
+            both = [*terms, *(term.T for term in terms)] if visit.is_mirrored else terms
             parts = passes.input_grads(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
@@ -411,12 +411,6 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
     """Add log-sums to a range of total log-sums in place, by logaddexp; None is skipped."""
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
-
-
-def _transpose_term(term: WeightTerm) -> WeightTerm:
-    """Return a weight term with rows and columns exchanged."""
-    axis = "columns" if term.factor_axis == "rows" else "rows"
-    return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:

@@ -15,7 +15,7 @@ from contraport.errors import check, check_nonempty_sequence, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
-from contraport.theory.toy_problems import MixtureSample, sample_gaussian_mixture
+from contraport.theory.toy_problems import sample_gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,10 +99,11 @@ def compute_augmentation_targets(
     # Mean squared displacement by mixup along each coordinate.
     moved = [2 * mix**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [
-        _compute_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)
+        _row_normalized_kernel(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
+        for data, m in zip(mixtures, moved, strict=True)
     ]
     mixup = [
-        _compute_target_plan(data, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
+        _row_normalized_kernel(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
         for data in mixtures
     ]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
@@ -135,7 +136,6 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> Cos
     return cost
 
 
-def _compute_target_plan(data: MixtureSample, kernel: Gibbs) -> Tensor:
-    """Compute the target plan of an augmentation, (n, n), from its density, given as a kernel."""
-    target = SoftNeighbors(data.x, kernel)
-    return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), target, KL()).target_plan(data.x)
+def _row_normalized_kernel(x: Tensor, kernel: Gibbs) -> Tensor:
+    """Return a kernel between different points, (n, n), with 0 on the diagonal and each row scaled to a sum of 1/n."""
+    return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

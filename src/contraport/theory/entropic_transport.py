@@ -186,7 +186,10 @@ def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor
 
 
 @keep_deprecated_attributes(
-    partner_share="true_pair_share", columns="column_masses", columns_used="effective_num_columns"
+    partner_share="true_pair_share",
+    columns="column_mass_shares",
+    column_masses="column_mass_shares",
+    columns_used="effective_num_columns",
 )
 class PlanWithStatistics(NamedTuple):
     """Transport plan between two sets of embeddings, with statistics of its masses.
@@ -195,15 +198,15 @@ class PlanWithStatistics(NamedTuple):
         plan: transport plan, (N, M).
         mass: total mass of the plan; 1 if no mass was dropped.
         true_pair_share: share of the mass on pairs that belong together, 0 to 1.
-        column_masses: share of the mass in each column, (M,).
-        unevenness: total variation distance of `column_masses` from uniform, sum |column_masses - 1/M| / 2.
-        effective_num_columns: exponential of the entropy of `column_masses`, 1 to M.
+        column_mass_shares: share of the mass in each column, (M,).
+        unevenness: total variation distance of those shares from uniform, sum |share - 1/M| / 2.
+        effective_num_columns: exponential of the entropy of those shares, 1 to M.
     """
 
     plan: Tensor
     mass: float
     true_pair_share: float
-    column_masses: Tensor
+    column_mass_shares: Tensor
     unevenness: float
     effective_num_columns: float
 

@@ -112,7 +112,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def row_or_column_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
