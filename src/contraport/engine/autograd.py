@@ -104,7 +104,7 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
 
 
 def pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return <x_i, y_j> + bias_j of all pairs, (N, M); backward never uses autocast."""
+    """Return <x_i, y_j> + column_bias_j of all pairs, (N, M); backward never uses autocast."""
     if is_in_torch_func():
         return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
     products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)

@@ -183,7 +183,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Return the row and column unknowns, (N,) and (M,), of the adjoint system, solved as a dense matrix."""
+    """Solve the adjoint system as a dense matrix; return the unknowns of the rows, (N,), and of the columns, (M,)."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
@@ -201,7 +201,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether both marginals are met exactly, given the derivatives of the potentials: all are then 1."""
+    """Return whether all slopes are 1, which means that both marginals are met exactly."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 

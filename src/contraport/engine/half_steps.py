@@ -199,7 +199,7 @@ def _run_log_domain_steps(
 
 
 class _HalfStepsByScaling(torch.autograd.Function):
-    """Autograd function of half-steps without relaxation, as products of the matrix K = e^S, (N, M), with vectors.
+    """Autograd function of half-steps without relaxation, as products of the kernel matrix, (N, M), with vectors.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """
@@ -297,7 +297,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
-        """Return whether products of e^S and exponentials of potentials can neither overflow nor vanish.
+        """Return whether products of the kernel with exponentials of potentials can neither overflow nor vanish.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.

@@ -467,7 +467,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings and biases: -cost / scale is their inner product plus a row bias and a column bias.
+    """Scaled embeddings and biases: an inner product plus both biases is the negative cost in a given unit.
 
     Attributes:
         z: Scaled embeddings, (n, d).

@@ -175,10 +175,7 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Temperature divided by the price of a deviation from the masses, for rows and columns: 0 if masses are fixed.
-
-        It is infinity if they are free.
-        """
+        """Temperature over the price of deviating from the masses, for rows and columns: 0 if fixed, inf if free."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
@@ -226,10 +223,10 @@ def _set_similarities_op(
                 else:
                     maxima, places = tile.cosines.max(3)
                     value = (maxima * tile.a).sum(1) * tile.scale
-                    found = columns.vector_positions.expand(*places.shape[:2], *tile.b.shape)
-                    found = found.gather(3, places[..., None])[..., 0]  # in the sets as given, with their padding
+                    argmax = columns.vector_positions.expand(*places.shape[:2], *tile.b.shape)
+                    argmax = argmax.gather(3, places[..., None])[..., 0]  # in the sets as given, with their padding
                     entries = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
-                    positions[entries] = found.to(positions.dtype)
+                    positions[entries] = argmax.to(positions.dtype)
                 scores[rows.set_indices[:, None], columns.set_indices] = value
     return [scores, positions]
 

@@ -45,7 +45,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class PoweredCostLink(Link):
-    """Link for a power of the cost, h(T) = -(-T)^power, where T is minus the cost in units of its scale."""
+    """Link for a power of the cost: h(T) = -(-T)^power."""
 
     power: float
 
@@ -60,7 +60,7 @@ class PoweredCostLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Another link times two, h(T) = 2 h_inner(T): the logarithm of the squared kernel."""
+    """Link that squares a kernel by doubling the inner link: h(T) = 2 h_inner(T)."""
 
     inner: Link
 
@@ -73,7 +73,7 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link of an inner kernel times the cost C = cost_at_zero - T >= 0: h(T) = h_inner(T) + log C.
+    """Link that multiplies an inner kernel by the cost: h(T) = h_inner(T) + log(cost_at_zero - T).
 
     It is minus infinity, without gradient, where the cost is not positive.
     """

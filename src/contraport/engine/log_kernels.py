@@ -89,7 +89,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices of the inputs of the columns in `inputs`; the corresponding input of the rows precedes each."""
+        """Indices in `inputs` of those that belong to columns; each follows the corresponding input of the rows."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
@@ -112,7 +112,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel with another link function h, log K_ij = h(scale T_ij + bias_i)."""
+        """Return the kernel with another link: log K_ij = link(scale T_ij + row_bias_i), for the present argument T."""
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K and the argument T of its link on a tile, without biases that are added outside the link.
+        """Return log K on a tile, without biases outside the link, and the argument T of the link.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
@@ -190,7 +190,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradients of sum(weight * T) over a tile in place to those `gradients` that are not None."""
+        """Add a tile's gradient of sum(weight * T), T being the link's argument, to `gradients` that are not None."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""
@@ -302,7 +302,7 @@ class InnerProductLogKernel(LogKernel):
         return self._round_operand(self.x.detach() * math.log2(math.e))
 
     def _round_operand(self, value: Tensor) -> Tensor:
-        """Round a factor of a matrix product to the precision of products."""
+        """Round a matrix to the precision in which matrices are multiplied."""
         return value if self.operand_precision is None else value.to(self.operand_precision)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:

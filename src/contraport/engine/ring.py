@@ -67,7 +67,7 @@ class Shards(NamedTuple):
         return cls(sizes, order, order.argsort())
 
     def first_row(self, rank: int) -> int:
-        """Return the number of rows of the processes of lower rank."""
+        """Return the position of a process's first row in owner order: the number of rows on lower ranks."""
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
@@ -79,12 +79,12 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the row indices of a slice of the rows in the order of `to_owner_order`."""
+        """Return the indices of the rows in a slice that counts them in owner order."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
 class RingVisit(NamedTuple):
-    """Rectangle of pairs between the own rows and the block of columns now held by this process.
+    """Rectangle of pairs between the rows of this process and the block of columns that it now holds.
 
     Attributes:
         owner: Rank of the process that owns the columns.
@@ -257,7 +257,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients of the columns of a visit to the gradient that travels around the ring with them."""
+        """Add the gradients of a visit's columns to the gradient that travels around the ring with these columns."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.block_gradient, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -270,7 +270,7 @@ class RingLogKernel(LogKernel):
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Return the column inputs of a process, or their gradients, as views of its block."""
+        """Return views of a block of columns, one for each column input of the process `owner`, or for its gradient."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]

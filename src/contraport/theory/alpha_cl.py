@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Pairwise costs: half the squared distances of unit embeddings, plus zero-valued parameters, one for each pair.
+    """Cost function: half the squared distance of unit embeddings, plus a parameter of value zero for each pair.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 

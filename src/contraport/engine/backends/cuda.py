@@ -214,7 +214,7 @@ class _KernelInputs(NamedTuple):
 
 
 class _FactoredWeights(NamedTuple):
-    """Weights of the pairs in factors: exp(log K_ij) times a sum of terms, each a row vector times a column vector.
+    """Pair weights in factored form: the kernel times a sum of terms, each a row vector times a column vector.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -298,7 +298,7 @@ def _row_log_sums_or_weighted_sums(
     row_exponents: Tensor | None = None,
     column_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the log-sum-exp of each row of the log-kernel, (N,); with `column_weights`, the weighted sum instead.
+    """Return the log-sum-exp of each row of the log-kernel, (N,), or the weighted sum if `column_weights` are given.
 
     The log-sum-exp is log sum_j exp(S_ij + B_j), for the log-kernel S. The weighted sum is sum_j exp(S_ij + A_i + B_j)
     v_j, for exponents A of the rows and B of the columns.
@@ -323,7 +323,7 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, y and their biases from pair weights W: W y, W^T x, and the row and column sums of W.
+    """Return W y, W^T x, and the row and column sums of pair weights W: the gradients of x, y and their biases.
 
     Gradients that are not needed are uninitialized.
     """
@@ -346,7 +346,7 @@ def _input_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x, W y, and the row sums of W by one kernel, which never writes W to memory."""
+    """Return W y, the gradient of x, and the row sums of W, by one kernel that never writes W to memory."""
     blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
@@ -421,7 +421,7 @@ def _device_context(x: Tensor) -> AbstractContextManager[None]:
 
 
 class _LaunchConfig(NamedTuple):
-    """Block sizes, warps and pipeline stages of a Triton kernel, named as its compile-time constants.
+    """Block sizes, warps and pipeline stages of a Triton kernel; the fields have the names of the kernel's constants.
 
     Attributes:
         BLOCK_D: Number of coordinates of an embedding that are held at a time; 0 in the table of configurations.
@@ -524,7 +524,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
-    """Return the labels and exception labels of the rows (side 0) or columns (side 1) of masks, (2 masks, n) int64."""
+    """Return the labels and exception labels of rows (side 0) or columns (side 1), two rows of int64 for each mask."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)

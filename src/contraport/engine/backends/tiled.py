@@ -369,7 +369,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16 on a CPU: `precision` requests it and the CPU gets faster."""
+    """Return whether tiles are multiplied in bfloat16 on a CPU: `precision` requests it and the CPU is faster in it."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
@@ -426,9 +426,9 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms of pair weights with one exponential: exp(S + A + B) times the sum of k outer products, elementwise.
+    """Terms of the pair weights that share one exponential, by which the sum of their k outer products is multiplied.
 
-    Here S is the log-kernel.
+    The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
@@ -444,7 +444,7 @@ class _TermGroup(NamedTuple):
 def _build_term_group(
     terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of k terms; its factors include the exponentials of exponents that the terms do not share.
+    """Build a group of k terms; exponents that the terms do not share become part of the group's factors.
 
     Args:
         terms: the terms.

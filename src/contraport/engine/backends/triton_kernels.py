@@ -80,7 +80,7 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of W y, (splits, n, D), and the row sums of the pair weights W, (splits, n); needs D <= BLOCK_D."""
+    """Triton kernel of pair weights W times y, (splits, n, D), and row sums of W, (splits, n); needs D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
