@@ -215,7 +215,7 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the geometry with another link: log K_ij = link(scale T_ij + row_bias_i), for the present argument T."""
+        """Return this geometry with another link: log K_ij = link(scale T_ij + row_bias_i), T as before."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
         )
