@@ -139,14 +139,14 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
     >>> with report_write_errors("out", Path("a.npz")):
     ...     raise OSError(errno.EACCES, "Permission denied")
     Traceback (most recent call last):
-    contraport.errors.UsageError: out: a.npz cannot be written to: [Errno 13] Permission denied.
+    contraport.errors.UsageError: out: a.npz cannot be written to: Permission denied.
     """
     try:
         yield
     except OSError as error:
         # NumPy's error for a write that was cut short has no errno.
         partly = re.match(r"\d+ requested and \d+ written", str(error)) is not None
-        cause = "only a part of it was written" if partly else str(error)
+        cause = "only a part of it was written" if partly else error.strerror or str(error)
         if partly or error.errno == errno.ENOSPC:
             folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
             cause = f"{cause}; {shutil.disk_usage(folder).free / 1e6:,.1f} MB of its disk are free"
@@ -284,6 +284,8 @@ def one_line_reason(error: BaseException) -> str:
     >>> one_line_reason(ValueError("This file contains pickled (object) data"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
+    if mark := getattr(error, "problem_mark", None):  # of YAML
+        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
     if re.search("^Object arrays|Python objects in dtype", str(error)):
         return "it has pickled objects, which are never read, as they may run code; save numbers or texts instead"
     # Messages about pickled objects advise to load them without protection.

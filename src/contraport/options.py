@@ -368,7 +368,8 @@ def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
 
     def validate(name: str, value: Any) -> None:
         if is_integer(value) and value > most:
-            raise UsageError(f"{name}: must be <= {most}, got {value!r}.", kind="too_large")
+            bounds = f"an integer from {least} to {most}"
+            raise UsageError(f"{name}: must be {bounds}, got {value!r}.", kind="too_large")
         check_integer(name, value, least)
 
     return validate

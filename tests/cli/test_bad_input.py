@@ -48,7 +48,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--epoch 3", "option.unknown", "'--epochs'"),
         ("--batch-size 3", "option.unknown", "'--batch_size'"),
         ("--learning_rate 3", "option.unknown", "'--lr'"),
-        ("stray", "unexpected_argument", "--data stray"),
+        ("stray", "unexpected_argument", "'stray'"),
         ("--data a.npy b.npy", "unexpected_argument", "'b.npy'"),
         ("--columns.views a_* b_*", "unexpected_argument", '["a_*", "b_*"]'),
         ("--epochs three", "epochs.invalid", "'three'"),
@@ -85,7 +85,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--config missing.yaml", "config.invalid", "missing.yaml"),
         ("--config typo.yaml", "config.unknown", "'epochs'"),
         ("--config wrong.yaml", "epochs.invalid", "'many'"),
-        ("--config torn.yaml", "config.invalid", "line 1"),
+        ("--config torn.yaml", "config.invalid", "torn.yaml: line 2, column 1"),
         ("--config binary.yaml", "config.unreadable", "binary.yaml"),
         ("--config list.yaml", "config.invalid", "'- 1 - 2'"),
         ("--config deep.yaml", "config.invalid", "recursion"),
@@ -138,9 +138,9 @@ def test_train_requires_data(error_code: ErrorCode) -> None:
         ("evaluate missing", "run", "missing"),
         ("embed missing --out features.npz", "run", "missing"),
         ("embed missing --out features.csv", "out", ".npz, .npy or .parquet"),
-        ("report missing --out page.html", "run", "missing"),
+        ("report missing --out page.html", "runs.not_found", "missing"),
         ("report missing", "out.missing", "More: contraport report --help"),
-        ("report missing other --out nowhere/page.html", "run", "missing"),
+        ("report missing other --out nowhere/page.html", "runs.not_found", "missing"),
         ("report", "runs.missing", ""),
         ("list objective", "what.unknown", "'objectives'"),
         ("list", "what.missing", ""),
@@ -159,9 +159,9 @@ def test_other_commands_reject_input_with_one_line(
 @pytest.mark.parametrize("name", ["photos.npz", "photos.npy", "photos.parquet"])
 def test_rejects_a_file_in_place_of_a_run(command: Command, tmp_path: Path, name: str) -> None:
     write_features(tmp_path / name, Features(np.ones((3, 2), np.float32), np.arange(3), np.full(3, "test")))
-    for argv in (["evaluate", name], ["report", name, "--out", "page.html"]):
+    for argument, *argv in (["run", "evaluate", name], ["runs", "report", name, "--out", "page.html"]):
         line = reject(command, tmp_path, *argv)
-        assert line.startswith("contraport: run: ")
+        assert line.startswith(f"contraport: {argument}: ")
         assert name in line
 
 

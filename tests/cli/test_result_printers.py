@@ -76,8 +76,8 @@ def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixt
     print_duplicate_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
     shown = capsys.readouterr().out
     assert "similarity position item" in shown
-    assert shown.startswith("nearest to a red <bag>\n")
-    assert "nearest to a red &lt;bag&gt;" in result._repr_html_()
+    assert shown.startswith("nearest to 'a red <bag>'\n")
+    assert "nearest to &#x27;a red &lt;bag&gt;&#x27;" in result._repr_html_()
     assert NearestItems([], "x")._repr_html_() == "no other items"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone

@@ -66,6 +66,7 @@ def test_help_and_lists_do_not_import_torch(argv: str, tmp_path: Path) -> None:
     ("argv", "part"),
     [
         ("trian", "'train'"),
+        ("--versoin", "'--version'"),
         *((f"{verb} --confg x", "'--config'") for verb in BUILTIN_COMMANDS),
         ("list objective", "'objectives'"),
         ("train --epochs many", "epochs: "),

@@ -33,7 +33,7 @@ def test_writes_coordinates_picture_and_page(tmp_path, features):
     result = contraport.map(tmp_path / "features.npz", out=tmp_path / "map", **QUICK)
     assert sorted(file.name for file in (tmp_path / "map").iterdir()) == ["map.csv", "map.html", "map.npz", "map.png"]
     rows = list(csv.DictReader((tmp_path / "map" / "map.csv").open()))
-    assert rows[0]["position"] == "7"
+    assert (rows[0]["position"], rows[0]["row"]) == ("0", "7")
     assert rows[0]["name"] == "'=digit 0"  # no formula
     assert rows[3]["class"] == "class 3"
     np.testing.assert_allclose([[float(row["x"]), float(row["y"])] for row in rows], result.points)

@@ -90,9 +90,10 @@ def test_names_titles_and_groups_select_metrics(mine) -> None:
     assert all(row.is_default for row in select_metrics())
     assert {row.group for row in select_metrics(["geometry"])} == {"geometry"}
     assert {row.key for row in select_metrics(["all"])} >= {"knn", "near@1000"}
-    for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
+    typos = {"near@": "number", "near@0": "number", "near@x": "number", "knn@3": "unknown", "kn": "unknown"}
+    for typo, kind in typos.items():
         assert find_metric(typo) is None
-        with raises_usage_error("metrics.unknown", typo):
+        with raises_usage_error(f"metrics.{kind}", typo):
             select_metrics([typo])
     with raises_usage_error("metrics.comma", "metrics=['knn', 'recall@1']"):
         select_metrics(["knn, recall@1"])

@@ -408,6 +408,8 @@ def test_errors_of_a_query_name_the_query_or_the_run(photos: Path, tmp_path: Pat
     np.save(tmp_path / "other.npy", np.ones(5, np.float32))
     with raises_usage_error("query.*", (5,)):
         neighbors(photos, query=tmp_path / "other.npy")
+    with raises_usage_error("run.not_found", "nowhere"):
+        neighbors(photos, query=0, run=tmp_path / "nowhere")
     moved = replace(read_features(photos), run=str(tmp_path / "moved"))
     with raises_usage_error("run.not_found", tmp_path / "moved", "run="):
         neighbors(moved, query=tmp_path / "other.npy")

@@ -90,7 +90,7 @@ def test_reads_scores_of_earlier_versions_without_rows(audited: dict[str, Any]) 
 def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"epochs": 1, "progress": True}
     train(**{**audited, **chosen, "batch_size": 200})
-    assert "100 of 300 pairs with batches of 200; use --batch_size 75" in arguments(capsys)
+    assert "100 of 300 pairs with batches of 200; use batch_size=75" in arguments(capsys)
     del audited["batch_size"]
     run = train(**{**audited, **chosen, "overwrite": True})
     assert run.settings().batch_size == 75

@@ -31,11 +31,11 @@ def file(tmp_path: Path) -> Path:
 
 def test_logs_items_steps_and_dropped_items(file: Path, tmp_path: Path) -> None:
     assert log_size(tmp_path, file, epochs=3, test_fraction=0.1) == [
-        ("INFO", "12 items held out for evaluation (--test_fraction)"),
+        ("INFO", "12 items held out for evaluation (test_fraction)"),
         ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; 28 items dropped per epoch, chosen at random"),
         (
             "WARNING",
-            "few steps: 6. Use --batch_size 32 --epochs 334: 1,002 steps, 3 per epoch",
+            "few steps: 6. Use batch_size=32, epochs=334: 1,002 steps, 3 per epoch",
         ),
     ]
 
@@ -152,7 +152,7 @@ def test_warns_of_identical_views(file: Path, tmp_path: Path, options: dict[str,
     if options.get("freeze"):
         options["init"] = train(data=options["data"], epochs=1, out=tmp_path / "begun", progress=False).path
     lines = log_size(tmp_path, options.pop("data", file), **options)
-    assert any("--augment none" in text for _, text in lines) == same
+    assert any("augment='none'" in text for _, text in lines) == same
 
 
 def test_views_are_identical_changes_no_state(file: Path, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
     whole = train(**{**settings, "epochs": 3, "out": tmp_path / "whole"}, objective=Watched())
     with caplog.at_level(logging.INFO, "contraport"):
         run = train(**settings, objective=Watched())
-    assert "CPU threads: 2 (--threads)" in caplog.text
+    assert "CPU threads: 2 (threads)" in caplog.text
     assert run.config()["threads"] == 2
     monkeypatch.setattr(step_timing, "measure_fastest_thread_count", fastest_is_not_asked)
     numbers.clear()

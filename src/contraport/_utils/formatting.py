@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -134,15 +133,15 @@ def to_file_name(text: str) -> str:
 
 
 def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
-    """Map each path to its shortest unambiguous end: the fewest last parts that no other path ends in.
+    """Map each path to its last parts: of all paths the same number, the least by which they differ.
 
     >>> shortest_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
-    {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': '2.png'}
+    {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': 'b/cats/2.png'}
     """
     parts = {path: path.split("/") for path in paths}
-    suffixes = {path: ["/".join(of[-size:]) for size in range(1, len(of) + 1)] for path, of in parts.items()}
-    counts = Counter(suffix for of in suffixes.values() for suffix in of)
-    return {path: next((suffix for suffix in of if counts[suffix] == 1), path) for path, of in suffixes.items()}
+    most = max(map(len, parts.values()), default=1)
+    by_size = ({path: "/".join(of[-size:]) for path, of in parts.items()} for size in range(1, most + 1))
+    return next(ends for ends in by_size if len(set(ends.values())) == len(ends))
 
 
 def join_names(names: Iterable[str], conjunction: str = "and") -> str:

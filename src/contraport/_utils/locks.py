@@ -24,6 +24,7 @@ from contraport.errors import (
     FolderInUseError,
     UsageError,
     check,
+    check_creatable,
     check_regular_file,
     hint_on_error,
     report_write_errors,
@@ -61,6 +62,7 @@ def lock_folder(
     """
     lock = _Lock(folder, name, work, argument)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
+    check_creatable(argument, folder / name)
     with report_write_errors(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(wait=wait)

@@ -265,11 +265,9 @@ def compose_training_advice(count: int, noun: str, clean_files: Sequence[Path]) 
         return f"Train on all {noun}s: none looks wrong."
     if clean_files:
         return f"Train with the cleaned data: {' or '.join(map(str, clean_files))}."
-    audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
-    return (
-        f"Train with {audit}, or repeat this audit with {drop} (and {resume}, if it was written to a folder) to write "
-        f"the data without the {pluralize(count, f'flagged {noun}')}."
-    )
+    repeat = f"repeat this audit with {format_options(drop=True)}"
+    without = f"to write the data without the {pluralize(count, f'flagged {noun}')}"
+    return f"Train with {format_options(audit=True)}, or {repeat} {without}."
 
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:

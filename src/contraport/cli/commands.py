@@ -71,7 +71,8 @@ def get_command(name: str) -> Command[...]:
         return BUILTIN_COMMANDS[name]
     foreign = _plugins_by_name()
     if name not in foreign:
-        raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign], list_command="contraport --help")
+        names = [*BUILTIN_COMMANDS, *foreign, "--help", "--version", "--print_completion"]
+        raise unknown_name_error("command", name, names, list_command="contraport --help")
     point = foreign[name]
     where = f"command: {name!r} of the package {_package_name(point)}"
     try:

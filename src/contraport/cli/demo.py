@@ -57,7 +57,10 @@ def demo(options: dict[str, Any]) -> DemoResult:
     runs: list[Run] = []
     for name in DEMO_OBJECTIVES:
         settings = recipe | {"seed": demo_options.seed, "progress": demo_options.progress}
-        runs.append(train(objective=name, out=out / name, overwrite=True, **settings))
+        try:
+            runs.append(train(objective=name, out=out / name, overwrite=True, **settings))
+        except KeyboardInterrupt as error:  # its message would resume this training alone
+            raise KeyboardInterrupt("stopped; the same command starts over") from error
         recipe["threads"] = runs[0].settings().threads  # chosen by speed, which would differ between the runs
     # In one call, which also gives their paired differences.
     results = evaluate(runs, checkpoints="all", progress=demo_options.progress)

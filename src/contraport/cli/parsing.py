@@ -19,7 +19,15 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
-from contraport.errors import UsageError, check, similar_names, unknown_name_error, unreadable_error
+from contraport.errors import (
+    UsageError,
+    check,
+    one_line_reason,
+    rename_argument,
+    similar_names,
+    unknown_name_error,
+    unreadable_error,
+)
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
@@ -87,8 +95,8 @@ def _load_yaml(text: str) -> Any:
     """Load YAML text by `_NoAliasYaml12Loader`; every error is a `yaml.YAMLError`."""
     try:
         return yaml.load(text, _NoAliasYaml12Loader)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; deeply nested brackets
-        raise yaml.YAMLError(str(error)) from error
+    except (ValueError, RecursionError, yaml.MarkedYAMLError) as error:  # numbers too long, brackets too deep
+        raise yaml.YAMLError(one_line_reason(error)) from error
 
 
 for _kind, _pattern in {  # numbers of YAML 1.2, by tag
@@ -121,7 +129,8 @@ class _Parser(ArgumentParser):
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Parse a YAML file (overrides jsonargparse); a file that is not UTF-8 is a `UsageError`."""
         try:
-            return super().parse_path(path, *args, **kwargs)
+            with rename_argument(f"config: {path}", "config"):
+                return super().parse_path(path, *args, **kwargs)
         except UnicodeDecodeError as error:
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
@@ -196,14 +205,15 @@ class _Parser(ArgumentParser):
                 max((word for word in self.command_line_words if match[1].startswith(word)), key=len)
             )
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            return UsageError(f"{match[1]}: required, not given. {self.options_by_name[match[1]].help}", kind="missing")
+            first_sentence = self.options_by_name[match[1]].help.split(". ")[0].removesuffix(".")
+            return UsageError(f"{match[1]}: required, not given. {first_sentence}.", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             problem = match[1].replace("File does not exist:", "there is no file")
-            return UsageError(f"config: {problem}".replace(' in "<unicode string>"', ""))
+            return UsageError(f"config: {problem}")
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             option_type = self.command_line_types[match[1]]
@@ -248,7 +258,9 @@ class _Parser(ArgumentParser):
             hint = "; put the arrays of several views into one .npz" if self.stray_argument_option == "data" else ""
             message = f"unexpected argument {word!r}: --{self.stray_argument_option} takes one value{hint}."
         else:
-            example = f", such as --{self.stray_argument_option} {word}" if self.stray_argument_option else ""
+            option = self.stray_argument_option
+            passed = {one.partition("=")[0] for one in self.command_line_words}
+            example = f", such as --{option} {word}" if option and f"--{option}" not in passed else ""
             message = f"unexpected argument {word!r}: expected options, which start with '--'{example}."
         return UsageError(message, kind="unexpected_argument")
 

@@ -115,7 +115,7 @@ def _select_keys(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]
 def print_neighbors(result: NearestItems) -> None:
     """Print a table of the items nearest to a query."""
     rows = result.format_rows()
-    print_table(f"nearest to {result.query_name}", rows) if rows else print("no other items")
+    print_table(f"nearest to {result.query_name!r}", rows) if rows else print("no other items")
 
 
 def print_duplicate_groups(groups: DuplicatesResult) -> None:

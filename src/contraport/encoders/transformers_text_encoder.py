@@ -225,7 +225,7 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        message = f"{_load_error_prefix(part, where)}: {one_line_reason(error)}"
+        message = f"{_load_error_prefix(part, where)}: {one_line_reason(error.__cause__ or error)}"
         if not Path(where).is_dir():
             offline = f"a local folder as encoder, or {format_options(encoder='small-text')}, which starts untrained"
             message = f"{message.removesuffix('.')}. Without a network: {offline}."

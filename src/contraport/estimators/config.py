@@ -66,9 +66,9 @@ MAP_COMMAND_SPEC = Command(
         Near points are similar items; the axes and the distances between far groups have no meaning. The map is judged
         by its trustworthiness: 1 if the 12 nearest neighbors on the map are neighbors in the data.
 
-        The folder `out` has `map.csv` (position, name, class, x and y of each item), `map.npz` (the same as a feature
-        file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, a page of at most
-        2,000 of the items, in which each point shows its item and its nearest neighbors.
+        The folder `out` has `map.csv` (position, row, name, class, x and y of each item), `map.npz` (the same as a
+        feature file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, a page of at
+        most 2,000 of the items, in which each point shows its item and its nearest neighbors.
     """,
     examples=(
         "contraport map runs/photos --out maps/photos",

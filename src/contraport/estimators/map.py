@@ -203,10 +203,10 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (
-        (int(row), features.item_name(position), features.class_name_at(position) or "", *map_point)
+        (position, int(row), features.item_name(position), features.class_name_at(position) or "", *map_point)
         for position, (row, map_point) in enumerate(zip(features.source_rows, result.points.tolist(), strict=True))
     )
-    write_csv(folder / "map.csv", ["position", "name", "class", "x", "y"], rows)
+    write_csv(folder / "map.csv", ["position", "row", "name", "class", "x", "y"], rows)
     class_names = None
     if features.labels is not None and features.class_names is not None:
         class_names = [str(features.class_names[label]) for label in np.unique(features.labels)]

@@ -156,7 +156,7 @@ class EmbedOptions(DataEmbeddingOptions):
         "Data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",
     )
     out: str | Path | None = field(
-        metadata=option_metadata("Output file: .npz, .npy or .parquet; from Python also None, to return the features.")
+        metadata=option_metadata("Output file: .npz, .npy or .parquet. From Python also None, to return the features.")
     )
     split: Literal["train", "test", "all"] = option(
         "all",

@@ -60,7 +60,9 @@ REQUIRES_COMPARABLE_VIEWS = Requirement(
     attrgetter("has_comparable_views"), "the views have embeddings of different sizes"
 )
 REQUIRES_TEXT_AND_OTHER_ENCODER = Requirement(
-    attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
+    attrgetter("supports_zero_shot"),
+    "it requires named classes, a text and a view of another kind, such as an image",
+    is_rarely_met=True,
 )
 REQUIRES_LINK_DATA = Requirement(
     attrgetter("has_link_data"), "the items are not pairs between two sets", is_rarely_met=True

@@ -327,6 +327,9 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
             parts = [part.strip() for part in name.split(",")]
             message = f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}."
             check(len(parts) == 1, message, "comma")
+            stem = METRICS.get(key.partition(_KEY_NUMBER_SEPARATOR)[0])
+            message = f"{argument}: the number behind {_KEY_NUMBER_SEPARATOR} must be an integer >= 1, got {name!r}."
+            check(stem is None or not stem.default_numbers, message, "number")
             raise unknown_name_error(argument, name, {*METRICS, *groups, "all"}, list_command="contraport list metrics")
         selected |= {single.key: single for one in entries for single in one.expand_default_numbers()}
     return _sort_for_display(selected.values())

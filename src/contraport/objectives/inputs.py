@@ -16,7 +16,15 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import communication_dtype
-from contraport.errors import UsageError, check, check_all_values, check_boolean, type_and_shape, unknown_name_error
+from contraport.errors import (
+    UsageError,
+    check,
+    check_all_values,
+    check_boolean,
+    format_value,
+    type_and_shape,
+    unknown_name_error,
+)
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -338,7 +346,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
     except ValueError as error:
         raise UsageError(f"{expected}, got lists of unequal lengths.", kind="type") from error
     good = array.ndim > 0 and array.dtype.kind in "biuf"
-    check(good, f"{expected}, got {type(value).__name__} of {array.dtype}.", "type")
+    check(good, f"{expected}, got {format_value(value)}.", "type")
     return torch.from_numpy(np.array(array)).to(device)
 
 

@@ -120,7 +120,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:
     """Read all runs of a report from their run folders."""
     opened = as_different_run_folders("runs", runs)
     for run in opened:
-        check_run_folder(run.path)
+        check_run_folder(run.path, "runs")
     repeated = Counter(run.name for run in opened)
     return [
         ReportedRun(

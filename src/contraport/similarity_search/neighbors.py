@@ -36,6 +36,7 @@ from contraport.evaluation.split_loading import (
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs.run import check_run_folder
 from contraport.similarity_search.config import (
     NEIGHBORS_COMMAND_SPEC,
     SEARCH_COMMAND_SPEC,
@@ -107,7 +108,7 @@ class NearestItems(list[Neighbor]):
     def _repr_html_(self) -> str:
         """HTML table of the items for notebooks."""
         rows = self.format_rows()
-        return format_html_rows(f"nearest to {self.query_name}", rows) if rows else "no other items"
+        return format_html_rows(f"nearest to {self.query_name!r}", rows) if rows else "no other items"
 
 
 @NEIGHBORS_COMMAND_SPEC.with_option_parameters
@@ -128,6 +129,8 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
     if position is not None:
+        if options.run is not None:  # it has no effect, but a mistyped one is an error
+            check_run_folder(as_run_folder(options.run).path)
         card = ItemCard(position, features.item_title(position))
         query = torch.from_numpy(np.array(features.features[position], dtype=np.float32)).to(device)
     else:

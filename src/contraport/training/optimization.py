@@ -10,10 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_option_name, format_options
 from contraport.data import local_batch_offset
 from contraport.data.data_loader import BatchLoader, StreamLoader
-from contraport.errors import check, unknown_name_error
+from contraport.errors import UsageError, check, unknown_name_error
 from contraport.schedules import RampSchedule
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
@@ -28,7 +28,8 @@ def check_optimizer(optimizer: str, lr: float | None) -> None:
     from timm.optim import list_optimizers  # type: ignore[attr-defined]
 
     if optimizer not in list_optimizers():
-        raise unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
+        error = unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
+        raise UsageError(f"{error} Or any timm name, with {format_option_name('lr')}.", kind="unknown")
     has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
     check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, not given.", "missing")
 

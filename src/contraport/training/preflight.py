@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.formatting import describe_item_shape, format_flags, pluralize
+from contraport._utils.formatting import describe_item_shape, format_option_name, format_options, pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
 from contraport.catalog import DATASETS
@@ -91,7 +91,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     for note in components.adjustment_notes:
         log.warning("%s", note)
     if settings.threads is not None:
-        log.info("CPU threads: %d (--threads)", settings.threads)
+        log.info("CPU threads: %d (%s)", settings.threads, format_option_name("threads"))
     if settings.grad_accum_steps > 1:
         log.warning(
             "grad_accum_steps: each of %d batches of a step has its own negatives and plan; use cache_chunk for the "
@@ -115,7 +115,8 @@ def log_training_schedule(settings: Settings, components: TrainingComponents) ->
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = dataset.pair_or_item_noun
     if dataset.num_random_test_items:
-        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, noun))
+        held_out, option = pluralize(dataset.num_random_test_items, noun), format_option_name("test_fraction")
+        log.info("%s held out for evaluation (%s)", held_out, option)
     elif dataset.num_random_test_items is None and isinstance(settings.data, str | Path):
         log.info("evaluation uses the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
@@ -139,14 +140,14 @@ def log_preflight_warnings(
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
         longer = suggest_longer_training(settings, len(dataset), explicit_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.steps_text}")
+        warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)}: {longer.steps_text}")
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, explicit_options)]
     warnings.append(module.comparison.batch_size_warning(settings.batch_size))
     if are_view_features_identical(module, dataset):
         warnings.append(
-            "the views of an item are identical: --augment none, and the encoder has no dropout or is frozen. "
-            "Use --augment standard"
+            f"the views of an item are identical: {format_options(augment='none')}, and the encoder has no dropout or "
+            f"is frozen. Use {format_options(augment='standard')}"
         )
     # Files are not read for it. Views that replace some items' partners have no name.
     is_plain = dataset.is_in_memory and not dataset.has_view_mask and not dataset.has_mismatched_partners

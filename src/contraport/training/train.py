@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import pluralize
+from contraport._utils.formatting import format_option_name, format_options, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
@@ -183,7 +183,8 @@ def reduce_batch_size(settings: Settings, dataset: Dataset, *, has_explicit_batc
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if has_explicit_batch_size or settings.resume:
             dropped = max(0, items - size)
-            note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
+            note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; "
+            note += f"use {format_options(batch_size=most)}"
             return SettingsWithNotes(settings, (note,))
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
         return SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
@@ -239,7 +240,7 @@ def _fit_and_save_model(
             if is_main_process():
                 run.save_model(with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
         larger_patience = "early_stopping with a larger patience continues it"
-        remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
+        remedy = larger_patience if loop.should_stop else f"increase {format_option_name('epochs')} to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         if run.parent_command:  # a longer training run is not what that command asks for
             complete = f"the finished training run of {pluralize(epochs, 'epoch')} is used"

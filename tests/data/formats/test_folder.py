@@ -180,6 +180,11 @@ def test_rejects_folders_without_readable_images(tmp_path):
 def test_rejects_empty_and_ambiguous_folders(tmp_path):
     with raises_usage_error("data.empty"):
         load(tmp_path)
+    for name in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / name).write_text("")
+    with raises_usage_error("data.run"):
+        load(tmp_path)
+    (tmp_path / "metrics.jsonl").unlink()
     save(tmp_path / "0.png")
     with raises_usage_error("data.too_few"):
         load(tmp_path, "test")

@@ -207,7 +207,7 @@ def test_failing_logger_does_not_hide_an_error(
     [
         (["tensorbord"], "logger.unknown", "did you mean 'tensorboard'"),
         ("tensorboard", "logger.invalid", "'tensorboard'"),
-        (["wandb"], "missing_package", "pip install 'contraport[loggers]'"),
+        (["wandb"], "logger.missing_package", "pip install 'contraport[loggers]'"),
     ],
 )
 def test_rejects_unknown_loggers_before_training(

