@@ -92,7 +92,7 @@ SETS: dict[str, Callable[[int], Points]] = {
 
 def find_heaviest(plan: Plan) -> tuple[Tensor, Tensor]:
     """Return the columns of the heaviest entries of the rows, and the rows of those of the columns."""
-    return plan.sparse_top(1).coalesce().indices()[1], plan.T.sparse_top(1).coalesce().indices()[1]
+    return plan.top(1).coalesce().indices()[1], plan.T.top(1).coalesce().indices()[1]
 
 
 def solve(method: str, x: Tensor, y: Tensor) -> Plan | tuple[Tensor, Tensor]:

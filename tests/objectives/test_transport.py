@@ -165,7 +165,7 @@ def test_gradients_match_finite_differences(seed, temperature, backend, constrai
         with contraport.engine.backend(backend):
             result = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
         mapped = result.plan.barycentric(y)
-        largest = result.plan.sparse_top(2).to_dense()
+        largest = result.plan.top(2).to_dense()
         return result.value + result.cost + (mapped * direction).sum() + largest.square().sum()
 
     x.requires_grad_()
@@ -260,16 +260,16 @@ def test_methods_of_a_plan(monkeypatch):
     torch.testing.assert_close(plan.apply(y), dense @ y)
     torch.testing.assert_close(plan.apply(b), dense @ b)
     torch.testing.assert_close(plan.barycentric(y), dense @ y / dense.sum(1, keepdim=True))
-    top = plan.sparse_top(2)
+    top = plan.top(2)
     values, columns = dense.topk(2, 1)
     torch.testing.assert_close(top.to_dense(), torch.zeros_like(dense).scatter(1, columns, values))
     (slope,) = torch.autograd.grad(plan.barycentric(y).square().sum(), y, retain_graph=True)
     (expected,) = torch.autograd.grad((dense @ y / dense.sum(1, keepdim=True)).square().sum(), y)
     torch.testing.assert_close(slope, expected)
-    torch.testing.assert_close(plan.sparse_top(1).to_dense().sum(1), values[:, 0])
+    torch.testing.assert_close(plan.top(1).to_dense().sum(1), values[:, 0])
     for wrong in (0, 8):
         with raises_usage_error("k.invalid", wrong):
-            plan.sparse_top(wrong)
+            plan.top(wrong)
 
 
 @pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.5, 5000, tolerance=1e-13)])
@@ -319,7 +319,7 @@ X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
         (lambda: transport(X, X[:, :1], Gibbs()), "y.shape", "1"),
         (lambda: transport(X, X, Gibbs(), Simplex()), "constraint.type", "Balanced"),
         (lambda: transport(X, X, "cosine"), "kernel.type", "'cosine'"),
-        (lambda: transport(X, X, Gibbs()).plan.sparse_top(True), "k.invalid", "True"),
+        (lambda: transport(X, X, Gibbs()).plan.top(True), "k.invalid", "True"),
         (lambda: transport(X, X, Gibbs()).plan.apply(A[:2]), "values.shape", "torch.float32 of shape (2,)"),
         (lambda: transport(X, X, Gibbs()).plan.barycentric([1.0] * 3), "values.shape", "list"),
         (lambda: transport(X, X, Gibbs(), a=A[:2]), "a.shape", "torch.float32 of shape (2,)"),

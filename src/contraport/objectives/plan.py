@@ -35,7 +35,6 @@ from contraport.options import keep_deprecated_attributes
     log_kernel_row_sums="kernel_log_row_sums",
     row_square_mass="row_squared_norm",
     cached_log_mass="cached_log_row_or_column_mass",
-    top="sparse_top",
 )
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -244,7 +243,7 @@ class Plan:
         sums, mass = self.apply(values), self.log_row_mass().exp()
         return sums / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (sums.ndim - 1))
 
-    def sparse_top(self, k: int) -> Tensor:
+    def top(self, k: int) -> Tensor:
         """Return the k largest entries of each row as a sparse (N, M) tensor with differentiable values.
 
         Raises:

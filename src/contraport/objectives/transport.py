@@ -38,7 +38,7 @@ class Transport:
     All but `marginal_error` is differentiable in the points, the masses and the temperature.
 
     Attributes:
-        plan: Plan P in terms of potentials: ``plan.sparse_top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``,
+        plan: Plan P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``,
             ``plan.dense()``, ``plan.mass()``.
         constraint: Constraint of the plan.
         marginals: Log masses of the points, log a, (N,), and log b, (M,).
