@@ -98,7 +98,7 @@ def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Pat
 def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.data.image_cache.MAX_DIGESTED_FETCHED_ITEMS", 1)
+    monkeypatch.setattr("contraport.data.image_cache.MAX_ITEMS_FETCHED_FOR_DIGEST", 1)
 
     def written(value: int) -> Dataset:
         for number in range(3):

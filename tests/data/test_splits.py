@@ -16,7 +16,7 @@ CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.9])
 def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
-    train, test = (draw_stratified_split(CLASSES, split, fraction=fraction) for split in ("train", "test"))
+    train, test = (draw_stratified_split(CLASSES, split, test_fraction=fraction) for split in ("train", "test"))
     assert sorted([*train, *test]) == list(range(len(CLASSES)))
     expected = fraction * np.bincount(CLASSES)
     assert (np.abs(np.bincount(CLASSES[test], minlength=3) - expected) <= 1).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
 
     Rows marked in `absent` become zeros or empty texts. None: every item has the view, so a text must not be empty.
     """
-    if _is_read_only_c_order_memmap(view):
+    if isinstance(view, np.memmap) and view.mode == "r" and view.flags.c_contiguous:
         _check_view(argument, view)
         store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
@@ -131,11 +131,6 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
     if absent is None:
         check_nonempty_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
-
-
-def _is_read_only_c_order_memmap(array: Any) -> TypeGuard[np.memmap]:
-    """Return whether an array is memory-mapped, read-only and in C order."""
-    return isinstance(array, np.memmap) and array.mode == "r" and array.flags.c_contiguous
 
 
 def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:

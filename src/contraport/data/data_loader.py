@@ -55,10 +55,10 @@ def local_batch_offset(global_batch_size: int) -> BatchOffset:
     return BatchOffset(_local_slice(global_batch_size).start, global_batch_size)
 
 
-def _local_slice(size: int) -> slice:
-    """Return the slice of a global batch of `size` items that this process holds."""
+def _local_slice(global_batch_size: int) -> slice:
+    """Return the slice of a global batch that this process holds."""
     rank, processes = distributed.current_processes()
-    return slice(rank * size // processes, (rank + 1) * size // processes)
+    return slice(rank * global_batch_size // processes, (rank + 1) * global_batch_size // processes)
 
 
 class _PositionsWithEpoch(list[int]):

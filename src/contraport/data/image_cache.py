@@ -18,8 +18,8 @@ from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import decode_images
 from contraport.data.stores import ArrayStore, DecodingStore, MultiViewStore, Store, combine_views
 
-MAX_DIGESTED_FETCHED_ITEMS = 1_000
-"""Maximum number of items whose fetched values enter the digest of `digest_for_cache`."""
+MAX_ITEMS_FETCHED_FOR_DIGEST = 1_000
+"""Maximum number of items that `digest_for_cache` fetches."""
 DECODING_BATCH_SIZE = 256
 """Number of images that are decoded or digested at a time."""
 MAX_FREE_DISK_FRACTION = 0.5
@@ -92,7 +92,7 @@ def digest_for_cache(dataset: Dataset) -> str:
     """
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     digest.update(b"none" if dataset.content_digests is None else dataset.content_digests.numpy().tobytes())
-    number = min(MAX_DIGESTED_FETCHED_ITEMS, len(dataset))
+    number = min(MAX_ITEMS_FETCHED_FOR_DIGEST, len(dataset))
     positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
     for block in positions.split(DECODING_BATCH_SIZE):
         for view in dataset.__getitems__(block.tolist()).views:  # not of the store alone: partners may be mismatched

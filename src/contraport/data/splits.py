@@ -20,20 +20,20 @@ Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def draw_stratified_split(
-    classes: np.ndarray, split: str, *, fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
+    classes: np.ndarray, split: str, *, test_fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
 ) -> Positions:
     """Return the sorted positions of one split; the test split is a random fraction of each class.
 
     The split depends only on the classes and the fraction. The number held out of each class is exact to within one.
 
-    >>> draw_stratified_split(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
+    >>> draw_stratified_split(np.array([0] * 10 + [1] * 10), "test", test_fraction=0.2).tolist()
     [2, 5, 16, 17]
     """
     shuffled = numpy_generator(purpose).permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     held_out = np.zeros(len(classes), dtype=bool)
     # Number held out among the first k items of `by_class`; rounding this total keeps each class within one item.
-    cumulative = np.ceil(np.arange(len(classes) + 1) * fraction - 0.5)
+    cumulative = np.ceil(np.arange(len(classes) + 1) * test_fraction - 0.5)
     held_out[by_class[np.diff(cumulative) > 0]] = True
     return np.flatnonzero(held_out if split == "test" else ~held_out)
 
@@ -77,10 +77,10 @@ def select_split_positions(
         classes = classes * (domains.max() + 1) + domains
     fraction = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
     if groups is None:
-        return draw_stratified_split(classes, split, fraction=fraction)
+        return draw_stratified_split(classes, split, test_fraction=fraction)
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
     small = np.flatnonzero(sizes <= max_held_out_group_size(length, fraction))
-    held_out = small[draw_stratified_split(classes[first[small]], "test", fraction=fraction)]
+    held_out = small[draw_stratified_split(classes[first[small]], "test", test_fraction=fraction)]
     return np.flatnonzero(np.isin(groups, held_out) == (split == "test"))
 
 
@@ -89,7 +89,9 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
     return max(test_fraction * length, 2.0)
 
 
-def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
+def get_test_and_unused_masks(
+    split_names: np.ndarray, where: str
+) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
     If a source has both a test and a validation split, the validation split is unused.
@@ -97,9 +99,11 @@ def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[NDArray[np
     Raises:
         UsageError: a name is not that of a split, or there is no training item.
     """
-    lower = np.char.lower(names.astype(str))
+    lower = np.char.lower(split_names.astype(str))
     valid = np.isin(lower, ("train", *TEST_SPLIT_NAMES))
-    message = f"data: {where}: splits must be 'train' or one of {TEST_SPLIT_NAMES}, got {names[~valid][:1].tolist()}."
+    message = (
+        f"data: {where}: splits must be 'train' or one of {TEST_SPLIT_NAMES}, got {split_names[~valid][:1].tolist()}."
+    )
     check(bool(valid.all()), message, "unknown_split")
     check("train" in lower, f"data: {where}: must have items of the split 'train', got none.", "no_train_split")
     test_name = next((name for name in TEST_SPLIT_NAMES if name in lower), None)

@@ -51,7 +51,7 @@ def load_digits(split: str, root: Path | None) -> Dataset:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    positions = draw_stratified_split(labels, split, fraction=0.25)
+    positions = draw_stratified_split(labels, split, test_fraction=0.25)
     return copy_subset_to_memory(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
@@ -63,7 +63,7 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     if not FASHION_DEBIAN_FOLDER.is_dir():
         from torchvision.datasets import FashionMNIST
 
-        data = _read_torchvision("fashion-mnist", FashionMNIST, root, train=split == "train")
+        data = _read_or_download_torchvision("fashion-mnist", FashionMNIST, root, train=split == "train")
         images, labels = data.data.numpy(), data.targets
     else:
         prefix = FASHION_DEBIAN_FOLDER / ("train" if split == "train" else "t10k")
@@ -87,7 +87,7 @@ def load_cifar10(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes."""
     from torchvision.datasets import CIFAR10
 
-    data = _read_torchvision("cifar10", CIFAR10, root, train=split == "train")
+    data = _read_or_download_torchvision("cifar10", CIFAR10, root, train=split == "train")
     return _build_image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
@@ -95,7 +95,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
     from torchvision.datasets import CIFAR100
 
-    data = _read_torchvision("cifar100", CIFAR100, root, train=split == "train")
+    data = _read_or_download_torchvision("cifar100", CIFAR100, root, train=split == "train")
     return _build_image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
@@ -103,7 +103,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
     """Load SVHN: 99,289 photographs of digits, 32 x 32 pixels, which augmentation does not mirror."""
     from torchvision.datasets import SVHN
 
-    data = _read_torchvision("svhn", SVHN, root, split=split)
+    data = _read_or_download_torchvision("svhn", SVHN, root, split=split)
     return _build_image_dataset("svhn", split, data.data, data.labels, tuple("0123456789"), flips=False)
 
 
@@ -111,7 +111,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
     """Load the labeled part of STL-10: 5,000 training and 8,000 test photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
-    data = _read_torchvision("stl10", STL10, root, split=split)
+    data = _read_or_download_torchvision("stl10", STL10, root, split=split)
     return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
@@ -124,13 +124,13 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
     if split == "test":
         return load_stl10(split, root)
-    _read_torchvision("stl10", STL10, root, split="test")  # raises unless all files are there and intact
+    _read_or_download_torchvision("stl10", STL10, root, split="test")  # raises unless all files are there and intact
     file = get_download_folder(root) / STL10.base_folder / STL10.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
     return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, allows_flips=True)
 
 
-def _read_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
+def _read_or_download_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
     """Read a torchvision dataset from `root` or the default folder; download it if it is missing."""
     folder, reason = get_download_folder(root), ""
     for download in (False, True):
@@ -187,7 +187,7 @@ def load_basic_motions(split: str, root: Path | None) -> Dataset:
     Each has 6 channels and 100 time steps. Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts``
     and ``BasicMotions_TEST.ts``.
     """
-    return _load_series_dataset("basic-motions", "BasicMotions", split, root)
+    return _load_padded_series("basic-motions", "BasicMotions", split, root)
 
 
 def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
@@ -196,11 +196,11 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
     Each has 12 channels and 7 to 29 time steps, padded to 29 with its last values. Looked for in `root` and in the
     package aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
     """
-    return _load_series_dataset("japanese-vowels", "JapaneseVowels", split, root)
+    return _load_padded_series("japanese-vowels", "JapaneseVowels", split, root)
 
 
-def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
-    """Load one split of time series, padded to equal length by repeating their last values."""
+def _load_padded_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
+    """Load one split of time series; each is padded to the length of the longest by repeating its last value."""
     folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")

@@ -217,7 +217,7 @@ def from_stream(
     found = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(found) == len(items) and min(found) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
-    has_images = any(_is_image_field(name, value) for name, value in parts)
+    has_images = any(_is_image_field(str(name), value) for name, value in parts)
     head = Dataset(
         ArrayStore(
             tuple(concatenate_batches(parts) for parts in zip(*(item.views_as_batches for item in items), strict=True))
@@ -288,7 +288,7 @@ def _flatten_nested(item: Any) -> list[Any]:
 
 def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | None) -> Tensor | None:
     """Parse one field of a dict into a view, as a batch of one; return None for labels, keys and the like."""
-    has_text_suffix = isinstance(value, str | bytes) and _lowercase_part_after_last_dot(name) == "txt"
+    has_text_suffix = isinstance(value, str | bytes) and name.rpartition(".")[2].lower() == "txt"
     if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):
         try:
             text = value.decode() if isinstance(value, bytes) else value
@@ -309,18 +309,13 @@ def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | No
     return _as_batch_of_one(value, where, image_size) if is_view else None
 
 
-def _is_image_field(name: object, value: Any) -> bool:
+def _is_image_field(name: str, value: Any) -> bool:
     """Return whether a field holds an image: a PIL image, bytes named like "left.jpg", or a mapping with bytes."""
     return (
         isinstance(value, Image.Image)
-        or (isinstance(value, bytes) and f".{_lowercase_part_after_last_dot(name)}" in IMAGE_SUFFIXES)
+        or (isinstance(value, bytes) and f".{name.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
-
-
-def _lowercase_part_after_last_dot(name: object) -> str:
-    """Return the part of a field's name after its last dot, in lower case."""
-    return str(name).rpartition(".")[2].lower()
 
 
 def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:

@@ -146,7 +146,7 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
 def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
     """Return the positions of a random share of the items; if there are labels, each class has the same share."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
-    return torch.from_numpy(draw_stratified_split(classes, split, fraction=share, purpose=purpose))
+    return torch.from_numpy(draw_stratified_split(classes, split, test_fraction=share, purpose=purpose))
 
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
