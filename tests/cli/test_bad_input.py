@@ -51,6 +51,8 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("stray", "unexpected_argument", "'stray'"),
         ("--data a.npy b.npy", "unexpected_argument", "'b.npy'"),
         ("--columns.views a_* b_*", "unexpected_argument", '["a_*", "b_*"]'),
+        ("--epochs", "epochs.missing", ""),
+        ("--help=all", "help.invalid", "'all'"),
         ("--epochs three", "epochs.invalid", "'three'"),
         ("--epochs 2.5", "epochs.invalid", "'2.5'"),
         ("--epochs.many 3", "epochs.invalid", "--epochs.many 3"),

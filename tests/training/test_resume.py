@@ -138,13 +138,17 @@ def test_second_ctrl_c_stops_at_once(settings: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             return super().forward(z0, z1)
 
+    Impatient.__name__ = "Pull"  # so that the run is resumed with what it was given
     objective = Impatient()
     with pytest.raises(KeyboardInterrupt, match=RESUME_CALL):
         train(**settings, objective=objective)
     assert objective.calls == 0
-    log = as_run_folder(Run(settings["out"])).log_path.read_text()
+    path = as_run_folder(Run(settings["out"])).log_path
+    log = path.read_text()
     assert log.count("stopped") == 1
     assert "last checkpoint" not in log, "there is none"
+    train(out=settings["out"], resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert "no checkpoint" in path.read_text()
 
 
 def test_partial_files_are_deleted(settings: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import delete_leftovers, list_leftovers, read_json_or_none, write_json
-from contraport._utils.formatting import format_options, to_file_name
+from contraport._utils.formatting import format_flags, format_options, is_flag_style_active, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, score_frozen_rounds, train_crossfit_rounds
@@ -105,9 +105,11 @@ def audit(values: dict[str, Any]) -> Audit | Any:
         result = replace(result, next_commands=commands)
     except KeyboardInterrupt as interrupt:
         # The training's own message names `train`, which would not finish the audit.
-        message = "stopped"
+        message = "stopped."
         if options.out is not None and (Path(options.out) / OPTIONS_FILE).exists():
-            message += f"; the same call with {format_options(resume=True)} continues the audit in {options.out}"
+            command = f"contraport audit --resume {format_flags({'out': str(options.out)})}"
+            again = command if is_flag_style_active() else f"the same call with {format_options(resume=True)}"
+            message = f"stopped; the audit in {options.out} is kept. Resume: {again}"
         raise KeyboardInterrupt(message) from interrupt
     return result
 

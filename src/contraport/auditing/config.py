@@ -191,7 +191,7 @@ AUDIT_COMMAND_SPEC = Command(
     "Find mismatched pairs, or with three or more views the view that does not belong.",
     details="""
         Each pair gets a score; higher is better. The share of wrong pairs is estimated, with a 95% interval, from
-        pairs that are mismatched on purpose. Suspected mismatches are matched with one another by a transport plan: if
+        known mismatches, made on purpose. Suspected mismatches are matched with one another by a transport plan: if
         the second view of another one fits better, it is proposed as partner, with a confidence. `contraport train
         --audit` trains on the other pairs in the same pass.
 

@@ -204,6 +204,10 @@ class _Parser(ArgumentParser):
             return self._build_stray_word_error(
                 max((word for word in self.command_line_words if match[1].startswith(word)), key=len)
             )
+        if match := re.match(r"argument \S*?(\w+): expected .* argument", message):
+            return UsageError(f"{match[1]}: requires a value, got none.", kind="missing")
+        if match := re.match(r"argument \S*?(\w+): ignored explicit argument (.*)", message):
+            return UsageError(f"{match[1]}: takes no value, got {match[2]}.")
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             first_sentence = self.options_by_name[match[1]].help.split(". ")[0].removesuffix(".")
             return UsageError(f"{match[1]}: required, not given. {first_sentence}.", kind="missing")
@@ -214,7 +218,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             problem = match[1].replace("File does not exist:", "there is no file")
             return UsageError(f"config: {problem}")
-        message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
+        message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='?(.*?)'?\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             option_type = self.command_line_types[match[1]]
             if match[2] is not None and get_origin(option_type) is list:

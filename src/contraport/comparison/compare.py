@@ -116,14 +116,14 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
         data = [column.data_label for column in grid.columns]
         return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [], column_data=data)
-    hint = f"Finished training runs are in {grid.output_folder}; the same command resumes."
+    hint = f"Finished training runs are in {grid.output_folder}. Resume: the same command."
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
             trial_results = _run_cells(grid, trial_cells, budget, on_done)
             cells = _build_tuned_cells(grid, trials, trial_results, metric)
             cell_results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"interrupted. {hint}") from error
+        raise KeyboardInterrupt(f"stopped. {hint}") from error
     except BrokenProcessPool as error:
         message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
         raise UsageError(message, kind="killed") from error

@@ -233,7 +233,7 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     best = make_objective_suggestion(dataset)
     if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    return f"objective: nt-xent, the default. Recommended is {best.options}: {best.reason} See contraport advise."
+    return f"objective: the default, nt-xent; for these data {best.options}: {best.reason} See contraport advise."
 
 
 def find_ngram_counts_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
@@ -256,8 +256,8 @@ def find_ngram_counts_recall_note(settings: Settings, dataset: Dataset, model: M
     )
     recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids_if_repeated) == 1).mean()
     return (
-        f"recall@1 to exceed: {recall:.1%}, by raw counts of words and pieces among {len(pairs):,} training pairs; "
-        "--encoder weighted-ngrams begins there"
+        f"baseline: counts of words and parts of words, without training, reach recall@1 of {recall:.1%} among "
+        f"{len(pairs):,} training pairs; --encoder weighted-ngrams starts from them"
     )
 
 

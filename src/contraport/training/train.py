@@ -221,6 +221,8 @@ def _fit_and_save_model(
     with run_logging(run, console):
         log_training_description(run, settings, components)
         log_training_schedule(settings, components)
+        if settings.resume:
+            log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
         if not run.parent_command:
             log_preflight_warnings(settings, components, options)
         if count_cached_draws(settings) > 0:

@@ -210,7 +210,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         state = self.last_state
         assert state is not None
         rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
-        wrong = f"{rate:.1f}% of the pairs look wrong (95% interval {low:.1f}-{high:.1f})"
+        wrong = f"{rate:.1f}% of the pairs look wrong (95% interval {low:.1f}% to {high:.1f}%)"
         if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
             wrong = "the views share too little to estimate how many pairs are wrong"
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"

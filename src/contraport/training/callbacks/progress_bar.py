@@ -87,7 +87,7 @@ class ProgressLines(Callback):
 
 def _format_epoch(loop: Loop) -> str:
     """Format the current epoch and the number of epochs, such as ``3/10``."""
-    return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"
+    return f"{min(loop.completed_epochs + 1, loop.epochs):,}/{loop.epochs:,}"
 
 
 def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:

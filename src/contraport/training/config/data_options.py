@@ -227,7 +227,7 @@ class ViewAndAuditSettings(BaseOptions):
     audit: bool = option(
         False,
         "Online audit: score all pairs of data with two views at five epochs, and drop suspected mismatches. The "
-        "share of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the "
+        "share of wrong pairs is estimated from known mismatches, made on purpose, which are trained on for the "
         "first third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. "
         "The run folder keeps the scores.",
         group="selection of pairs",

@@ -65,7 +65,7 @@ class Settings(
             check(self.target is None, f"audit: cannot be combined with target: {reason}.", "target")
             message = "audit: cannot be combined with early_stopping: it scores the pairs in all parts of the training."
             check(self.early_stopping is None, message, "early_stopping")
-            message = "audit: cannot be combined with teacher, which has no features of the decoys of the audit."
+            message = "audit: cannot be combined with teacher, which has no features of the audit's known mismatches."
             check(self.teacher is None, message, "teacher")
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
