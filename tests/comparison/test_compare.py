@@ -25,7 +25,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_command_and_machine_record, _build_tuned_cells
+from contraport.comparison.compare import _build_command_and_machine_record, _list_table_cells_ready_to_run
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
@@ -52,7 +52,7 @@ from contraport.comparison.result_statistics import (
 )
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
 from contraport.comparison.tuning import (
-    SEARCH_RANGES,
+    SEARCH_RANGE_BY_SETTING,
     LogSearchRange,
     build_cell_from_trial,
     build_search_space,
@@ -393,7 +393,7 @@ def test_all_seeds_use_the_selected_settings() -> None:
     result = {
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
-    cells = _build_tuned_cells(grid, trials, result, measures(["knn"])[0])
+    cells = _list_table_cells_ready_to_run(grid, trials, result, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),
@@ -426,7 +426,7 @@ def test_fixed_settings_are_not_searched() -> None:
     assert build_search_space(rows[1], {}) == {}
     assert build_search_space(rows[2], {}) == {}
     assert build_search_space(rows[3], {})["temperature"] == LogSearchRange(1.0, 32.0)
-    assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
+    assert SEARCH_RANGE_BY_SETTING["iterations"].value_at(0.0) == 1
     assert settings_searched_by_other_rows(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
     assert settings_searched_by_other_rows(rows[1:2], {}) == {}
     assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}

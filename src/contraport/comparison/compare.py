@@ -104,7 +104,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     metric = grid.metrics[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
-    every = _list_all_cells(grid, trials, metric)
+    every = _list_trial_and_table_cells(grid, trials, metric)
     missing = [cell for cell in every if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = (
@@ -120,7 +120,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
             trial_results = _run_cells(grid, trial_cells, budget, on_done)
-            cells = _build_tuned_cells(grid, trials, trial_results, metric)
+            cells = _list_table_cells_ready_to_run(grid, trials, trial_results, metric)
             cell_results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"stopped. {hint}") from error
@@ -204,7 +204,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     raise UsageError(f"every training run refused its settings: {refusals[0]}", kind="all_refused")
 
 
-def _list_all_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
+def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
     """List all training runs, finished ones included: the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
@@ -215,10 +215,10 @@ def _list_all_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metr
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
-    return [*trial_cells, *_build_tuned_cells(grid, trials, results, selection_metric), *others]
+    return [*trial_cells, *_list_table_cells_ready_to_run(grid, trials, results, selection_metric), *others]
 
 
-def _build_tuned_cells(
+def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
     """Build the cells of the table with the settings selected by the search; unfinished searches are left out."""

@@ -316,9 +316,10 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     groups = _group_rows_by_significance(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
     value, tied = _describe_mean_with_interval(metric, best), [one.row_name for one in entries if one.mean == best.mean]
-    is_undecided = len(groups.level) > 0 and not groups.better and best.row_name in (comparison.baseline, *groups.level)
+    undecided_rows = [] if groups.better else groups.insignificant
+    is_undecided = len(undecided_rows) > 0 and best.row_name in (comparison.baseline, *undecided_rows)
     if is_undecided:
-        start = _describe_level_with_baseline(comparison, groups.level, best.row_name)
+        start = _describe_insignificant_rows(comparison, undecided_rows, best.row_name)
         parts = [f"{start} on {title}, {_describe_baseline_and_best_means(comparison, metric, entries, best)}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
@@ -327,7 +328,9 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
     else:
         parts = [f"{best.row_name} has {value} on {title}"]
-    parts += _list_clauses_against_baseline(comparison, metric, entries, best.row_name, omit_level_rows=is_undecided)
+    parts += _list_clauses_against_baseline(
+        comparison, metric, entries, best.row_name, omit_insignificant_rows=is_undecided
+    )
     parts += failure
     if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
         parts.append(f"as good or better without training: {join_names(unbeaten)}")
@@ -428,7 +431,7 @@ class _RowsBySignificance(NamedTuple):
 
     better: list[str]
     worse: list[str]
-    level: list[str]
+    insignificant: list[str]
 
 
 def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -> _RowsBySignificance:
@@ -436,26 +439,31 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
-    level = [name for name in differences if name not in above and name not in below]
+    insignificant = [name for name in differences if name not in above and name not in below]
     better, worse = (below, above) if metric.better_direction == "lower" else (above, below)
-    return _RowsBySignificance(better, worse, level)
+    return _RowsBySignificance(better, worse, insignificant)
 
 
-def _describe_level_with_baseline(comparison: Comparison, level: Sequence[str], best_row: str) -> str:
+def _describe_insignificant_rows(comparison: Comparison, rows: Sequence[str], best_row: str) -> str:
     """Return the clause "b and c do not differ significantly from a", for rows b and c and a baseline a."""
-    names = _join_first_few(sorted(level, key=lambda name: name != best_row))
-    return f"{names} {'does' if len(level) == 1 else 'do'} not differ significantly from {comparison.baseline}"
+    names = _join_first_few(sorted(rows, key=lambda name: name != best_row))
+    return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
 
 def _list_clauses_against_baseline(
-    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best_row: str, *, omit_level_rows: bool
+    comparison: Comparison,
+    metric: Metric,
+    entries: Sequence[TableEntry],
+    best_row: str,
+    *,
+    omit_insignificant_rows: bool,
 ) -> list[str]:
     """Return clauses that compare rows with the baseline: significantly better, significantly worse, or neither.
 
-    With `omit_level_rows`, the clause about the last kind is left out, as the sentence begins with it.
+    With `omit_insignificant_rows`, the clause about the last kind is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
-    better, worse, level = _group_rows_by_significance(metric, entries)
+    better, worse, insignificant = _group_rows_by_significance(metric, entries)
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if better:
@@ -463,10 +471,10 @@ def _list_clauses_against_baseline(
         parts.append(f"{names} {'is' if len(better) == 1 else 'are'} significantly {more} {baseline}")
     if worse:
         parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
-    if level and not omit_level_rows:
-        parts.append(_describe_level_with_baseline(comparison, level, best_row))
-    compared = [one for one in entries if one.row_name in (baseline, *level)]
-    if level and not better and (fastest := _find_clearly_fastest_clause(compared)):
+    if insignificant and not omit_insignificant_rows:
+        parts.append(_describe_insignificant_rows(comparison, insignificant, best_row))
+    compared = [one for one in entries if one.row_name in (baseline, *insignificant)]
+    if insignificant and not better and (fastest := _find_clearly_fastest_clause(compared)):
         parts.append(fastest)
     unknown: dict[str, list[str]] = {}
     for one in entries:

@@ -168,7 +168,7 @@ class Grid:
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]
         kinds = {
-            row.name: _select_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
+            row.name: _resolve_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
         }
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
@@ -199,7 +199,7 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_run_path(str(suite), "compare")
 
 
-def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
+def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     """Return the resolved options that determine the metrics of the untrained encoder."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_folder_setup import resolve_settings

@@ -50,13 +50,6 @@ class CellValues(NamedTuple):
     seed_values: np.ndarray[Any, Any]
     item_values: np.ndarray[Any, Any] | None
 
-    def select_seeds(self, seeds: Sequence[int]) -> CellValues:
-        """Return the values of these seeds only, in the order of `seeds`."""
-        positions = [self.seeds.index(seed) for seed in seeds]
-        return CellValues(
-            tuple(seeds), self.seed_values[positions], None if self.item_values is None else self.item_values[positions]
-        )
-
 
 class TableEntry(NamedTuple):
     """Entry of a comparison table: statistics of one metric for one row and column.
@@ -173,8 +166,12 @@ class MetricValues(NamedTuple):
 
 def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
     """Return the values of two cells for the seeds that both have."""
-    shared = [seed for seed in one.seeds if seed in other.seeds]
-    return one.select_seeds(shared), other.select_seeds(shared)
+    shared, restricted = tuple(seed for seed in one.seeds if seed in other.seeds), []
+    for cell in (one, other):
+        positions = [cell.seeds.index(seed) for seed in shared]
+        items = None if cell.item_values is None else cell.item_values[positions]
+        restricted.append(CellValues(shared, cell.seed_values[positions], items))
+    return restricted[0], restricted[1]
 
 
 def collect_metric_values(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:

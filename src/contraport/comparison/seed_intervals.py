@@ -103,11 +103,11 @@ def mean_interval_over_seeds(
         return None if items_if_single_seed is None else bootstrap_interval(MetricResult(items_if_single_seed[0]))
     if estimate.variance == 0:
         return None
-    half = _interval_half_width(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
+    half = _half_width_in_standard_errors(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
 
-def _interval_half_width(confidence_level: float, dof: float) -> float:
+def _half_width_in_standard_errors(confidence_level: float, dof: float) -> float:
     """Return the half width, in standard errors, of a two-sided interval at a confidence level (Student's t)."""
     from scipy.stats import t as student
 
@@ -163,7 +163,7 @@ class PairedDifference:
             return None
         squares = sum(one.variance**2 / one.dof for one in components)
         dof = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
-        half = _interval_half_width(bonferroni_confidence_level(comparisons), dof) * total**0.5
+        half = _half_width_in_standard_errors(bonferroni_confidence_level(comparisons), dof) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

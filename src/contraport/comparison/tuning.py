@@ -35,7 +35,7 @@ class LogSearchRange(NamedTuple):
         return float(f"{math.exp(math.log(self.low) + position * math.log(self.high / self.low)):.3g}")
 
 
-SEARCH_RANGES = {
+SEARCH_RANGE_BY_SETTING = {
     "temperature": LogSearchRange(0.05, 1.0),
     "relaxation": LogSearchRange(0.05, 5.0),
     "iterations": LogSearchRange(1, 10, is_integer=True),
@@ -49,13 +49,13 @@ SEARCH_RANGES = {
     "prior": LogSearchRange(0.01, 0.2),
     "redundancy": LogSearchRange(5e-4, 5e-2),
 }
-"""Search range of each hyperparameter, in all objectives that have it; other settings keep their defaults."""
+"""Search range by name of the hyperparameter, in all objectives that have it; other settings keep their defaults."""
 
-_SEARCH_RANGES_BY_OBJECTIVE = {
+_OWN_SEARCH_RANGES_BY_OBJECTIVE = {
     "t-simclr": {"temperature": LogSearchRange(1.0, 32.0)},
     "alpha-cl": {"gamma": LogSearchRange(1.1, 8.0)},
 }
-"""Search ranges by objective and hyperparameter, which replace `SEARCH_RANGES` where the scale differs."""
+"""Search ranges by objective and hyperparameter, which replace `SEARCH_RANGE_BY_SETTING` where the scale differs."""
 
 _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 """Settings by objective that are not searched, since they have no effect at its defaults: `q` of gca-uot's RINCE."""
@@ -75,7 +75,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
-    ranges = SEARCH_RANGES | _SEARCH_RANGES_BY_OBJECTIVE.get(name, {})
+    ranges = SEARCH_RANGE_BY_SETTING | _OWN_SEARCH_RANGES_BY_OBJECTIVE.get(name, {})
     left_out = _UNSEARCHED_SETTINGS_BY_OBJECTIVE.get(name, set()) | {
         key for key, one in parameters.items() if one.default == 0
     }

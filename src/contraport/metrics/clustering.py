@@ -10,12 +10,12 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.errors import check_integer
-from contraport.metrics.intervals import ItemValues
+from contraport.metrics.intervals import Array, ItemValues
 from contraport.metrics.pseudovalues import compute_pseudovalues
 from contraport.metrics.retrieval import unit_vectors
 
 
-def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> ItemValues:
+def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> Array:
     """Return the k-means cluster of each item, `(n,)`, on the unit sphere.
 
     `z` is `(n, d)` and normalized inside. The best of 5 runs is used.
@@ -42,7 +42,7 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
 
-def nmi_pseudovalues(labels: Tensor, clusters: ItemValues) -> ItemValues:
+def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
     """Return the pseudovalue of each item for the normalized mutual information of classes and clusters, `(n,)`.
 
     >>> nmi_pseudovalues(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
@@ -61,7 +61,7 @@ def nmi_pseudovalues(labels: Tensor, clusters: ItemValues) -> ItemValues:
     return compute_pseudovalues(value, nmi, len(labels))
 
 
-def ari_pseudovalues(labels: Tensor, clusters: ItemValues) -> ItemValues:
+def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
     """Return the pseudovalue of each item for the adjusted Rand index of classes and clusters, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 

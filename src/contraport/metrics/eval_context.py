@@ -23,7 +23,7 @@ from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
     MAX_COMPARED_PAIRS,
-    MAX_RANKED_TEST_ITEMS,
+    RETRIEVAL_SAMPLE_SIZE,
     LinkRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
@@ -248,7 +248,7 @@ class EvalContext:
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
         """Positions of the random sample of test items that retrieval ranks, `(q,)`; None if it ranks all."""
-        return self.find_test_sample(MAX_RANKED_TEST_ITEMS, len(self.test))
+        return self.find_test_sample(RETRIEVAL_SAMPLE_SIZE, len(self.test))
 
     def find_test_sample(self, size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
         """Return the positions of a random sample of `size` test items, `(size,)`; None if all are to be used.

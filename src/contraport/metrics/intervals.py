@@ -122,7 +122,7 @@ class MetricResult:
     item_values: ItemValues
     statistic: BootstrapStatistic = bootstrap_means
     column_names: tuple[str, ...] = ()
-    positions: ItemValues | None = None
+    positions: Array | None = None
 
     @cached_property
     def value(self) -> float:

@@ -32,13 +32,13 @@ MAX_QUERIES_IN_MEMORY = 1_024
 """Number of test items whose votes `knn` holds in memory at a time."""
 
 MAX_EXACT_KNN_PAIRS = 10**9
-"""Maximum number of test items times training items for which `knn` finds exact neighbors; beyond it, by cells."""
+"""Maximum number of test items times training items for an exact `knn`; beyond it, its search is approximate."""
 
 MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
-MAX_KNN_TEST_ITEMS = 50_000
-"""Number of test items that kNN classifies in an evaluation, if these and the training items are too many pairs."""
+KNN_SAMPLE_SIZE = 50_000
+"""Size of the random sample of test items that kNN classifies in an evaluation, if all would be too many pairs."""
 
 log = logging.getLogger("contraport.metrics")
 

@@ -27,13 +27,13 @@ from contraport.metrics.intervals import ItemValues
 MAX_COSINES_IN_MEMORY = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
 
-POINTS_CHECKED_AT_A_TIME = 2**13  # number of points of which it is checked at a time whether they are finite
+POINTS_CHECKED_AT_A_TIME = 2**13  # points whose numbers are checked at a time to be finite
 
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
-MAX_RANKED_TEST_ITEMS = 20_000
-"""Number of test items whose retrieval ranks are computed, among all, if `MAX_COMPARED_PAIRS` is exceeded."""
+RETRIEVAL_SAMPLE_SIZE = 20_000
+"""Size of the random sample of test items that retrieval ranks, if all are more pairs than `MAX_COMPARED_PAIRS`."""
 
 MAX_COMPARED_PAIRS = 10**9
 """Maximum number of test items times candidates for which a metric of pairs is computed on all test items."""
