@@ -119,7 +119,7 @@ class Recorder(Callback):
 
 def test_callbacks_are_called_at_their_points(data: Dataset) -> None:
     recorder = Recorder()
-    looped(data, 1, recorder, grad_accum_steps=3, start=Position(epoch=0, batch=2, step=1))
+    looped(data, 1, recorder, grad_accum_steps=3, start=Position(completed_epochs=0, completed_batches=2, step=1))
     assert recorder.calls == [
         ("start", 0, 2, 1),
         ("backward", 0, 2, 1),

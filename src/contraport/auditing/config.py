@@ -22,7 +22,7 @@ from contraport.options import (
 )
 from contraport.runs.shared_options import num_workers_field, progress_field, seed_field, training_device_field
 from contraport.training.config.data_options import serialize_data_option
-from contraport.training.config.network_options import Encoder, encoder_field
+from contraport.training.config.network_options import EncoderOption, encoder_field
 
 STATISTIC_NAMES = (
     "combined",
@@ -116,7 +116,7 @@ class AuditOptions(BaseOptions):
         "training and out of the neighbors; the scores of a crossfit are averaged over rounds.",
         check=int_in_range(1),
     )
-    encoder: Encoder = encoder_field("training")
+    encoder: EncoderOption = encoder_field("training")
     objective: str = option("info-nce", "Training objective (see `contraport list objectives`).")
     temperature: float | None = option(
         None,

@@ -410,7 +410,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         if isinstance(dataset, DatasetWithDecoys):
             audit_callback = AuditCallback(dataset, module, cast(BatchOrder, batches.batch_sampler), epochs=num_epochs)
             callbacks.append(audit_callback)
-        start = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
+        start = Position(completed_epochs=len(self.loss_curve_), step=self.n_iter_)
         module.train()
         with restored_generators(range(torch.cuda.device_count())):
             Loop(
@@ -418,7 +418,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
                 batches,
                 optimizer,
                 schedule,
-                epochs=start.epoch + num_epochs,
+                epochs=start.completed_epochs + num_epochs,
                 start=start,
                 device=self.device,
                 callbacks=callbacks,

@@ -31,8 +31,8 @@ _DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILE
 class Position(NamedTuple):
     """Position in a training run: complete epochs, complete batches of the current epoch, optimizer steps in total."""
 
-    epoch: int = 0
-    batch: int = 0
+    completed_epochs: int = 0
+    completed_batches: int = 0
     step: int = 0
 
 

@@ -79,16 +79,14 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
         run.save_arrays(run.split_path, digests.to_arrays())
     message = f"data: must be the items that the run in {run.path} was trained on."
     check(digests is None or before is None or digests.fingerprint == before.fingerprint, message, "changed")
-    check(
-        position.epoch <= settings.epochs,
-        f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",
-        "below_checkpoint",
-    )
+    done = position.completed_epochs
+    message = f"epochs: must be at least {done}, the epochs done in {run.last_checkpoint}, got {settings.epochs}."
+    check(done <= settings.epochs, message, "below_checkpoint")
     # Below all checks: a refused resume changes nothing. Rows after the checkpoint go, since their steps run again.
     with run.translate_write_errors():
         _delete_temporary_files(run)
         drop_metrics_after(run, position)
-        if position.epoch < settings.epochs:
+        if done < settings.epochs:
             # An evaluation of the shorter training run would be taken for one of the longer.
             for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)

@@ -97,7 +97,7 @@ class _StepTimer(Callback):
 
 
 class _DryRunBatches:
-    """Batches of a dry run: those of the training, as many as its steps take, in one epoch.
+    """Training batches of a dry run, as many as its steps need, in one epoch.
 
     With a feature cache the views are random features, since the values do not affect the timing.
     """

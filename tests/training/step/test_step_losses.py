@@ -114,7 +114,9 @@ def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     batch = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [contraport.cmc_nce()(batch.queries[v], batch.key_projections[w]) for v, w in batch.list_query_key_views()]
+    fresh = [
+        contraport.cmc_nce()(batch.queries[v], batch.key_projections[w]) for v, w in batch.list_query_key_view_pairs()
+    ]
     torch.testing.assert_close(comparison(batch), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
@@ -128,7 +130,9 @@ def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, JointOrPairwiseLoss])
 def test_core_graph_pairs_include_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     batch = embedded(4)
-    turns = [(v, w) for v, w in batch.list_query_key_views() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
+    turns = [
+        (v, w) for v, w in batch.list_query_key_view_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)
+    ]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
     others = batch.key_projections if comparison is QueryKeyLoss else batch.queries
     expected = [contraport.cmc_nce()(batch.queries[v], others[w]) for v, w in turns]

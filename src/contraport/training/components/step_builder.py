@@ -43,7 +43,7 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher_features import get_teacher_features, reduce_by_truncated_svd
+from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device
@@ -307,7 +307,7 @@ def _build_step_loss(
     objective: nn.Module | None,
     weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> StepLoss:
-    """Build the loss of a training step: of an objective, or of predictive learning (`predict`)."""
+    """Build the loss of a training step, by an objective or for predictive learning (`predict`)."""
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
@@ -353,7 +353,7 @@ def _build_objective_loss(
     if settings.prototypes == PROTOTYPES_FROM_TEACHER:
         assert teacher is not None
         queue_size = settings.queue_size or max(1, min(8_192, len(dataset) // 2))
-        loss = DistillationLoss(objective, reduce_by_truncated_svd(teacher, sizes[0]), queue_size, views=number)
+        loss = DistillationLoss(objective, normalize_and_reduce_by_svd(teacher, sizes[0]), queue_size, views=number)
     elif settings.prototypes is not None:
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:

@@ -119,13 +119,13 @@ def get_teacher_features(
     return values if number == 1 else values.unflatten(1, (number, -1))
 
 
-def reduce_by_truncated_svd(features: Tensor, width: int) -> Tensor:
-    """Reduce normalized features ``(n, k)`` to ``(n, width)`` by truncated SVD, without centering.
+def normalize_and_reduce_by_svd(features: Tensor, width: int) -> Tensor:
+    """Normalize features ``(n, k)`` and reduce them to ``(n, width)`` by truncated SVD, without centering.
 
     Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of zero.
 
     >>> features = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
-    >>> reduced = reduce_by_truncated_svd(features, 2)
+    >>> reduced = normalize_and_reduce_by_svd(features, 2)
     >>> torch.allclose(reduced @ reduced.T, torch.eye(2), atol=1e-6)
     True
     """

@@ -20,10 +20,12 @@ from contraport.options import (
     option,
 )
 
-Encoder = Sequence[str | Any] | dict[str, Any] | str | Any | None
+EncoderOption = Sequence[str | Any] | dict[str, Any] | str | Any | None
 """Type of the option `encoder`: a name or module, one per view, a mapping by view, or None for the default."""
 
-_WEIGHTS_REQUIRED_MESSAGE = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
+_WEIGHTS_REQUIRED_MESSAGE_END = (
+    "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
+)
 """End of the error messages about freezing or adapting an encoder with random weights."""
 
 
@@ -79,7 +81,7 @@ def encoder_field(group: str) -> Any:
 class NetworkSettings(BaseOptions):
     """Options of the encoders, the projection head, and the output of the trained model."""
 
-    encoder: Encoder = encoder_field("networks")
+    encoder: EncoderOption = encoder_field("networks")
     pretrained: bool | dict[str, Any] = option(
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
@@ -161,7 +163,7 @@ class NetworkSettings(BaseOptions):
             check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
             message = f"lora: requires an encoder with weights, got {self.encoder!r}."
             check(not self._has_no_trainable_encoder, message, "no_weights")
-            check(self.may_have_trained_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
+            check(self.may_have_trained_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE_END}", "untrained")
         if not self.freezes_some_encoder:
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_cached_encoders_frozen()
@@ -172,7 +174,7 @@ class NetworkSettings(BaseOptions):
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         is_frozen_with_weights = self.may_have_trained_weights or any(self._untrainable_encoder_mask)
-        check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
+        check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE_END}", "untrained")
 
     @property
     def projection_size(self) -> int:

@@ -62,8 +62,8 @@ class EmbeddedBatch(NamedTuple):
     weights_from_plan: WeightsFromPlan | None = None
     negatives: tuple[ExtraNegatives, ...] = ()
 
-    def presence_and_plan_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keyword arguments `present` and `weights` for the objective, each only if the batch has it."""
+    def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
+        """Return the arguments `present`, if items lack a view, and `weights`, if they are derived from the plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -71,8 +71,8 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
-    def list_query_key_views(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
-        """Return the pairs (query view, key view) that the loss compares, as indices.
+    def list_query_key_view_pairs(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
+        """Return the ordered pairs (query view, key view) that the loss compares, as indices.
 
         With `core_view_only` one of the two is the first view.
         """
@@ -218,10 +218,10 @@ class JointOrPairwiseLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
         if self._takes_all_views or len(queries) == 2:
-            return self.call_objective(batch, *queries, **embedded.presence_and_plan_kwargs())
+            return self.call_objective(batch, *queries, **embedded.present_and_weights_kwargs())
         losses = [
-            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.presence_and_plan_kwargs(v, w))
-            for w, v in embedded.list_query_key_views(core_view_only=self._has_core_view)
+            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.present_and_weights_kwargs(v, w))
+            for w, v in embedded.list_query_key_view_pairs(core_view_only=self._has_core_view)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
@@ -262,7 +262,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in embedded.list_query_key_views(core_view_only=self._has_core_view):
+        for v, w in embedded.list_query_key_view_pairs(core_view_only=self._has_core_view):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
@@ -273,7 +273,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
             if embedded.negatives:
                 negatives = embedded.negatives[w]
                 kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
-            kwargs |= embedded.presence_and_plan_kwargs(v, w)
+            kwargs |= embedded.present_and_weights_kwargs(v, w)
             losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
         if self.memory is not None:
             self.memory.stage(keys, batch.ids)
@@ -332,7 +332,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
-            for v, w in embedded.list_query_key_views()
+            for v, w in embedded.list_query_key_view_pairs()
         ]
         return torch.stack(losses).mean()
 
@@ -453,7 +453,8 @@ class CrossViewReconstructionLoss(StepLoss):
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
         losses = [
-            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.list_query_key_views()
+            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w])
+            for v, w in embedded.list_query_key_view_pairs()
         ]
         mean, processes = torch.stack(losses).mean(), current_processes()
         # The mean over the items of all processes, whose parts of a batch may differ in size by one.

@@ -196,7 +196,12 @@ class TrainingModule(nn.Module):
 
     def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
-        outputs, present = self._embed_present_views(self.model, self._encode_and_project, views, batch.present, offset)
+
+        def encode_and_project(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            features = tuple(inputs) if self.uses_cached_features else self.model.encode(inputs, pooled=self._pooled)
+            return *features, *self.model.project(features)
+
+        outputs, present = self._embed_present_views(self.model, encode_and_project, views, batch.present, offset)
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._num_key_views]
         if self.predictor is not None:
@@ -211,11 +216,6 @@ class TrainingModule(nn.Module):
                 self.momentum_encoder, embed, views[: self._num_key_views], mask, offset
             )
         return EmbeddedBatch(batch, views, features, queries, keys, present)
-
-    def _encode_and_project(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the encoder features of all views, followed by their projections."""
-        features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
-        return *features, *self.model.project(features)
 
     def _embed_present_views(
         self,
