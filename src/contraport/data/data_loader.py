@@ -62,7 +62,7 @@ def _local_slice(global_batch_size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """Positions of a batch's items, with the epoch as a seed for transforms in worker processes."""
+    """List of the positions of a batch's items, with the epoch, from which worker processes seed transforms."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

@@ -197,7 +197,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_view_mask(self) -> bool:
-        """True if batches have a mask of the views that each item has, because some items lack a view."""
+        """True if some items lack a view, so that batches have a mask of the views of each item."""
         return self.present is not None
 
     @property

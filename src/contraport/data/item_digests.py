@@ -98,7 +98,7 @@ class SplitDigests:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of the digests and the fingerprint."""
+        """Hexadecimal digest of all three attributes."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 

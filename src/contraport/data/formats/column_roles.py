@@ -155,7 +155,7 @@ class ViewSuggestion(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    views: list[Any]
+    views: Sequence[str | list[str]]
     is_evident: bool
 
 

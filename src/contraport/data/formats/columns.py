@@ -150,16 +150,16 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
 
 
 def group_sequences_with_first_frames(
-    table: pa.Table, sequence: str, views: Sequence[Sequence[str]], constant: Sequence[str], where: str
+    table: pa.Table, sequence_column: str, views: Sequence[Sequence[str]], constant_columns: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
     """Merge the rows of each sequence into one row; return the new table, and the index of each sequence's first row.
 
     Args:
         table: rows are frames, those of one sequence in order.
-        sequence: column whose value is equal in the rows of one sequence.
+        sequence_column: column whose value is equal in the rows of one sequence.
         views: columns of each view. In the result the first of them holds the series as lists (d, T) of its d numbers
             over the T frames.
-        constant: columns that have one value per sequence.
+        constant_columns: columns that have one value per sequence.
         where: name of the table in messages.
 
     Raises:
@@ -169,12 +169,12 @@ def group_sequences_with_first_frames(
     >>> group_sequences_with_first_frames(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
-    values = read_category_values(table, sequence, where)
+    values = read_category_values(table, sequence_column, where)
     _, first, groups, lengths = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
     short, long = lengths.argmin(), lengths.argmax()
     message = f"must have sequences of one length, got {lengths[long]} rows with {values[first[long]]} and "
     message += f"{lengths[short]} with {values[first[short]]}."
-    check(lengths[short] == lengths[long], f"{_describe_column(where, sequence)}: {message}", "sequence_lengths")
+    check(lengths[short] == lengths[long], f"{_describe_column(where, sequence_column)}: {message}", "sequence_lengths")
     by_start = first.argsort()  # in the order in which they begin
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def group_sequences_with_first_frames(
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
         columns[names[0]] = pa.FixedSizeListArray.from_arrays(lists, series.shape[1])
-    for name in constant:
+    for name in constant_columns:
         column = get_plain_column(table, name)
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)

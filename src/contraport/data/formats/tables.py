@@ -227,14 +227,14 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     return _restore_original_texts(table, path, columns)
 
 
-def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
+def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Table:
     """Parse a `.csv` file; if column types are given, read only those columns."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     return pa.csv.read_csv(
         path,
         read_options=pa.csv.ReadOptions(block_size=block),
-        convert_options=pa.csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
+        convert_options=pa.csv.ConvertOptions(column_types=dict(type_by_column), include_columns=list(type_by_column)),
     )
 
 

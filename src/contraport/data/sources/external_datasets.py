@@ -146,7 +146,7 @@ def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> 
 
 
 def _find_stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
-    """Return the labels that a torch dataset, or the dataset behind a subset, stores beside its items; or None."""
+    """Return the labels that a torch dataset stores beside its items, or None; a subset has labels of its dataset."""
     if isinstance(dataset, Subset):
         whole = _find_stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]
