@@ -159,7 +159,7 @@ def test_deprecated_names_of_packages_still_work_with_a_warning(package: str, ol
 
 def test_deprecated_names_of_a_geometry_still_work_with_a_warning():
     engine = contraport.engine
-    geometry = engine.Geometry(engine.Gibbs()(torch.eye(2), torch.eye(2)), has_no_empty_rows=True)
+    geometry = engine.Geometry(engine.Gibbs()(torch.eye(2), torch.eye(2)), has_no_empty_row_or_column=True)
     with pytest.warns(FutureWarning, match="has_finite_log_sums"):
         assert geometry.has_positive_sums is True
     for part in (geometry, geometry.log_kernel):

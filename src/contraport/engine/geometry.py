@@ -173,17 +173,18 @@ class Geometry:
     Attributes:
         log_kernel: Log-kernel between the rows and the columns, (N, M).
         masks: Masks of excluded pairs; a pair is excluded if any mask excludes it.
-        has_no_empty_rows: Whether every row and every column has a pair that no mask excludes; False if unknown.
+        has_no_empty_row_or_column: Whether every row and every column has a pair that no mask excludes; False if
+            unknown.
     """
 
     log_kernel: LogKernel
     masks: tuple[PairExclusion, ...] = ()
-    has_no_empty_rows: bool = False
+    has_no_empty_row_or_column: bool = False
 
     @property
     def has_finite_log_sums(self) -> bool:
         """True if every row and column is known to have a pair of positive weight, so that every log-sum is finite."""
-        return self.has_no_empty_rows and self.log_kernel.is_always_finite
+        return self.has_no_empty_row_or_column and self.log_kernel.is_always_finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -191,11 +192,11 @@ class Geometry:
 
     @property
     def T(self) -> Geometry:
-        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
+        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_row_or_column)
 
     def to_flattenable(self) -> Geometry:
         """Return the same geometry in a form that `flatten` can split into tensors; see `LogKernel.to_flattenable`."""
-        return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_rows)
+        return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_row_or_column)
 
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
@@ -217,7 +218,7 @@ class Geometry:
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
         """Return this geometry with another link: log K_ij = link(scale T_ij + row_bias_i), T as before."""
         return Geometry(
-            self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
+            self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_row_or_column
         )
 
     @property

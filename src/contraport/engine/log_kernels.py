@@ -405,18 +405,15 @@ class CallableLogKernel(LogKernel):
     def to_flattenable(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
-        names, values = zip(*self.cost.named_parameters(), strict=True) if self._cost_parameters() else ((), ())
-        return replace(self, cost=_FunctionalCost(self.cost, names, values))
+        parameters = dict(self.cost.named_parameters())
+        return replace(self, cost=_FunctionalCost(self.cost, tuple(parameters), tuple(parameters.values())))
 
     def _parameter_inputs(self) -> tuple[Tensor, ...]:
-        """Return the temperature and the scale where they are tensors, and the parameters of the cost."""
-        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._cost_parameters())
-
-    def _cost_parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters of the cost, none if it is a plain function."""
+        """Return the temperature and the scale if they are tensors, and the parameters of the cost if it has any."""
+        numbers = (v for v in (self.temperature, self.scale) if isinstance(v, Tensor))
         if isinstance(self.cost, _FunctionalCost):
-            return self.cost.values
-        return tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
+            return *numbers, *self.cost.values
+        return *numbers, *(self.cost.parameters() if isinstance(self.cost, nn.Module) else ())
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class PairPattern:
         bidirectional: Whether columns are also compared with rows, as a second direction with its own plan.
         num_extra_columns: Number of columns without an item, such as additional negatives; they are the last ones.
         one_positive_per_row: Whether each row has exactly one positive; the k-th positive pair is that of row k.
-        has_no_empty_rows: Whether no row and no column is empty: each has at least one compared pair.
+        has_no_empty_row_or_column: Whether no row and no column is empty: each has at least one compared pair.
         selected_indices: Indices of the selected rows and columns in the full block, (N,) and (M,); None if all are.
     """
 
@@ -64,7 +64,7 @@ class PairPattern:
     bidirectional: bool = False
     num_extra_columns: int = 0
     one_positive_per_row: bool = False
-    has_no_empty_rows: bool = False
+    has_no_empty_row_or_column: bool = False
     selected_indices: tuple[Tensor, Tensor] | None = None
     _cache: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
@@ -148,7 +148,7 @@ class PairPattern:
             positives=(present[0], present[1]),
             masks=tuple(masks),
             one_positive_per_row=False,
-            has_no_empty_rows=False,
+            has_no_empty_row_or_column=False,
             selected_indices=(rows, columns),
         )
 
@@ -163,8 +163,8 @@ class PairPattern:
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
         duplicates = LabelExclusion((ids[self.row_items], ids[self.column_items]), exception_labels=self.items)
-        has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
-        return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
+        nonempty = self.has_no_empty_row_or_column and self.includes_positives
+        return replace(self, masks=(*self.masks, duplicates), has_no_empty_row_or_column=nonempty)
 
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
@@ -192,7 +192,7 @@ class PairPattern:
             masks=masks,
             bidirectional=False,
             num_extra_columns=self.num_extra_columns + num_columns,
-            has_no_empty_rows=False,
+            has_no_empty_row_or_column=False,
         )
 
     def row_and_column_shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
@@ -307,7 +307,7 @@ class Block:
             log_kernel = log_kernel.T if self.is_transposed else log_kernel
         else:
             log_kernel = kernel.from_similarities(self.similarities, temperature)
-        return Geometry(log_kernel, self.pattern.masks, self.pattern.has_no_empty_rows)
+        return Geometry(log_kernel, self.pattern.masks, self.pattern.has_no_empty_row_or_column)
 
 
 @cached
@@ -319,7 +319,7 @@ def build_diagonal_pattern(
     If decoupled, the positives are excluded from the compared pairs.
     """
     items = torch.arange(size, device=device)
-    masks, has_no_empty_rows = ((LabelExclusion((items, items)),), size > 1) if decoupled else ((), True)
+    masks, nonempty = ((LabelExclusion((items, items)),), size > 1) if decoupled else ((), True)
     return PairPattern(
         size,
         items,
@@ -329,7 +329,7 @@ def build_diagonal_pattern(
         weight,
         bidirectional,
         one_positive_per_row=True,
-        has_no_empty_rows=has_no_empty_rows,
+        has_no_empty_row_or_column=nonempty,
     )
 
 
@@ -473,10 +473,8 @@ class Cross(Layout):
         if self.shared_columns:
             items = torch.arange(z0.shape[0], device=z0.device)
             no_items, no_positives = items.new_full((z1.shape[0],), -1), (items[:0], items[:0])
-            pattern = PairPattern(
-                len(items), items, no_items, no_positives, num_extra_columns=len(no_items), has_no_empty_rows=True
-            )
-            return [Block(pattern, z0, z1)]
+            pattern = PairPattern(len(items), items, no_items, no_positives, num_extra_columns=len(no_items))
+            return [Block(replace(pattern, has_no_empty_row_or_column=True), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
         return [Block(build_diagonal_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
@@ -554,5 +552,5 @@ def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.d
         positives = places, others[0]  # without a copy of `places`: the k-th positive is that of row k
     crowded = len(places) > 1 if candidates == "all" else size > 1 and (candidates != "other" or views > 1)
     return PairPattern(
-        size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, has_no_empty_rows=crowded
+        size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, has_no_empty_row_or_column=crowded
     )

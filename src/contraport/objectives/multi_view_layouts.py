@@ -319,7 +319,7 @@ class GuidedNegatives(LayoutWrapper):
         similarities = torch.linalg.vecdot(x[rows], y[columns])
         limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, similarities, "amin") - self.margin
         mask = SimilarityExclusion((x, y), (limits, x.new_zeros(len(y))), pattern.items)
-        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
+        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_row_or_column=False))
 
 
 @accept_deprecated_keywords(centred="centered")

@@ -216,7 +216,7 @@ def transport(
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {type_and_shape(points)}.")
     # Within use_local_batch() kernels do not gather: every process solves its own problem.
     with autocast_disabled(x), use_local_batch():
-        geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
+        geometry = Geometry(kernel(x, y), has_no_empty_row_or_column=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _get_log_masses("a", a, len(x), like), _get_log_masses("b", b, len(y), like)
         if constraint.constrains_both_marginals:

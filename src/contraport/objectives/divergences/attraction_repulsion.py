@@ -394,7 +394,7 @@ class ContrastiveEnergy(Divergence):
         if pattern.includes_positives:
             return self._energy_per_row(result)
         check_not_single_item(result)
-        if pattern.has_no_empty_rows:
+        if pattern.has_no_empty_row_or_column:
             return self._energy_per_row(result)
         empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
         return self._energy_per_row(result).masked_fill(empty, 0)
