@@ -450,7 +450,9 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
 def check_new_or_empty_folder(argument: str, folder: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty, and can be written to."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    check(is_free, f"{argument}: {folder} must be a new or an empty folder. Choose another.", "exists")
+    check(is_free, f"{argument}: must be a new or an empty folder, got {folder}. Choose another.", "exists")
+    is_folder_name = folder.suffix not in (".csv", ".html", ".npz", ".parquet", ".pdf", ".png", ".svg")
+    check(is_folder_name, f"{argument}: must be a folder, which gets several files; got {folder}.", "suffix")
     check_creatable(argument, folder / "file")
 
 

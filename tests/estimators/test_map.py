@@ -111,6 +111,8 @@ def test_does_not_overwrite_other_files(tmp_path, features):
         contraport.map(features, out=tmp_path / "full", **QUICK)
     with raises_usage_error("out.not_a_folder"):
         contraport.map(features, out=tmp_path / "full" / "mine.txt" / "b", **QUICK)
+    with raises_usage_error("out.suffix", "map.png"):
+        contraport.map(features, out=tmp_path / "map.png", **QUICK)
     with raises_usage_error("perplexity.invalid"):
         contraport.map(features, out=tmp_path / "new", **{**QUICK, "perplexity": 60})
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -54,6 +54,8 @@ def test_create_refuses_a_file(tmp_path: Path) -> None:
     path.write_text("x")
     with raises_usage_error("out.not_a_folder"):
         RunFolder.create(path, {}, overwrite=True)
+    with raises_usage_error("out.not_a_folder", path):
+        RunFolder.create(path / "run", {})
 
 
 def test_rejects_missing_folders_and_folders_without_a_run(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
                 kind="none_computed",
             )
         return tuple(metric.key for metric in chosen)
-    raise UsageError(f"every training run refused its settings: {refusals[0]}", kind="all_refused")
+    raise UsageError(f"no training run could start: {refusals[0]}", kind="all_refused")
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
@@ -377,7 +377,7 @@ def _build_comparison(
     every_result = [*trial_results.values(), *(one for _, one in results.values())]
     refused = [one["failed"] for one in every_result if one.get("refused")]
     if refused and len(refused) == len(every_result):
-        raise UsageError(f"every training run refused its settings: {refused[0]}", kind="all_refused")
+        raise UsageError(f"no training run could start: {refused[0]}", kind="all_refused")
     results = {**results, **_failed_search_results_by_cell(grid, trials, trial_results)}
     missing = len(grid.cells) - len(results)
     return Comparison(

@@ -333,7 +333,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     )
     parts += failure
     if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
-        parts.append(f"as good or better without training: {join_names(unbeaten)}")
+        parts.append(f"not better than without training: {join_names(unbeaten)}")
     return f"{column}: {'; '.join(parts)}."
 
 
@@ -402,10 +402,11 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
     clauses: list[str] = []
     for seeds in sorted({*undecided.values()} - {MAX_PREDICTED_SEEDS}):
         rows = _join_first_few([row for row, number in undecided.items() if number == seeds])
-        clauses.append(f"{seeds} {rows}" if clauses else f"{seeds} seeds would decide {rows}")
-    text = f" About {join_names(clauses)}, if the differences stayed the same." if clauses else ""
+        clauses.append(f"{seeds} for {rows}" if clauses else f"about {seeds} seeds for {rows}")
+    needed = join_names(clauses or [""])
+    text = f" If the differences stayed the same, it would take {needed} to decide them." if clauses else ""
     if open_rows:
-        text += f" More seeds would not decide {_join_first_few(open_rows)}, but more test items may."
+        text += f" For {_join_first_few(open_rows)}, more seeds would not decide it, but more test items may."
     return text
 
 

@@ -256,6 +256,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     path = Path(suite)
     if path.suffix not in (".yaml", ".yml"):
         suites = suite_paths_by_name()
+        check(not path.is_file(), f"suite: must be a name or end in .yaml, got the file {str(path)!r}.", "suffix")
         if str(suite) not in suites:
             raise unknown_name_error("suite", suite, suites, list_command="contraport list suites")
         path = suites[str(suite)]

@@ -27,7 +27,7 @@ from contraport.comparison.grid import (
     merge_options,
     parse_claim,
 )
-from contraport.errors import UsageError, check, check_name, unknown_name_error
+from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import get_declared_options, replace_deprecated_options
 from contraport.training.config import TRAIN_OPTIONS, DataPreparationSettings
@@ -272,7 +272,8 @@ def check_train_options(argument: str, options: OptionMap) -> None:
         check_name(argument, key, TRAIN_OPTIONS)
         message = f"{argument}: {key} is set by the comparison itself, got {value!r}."
         check(key not in _RESERVED_TRAIN_OPTION_NAMES, message, "reserved")
-        TRAIN_OPTIONS[key].check_value(value)
+        with rename_argument(f"{argument}: {key}", key):
+            TRAIN_OPTIONS[key].check_value(value)
 
 
 def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:

@@ -331,7 +331,7 @@ def read_initial_weights(
         UsageError: the file or folder is missing, cannot be read, or holds other encoders.
     """
     path = Path(where)
-    check(path.exists(), f"init: must be an existing file or folder, got {str(where)!r}.", "not_found")
+    check(path.exists(), f"init: there is no file or folder {str(where)!r}.", "not_found")
     if not path.is_dir():
         return _read_weights_file(path, encoder)
     inner = path / "model"

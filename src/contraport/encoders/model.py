@@ -349,7 +349,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             # safetensors' own loader: a state dict would lack the names of tied weights.
             missing, unexpected = load_model(model, folder / WEIGHTS_FILE, strict=False)
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-            message = f"model: {folder} holds no valid model: {one_line_reason(error)}"
+            reason = one_line_reason(error).removesuffix(".")
+            message = f"model: {folder} holds no valid model: {reason}. Restore its files, or train again."
             raise UsageError(message, kind="unreadable") from error
         _check_weight_names(sorted(missing), sorted(unexpected), folder)
         return model.to(map_location).eval()

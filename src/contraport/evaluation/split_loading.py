@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -281,4 +282,6 @@ def resolve_device(name: str) -> torch.device:
         probe.cpu()  # fails for "meta", which has shapes but no values
         return probe.device
     except (TypeError, RuntimeError, AssertionError) as error:
-        raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        unknown_device = "torch has no such device; use cpu, cuda or mps."
+        reason = re.sub("Expected one of .*", unknown_device, str(error).splitlines()[0])
+        raise UsageError(f"device: {name!r} cannot be used here: {reason}") from error

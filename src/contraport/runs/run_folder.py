@@ -49,7 +49,7 @@ from contraport._utils.files import (
 )
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
-from contraport.errors import check, report_write_errors
+from contraport.errors import check, check_creatable, report_write_errors
 from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_arrays, read_page_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -186,6 +186,7 @@ class RunFolder(Run):
         another tool may have written such a file too.
         """
         if not self.path.exists():
+            check_creatable("out", self.path / "file")
             return
         check(self.path.is_dir(), f"out: must be a folder or a new path, got the file {self.path}.", "not_a_folder")
         leftovers = {self.lock_path, *list_leftovers(self.path)}

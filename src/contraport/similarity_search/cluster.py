@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ from contraport.similarity_search.page import (
     write_cards_page,
     write_items,
 )
+
+log = logging.getLogger("contraport.similarity_search")
 
 MAX_KMEANS_INIT_ITEMS = 20_000
 """Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
@@ -121,6 +124,8 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     rank = np.empty(options.k, dtype=np.int64)
     rank[order] = np.arange(len(order))
     labels, centers = rank[labels], centers[torch.from_numpy(order)]
+    if len(order) < options.k:
+        log.info("Empty clusters: %s of %s, as too few items differ.", options.k - len(order), options.k)
     members = [np.flatnonzero(labels == number) for number in range(len(order))]
     nearest = [
         top_scores_and_indices(center, features.features, MAX_SECTION_CARDS, candidates=candidates)

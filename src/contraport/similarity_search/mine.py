@@ -73,8 +73,8 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     found = mined.positions >= 0
     written = found.all(1) if options.layout == "n-tuple" and out.suffix != ".npy" else found.any(1)
     message = f"k: no pair has {options.k} negatives, so that no row of {options.layout} can be written"
-    message = message if bool(found.any()) else "k: no pair has a negative"
     message = f"{message}. Choose a smaller k, or loosen the margins, scores and ranges."
+    check(bool(found.any()), "k: no pair has a negative. Loosen the margins, scores and ranges.", "no_negatives")
     check(bool(written.any()), message, "no_negatives")
     with report_write_errors("out", out):
         if out.suffix == ".npy":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import read_npy_array
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
@@ -445,7 +445,9 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     kinds = dict(zip(model.view_names, map(kind_from_shape, model.shapes), strict=True))
     fitting = [name for name in kinds if kind in (kinds[name], None)]
     query, views = repr(str(options.query)), ", ".join(f"{name} ({kinds[name]})" for name in kinds)
-    check(len(fitting) > 0, f"query: {query} is of kind {kind}, and the run's views are {views}.", "kind")
+    forms = [form for one, form in (("image", "an image file"), ("text", "a text")) if one in kinds.values()]
+    message = f"query: must be {join_names([*forms, 'an .npy file of one item'], 'or')}, as the run's views are {views}"
+    check(len(fitting) > 0, f"{message}; got the {kind} {query}.", "kind")
     choices = " or ".join(format_options(query_view=name) for name in fitting)
     message = f"query_view: required, as {query} may be of several views: {views}; add {choices}."
     check(len(fitting) == 1, message, "ambiguous")

@@ -320,7 +320,7 @@ def test_combined_is_standardized_over_the_pairs_of_the_data(sides: PairedFeatur
 def test_statistics_without_a_shared_space(sides: PairedFeatures) -> None:
     apart = PairedFeatures((sides.features[0], sides.features[1][:, :3]))
     assert score_pairs(apart).shape == (ITEMS,)
-    with raises_usage_error("statistic.no_shared_space", "'csls'", "neighbors, canonical, likeness, combined"):
+    with raises_usage_error("statistic.no_shared_space", "'csls'", "neighbors, canonical, likeness or combined"):
         score_pairs(apart, statistic="csls")
     with raises_usage_error("statistic.unknown", "'csls'"):
         score_pairs(sides, statistic="clsl")

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.formatting import join_names
 from contraport._utils.vector_search import Rows, mean_top_products
 from contraport.auditing.pairs.paired_features import (
     CANONICAL_POWERS,
@@ -70,8 +71,8 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
     check_name("statistic", statistic, STATISTICS)
     chosen = STATISTICS[statistic]
     if chosen.needs_shared_space and paired.embeddings is None:
-        usable = ", ".join(name for name, other in STATISTICS.items() if not other.needs_shared_space)
-        message = f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}."
+        usable = join_names([name for name, other in STATISTICS.items() if not other.needs_shared_space], "or")
+        message = f"statistic: {statistic!r} needs embeddings of both views in one space; without them, use {usable}."
         raise UsageError(message, kind="no_shared_space")
     return chosen.score_function(paired, pairs or paired.observed_pair_indices)
 

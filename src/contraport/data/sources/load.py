@@ -106,8 +106,8 @@ def load(
     images = [shape for shape in dataset.shapes if len(shape) == 3]
     # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
     items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
-    required = f"{image_size} x {image_size} pixels, which the encoder or image_size requires"
-    check(len(images) > 0, f"data: {dataset.name!r} must have images for {required}; an item is {items}.", "not_images")
+    message = f"data: must have images, as the encoder or image_size sets {image_size} x {image_size} pixels; an item "
+    check(len(images) > 0, f"{message}of {dataset.name!r} is {items}.", "not_images")
     square = (image_size, image_size)
     if all(shape[1:] == square for shape in images):
         return dataset
