@@ -196,7 +196,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
         if not chosen:
             reasons = " ".join(build_skipped_metric_notes(metrics, unmet, {}, by_name=False))
             raise UsageError(
-                f"metrics: must be named for {cell.column.data}, which allows none that a verdict is based on. "
+                f"metrics: must be named for {cell.column.data}, which allows none of the defaults. "
                 f"{reasons} Pass {format_options(metrics=['uniformity'])}, or others of `contraport list metrics`.",
                 kind="none_computed",
             )
