@@ -14,7 +14,7 @@ from contraport.comparison.comparison_tables import (
     Comparison,
     format_markdown_table,
     format_mean_with_interval,
-    significance_arrow,
+    significant_difference_arrow,
 )
 from contraport.comparison.config import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid import get_suites_folder, load_suite
@@ -201,7 +201,9 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     rows = []
     for row in table.rows:
         entries = [table.find_entry(row, column, metric.key) for column in shown]
-        rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
+        rows.append(
+            [row, *(format_mean_with_interval(metric, one) + significant_difference_arrow(one) for one in entries)]
+        )
     rows += [
         [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]
         for name in table.reference_metrics

@@ -24,7 +24,7 @@ from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes import build_worsened_geometry_notes, find_verdict_text
-from contraport.evaluation.sample_arrays import collect_map_and_spectrum_arrays, collect_page_arrays
+from contraport.evaluation.sample_arrays import collect_map_and_spectrum_arrays, collect_test_sample_arrays
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -283,7 +283,7 @@ def test_neighbors_of_a_sample_are_within_the_sample() -> None:
 def test_item_losses_average_to_the_loss() -> None:
     test, objective = vectors(30, 3), contraport.nt_xent(0.5)
     subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
-    losses = collect_page_arrays(subject, has_probe=False)["losses"]
+    losses = collect_test_sample_arrays(subject, has_probe=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*subject.two_view_projections)), rel=1e-5)
 

@@ -228,7 +228,7 @@ def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *,
     )
 
 
-def significance_arrow(entry: TableEntry | None) -> str:
+def significant_difference_arrow(entry: TableEntry | None) -> str:
     """Return an arrow, up or down, if an entry differs significantly from the baseline; otherwise an empty string."""
     difference = None if entry is None else entry.difference
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
@@ -239,7 +239,9 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
     rows = []
     for row in comparison.rows:
         entries = comparison.list_row_entries(row, metric)
-        rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
+        rows.append(
+            [row, *(format_mean_with_interval(metric, one) + significant_difference_arrow(one) for one in entries)]
+        )
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
         rows.append([f"*{name}*", *values])

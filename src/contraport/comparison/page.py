@@ -12,7 +12,7 @@ from contraport.comparison.comparison_tables import (
     build_epoch_tables,
     explain_verdict,
     format_mean_with_interval,
-    significance_arrow,
+    significant_difference_arrow,
     summarize_first_metric,
 )
 from contraport.metrics.intervals import Interval
@@ -132,7 +132,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         lede=lede,
         sentences=[sentence for sentence in rest if sentence],
         format_mean=format_mean_with_interval,
-        arrow=significance_arrow,
+        arrow=significant_difference_arrow,
         build_epoch_tables=build_epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),

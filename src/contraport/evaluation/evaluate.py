@@ -43,7 +43,7 @@ from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.sample_arrays import (
     ArraysByName,
     collect_misclassified_item_arrays,
-    collect_page_arrays,
+    collect_test_sample_arrays,
     collect_worst_pair_arrays,
     compute_sample_plan_arrays,
 )
@@ -268,7 +268,7 @@ def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
     """Return the arrays for the report page, and a note if the transport plan cannot be drawn."""
-    samples = collect_page_arrays(trained, has_probe=has_probe) | (
+    samples = collect_test_sample_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )
     # Scored pairs are pairs of the training data.

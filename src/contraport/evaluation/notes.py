@@ -265,7 +265,7 @@ def _list_change_sentences(
     for metric in metrics:
         if metric.key in before and (metric.key not in intervals or intervals[metric.key].is_significant):
             value, other = after[metric.key], before[metric.key]
-            if metric.is_worse(value, other) if worse else metric.is_worse(other, value):
+            if metric.is_visibly_worse(value, other) if worse else metric.is_visibly_worse(other, value):
                 change = f"{metric.title} {'rose' if value > other else 'fell'} from {metric.format(other)}"
                 change = f"{change} before training to {metric.format(value)}".replace("-", "−")
                 changes.append(f"{change}: {'worse' if worse else 'better'}.")

@@ -66,7 +66,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         splits = (
             Splits(train, test)
             if record is None
-            else _build_splits_checking_trained_items(record, train, test, drop=True)
+            else _build_splits_checking_trained_items(record, train, test, drop_trained_items=True)
         )
     else:
         splits = load_splits_of_source(run, loader, data)
@@ -118,24 +118,26 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     )
     if recovered is not None:
         return Splits(recovered.train, recovered.test)
-    return _build_splits_checking_trained_items(record, train, test, drop=drop_trained_items)
+    return _build_splits_checking_trained_items(record, train, test, drop_trained_items=drop_trained_items)
 
 
-def _build_splits_checking_trained_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
+def _build_splits_checking_trained_items(
+    record: SplitDigests, train: Dataset, test: Dataset, *, drop_trained_items: bool
+) -> Splits:
     """Build the splits; if the run was trained on test items, log it and add a note on their number to the splits.
 
-    With `drop`, these items are left out of the test split.
+    With `drop_trained_items`, these items are left out of the test split.
     """
     trained_on = record.trained_item_mask(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)
     message = f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items."
-    check(number < len(test) or not drop, message, "trained_on")
+    check(number < len(test) or not drop_trained_items, message, "trained_on")
     fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
-    note = f"{fact}; they are left out." if drop else f"{fact}."
+    note = f"{fact}; they are left out." if drop_trained_items else f"{fact}."
     log.warning("%s", note)
-    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if drop else test, (note,))
+    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if drop_trained_items else test, (note,))
 
 
 def _drop_incomplete_items(dataset: Dataset) -> Dataset:

@@ -105,7 +105,7 @@ def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
 @register_accuracy_metric("kNN")
 def knn_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
-    positions = context.find_test_sample(probes.KNN_SAMPLE_SIZE, len(context.train))
+    positions = context.find_test_sample_positions(probes.KNN_SAMPLE_SIZE, len(context.train))
     at = slice(None) if positions is None else positions
     train_features, test_features = (
         features.to(context.encoder_device) for features in (context.train_features, context.test_features[at])
@@ -452,7 +452,7 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
         Requirement(
-            attrgetter("unit_range_image_channels"),
+            attrgetter("unit_range_channel_counts"),
             "the items are not images with pixels in [0, 1]",
             is_rarely_met=True,
         ),
@@ -474,6 +474,6 @@ _register_corruption_metric(
     "JPEG@{}",
     "test images after strong JPEG compression",
     Requirement(
-        lambda context: context.unit_range_image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+        lambda context: context.unit_range_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
     ),
 )

@@ -127,7 +127,7 @@ class EvalContext:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
-    def unit_range_image_channels(self) -> set[int]:
+    def unit_range_channel_counts(self) -> set[int]:
         """Distinct channel counts of the views if all are images with pixels in [0, 1]; otherwise empty."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
@@ -248,18 +248,18 @@ class EvalContext:
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
         """Positions of the random sample of test items that retrieval ranks, `(q,)`; None if it ranks all."""
-        return self.find_test_sample(RETRIEVAL_SAMPLE_SIZE, len(self.test))
+        return self.find_test_sample_positions(RETRIEVAL_SAMPLE_SIZE, len(self.test))
 
-    def find_test_sample(self, size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
-        """Return the positions of a random sample of `size` test items, `(size,)`; None if all are to be used.
+    def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
+        """Return the positions of a random sample of the test items, `(sample_size,)`; None if all are to be used.
 
         All are used if there are no more, or if all pairs of a test item and a candidate are at most
         `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
         """
         items = len(self.test)
-        if items <= size or items * num_candidates <= MAX_COMPARED_PAIRS:
+        if items <= sample_size or items * num_candidates <= MAX_COMPARED_PAIRS:
             return None
-        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:size].numpy()
+        return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:sample_size].numpy()
 
     @property
     def has_link_data(self) -> bool:

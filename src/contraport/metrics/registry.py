@@ -150,11 +150,11 @@ class Metric:
         text = self.value_format.format(value)
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
-    def is_worse(self, value: float, other: float) -> bool:
+    def is_visibly_worse(self, value: float, other: float) -> bool:
         """Return whether a metric value is worse than another one, and still is after both are rounded for printing.
 
         >>> from contraport.metrics import find_metric
-        >>> find_metric("knn").is_worse(0.91, 0.95), find_metric("knn").is_worse(0.95001, 0.95004)
+        >>> find_metric("knn").is_visibly_worse(0.91, 0.95), find_metric("knn").is_visibly_worse(0.95001, 0.95004)
         (True, False)
         """
         worse = {"higher": value < other, "lower": value > other, "neither": False}
