@@ -71,7 +71,7 @@ def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with raises_usage_error("decoded.not_writable"):
+    with raises_usage_error("decoded.not_a_folder"):
         cache_decoded_images(load(photos), tmp_path / "file")
     monkeypatch.setattr("contraport.data.image_cache.MAX_FREE_DISK_FRACTION", 1e-12)
     dataset = load(photos)
