@@ -83,7 +83,7 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
         *((0, "mine, raw: kNN"), (1, "mine, raw: Fine-tuning")),
         *((2, "mine, untrained: kNN"), (3, "mine, untrained: Fine-tuning")),
         *((4, "mine, trained: kNN"), (5, "mine, trained: Fine-tuning")),
-        (6, "mine: samples for the page"),
+        (6, "mine: samples for contraport report"),
     ]
     assert (0, "trained: epochs of fine-tuning") in updates
 

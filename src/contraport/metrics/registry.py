@@ -119,6 +119,7 @@ class Metric:
             self,
             key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),
             title=self.title.replace(_NUMBER_PLACEHOLDER, str(number)),
+            summary=re.sub(r"\bk\b", str(number), self.summary),
             default_numbers=(),
             is_headline=self.is_headline and (not self.headline_numbers or number in self.headline_numbers),
             function=partial(self.function, number=number),

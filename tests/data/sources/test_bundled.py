@@ -71,7 +71,7 @@ def test_fashion_mnist_is_downloaded_if_not_installed(offline, monkeypatch):
 
 
 def test_missing_fashion_mnist_lists_places_and_reasons(offline):
-    with raises_usage_error("data.not_found", offline / "root", "download to", "no network") as caught:
+    with raises_usage_error("data.not_found", offline / "root", "no network") as caught:
         load("fashion-mnist", root=offline / "root")
     assert "\n" not in str(caught.value)
 
