@@ -56,7 +56,10 @@ def test_help_has_usage_and_examples(command: Command, verb: str) -> None:
 def test_help_all_has_all_options(command: Command, verb: str) -> None:
     outcome = command(verb, "--help_all")
     assert outcome.status == 0
-    assert all(name in outcome.out for name in get_command(verb).options_by_name)
+    options = get_command(verb).options_by_name
+    assert all(name in outcome.out for name in options)
+    required = [name for name, option in options.items() if option.required and not option.is_cli_positional]
+    assert outcome.out.count("(required)") == len(required)
 
 
 def test_help_has_description_and_default(command: Command) -> None:
