@@ -135,13 +135,18 @@ def run_job_unless_in_use(job: CellJob) -> JobResult | None:
     try:
         # The lock of the run itself is released after its training, before the evaluation.
         with lock_folder(job.run_folder.parent, "compare", name=f"{job.run_folder.name}.lock.json"):
-            return job.saved_result or _train_evaluate_and_save(job)
+            if (saved := job.saved_result) is not None:
+                return saved
+            result = _train_and_evaluate(job)
+            if not result.get("refused"):
+                write_json(job.result_path, result)
+            return result
     except FolderInUseError:
         return None
 
 
-def _train_evaluate_and_save(job: CellJob) -> JobResult:
-    """Train (or resume) and evaluate a cell, and return the result; write it to a file unless settings were refused."""
+def _train_and_evaluate(job: CellJob) -> JobResult:
+    """Train (or resume) and evaluate a cell, and return the result; the result of a failure has the key ``failed``."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
@@ -182,9 +187,7 @@ def _train_evaluate_and_save(job: CellJob) -> JobResult:
             "test_items": evaluation["test_items"],
             "seconds": {"training": seconds, "judging": evaluation["seconds"]},
         }
-    result["took"] = round(time.perf_counter() - started, 2)
-    write_json(job.result_path, result)
-    return result
+    return {**result, "took": round(time.perf_counter() - started, 2)}
 
 
 class TimeBudget:
