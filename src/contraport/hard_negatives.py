@@ -73,7 +73,7 @@ def mine_hard_negatives(
 
     Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
     candidate, represented by the first item that has it. For up to a billion queries times candidates the search is
-    exact. Beyond it 99 % of the most similar candidates are found by cells if that is faster; the recall is logged.
+    exact. Beyond it 99% of the most similar candidates are found by cells if that is faster; the recall is logged.
 
     Args:
         anchors: embeddings of the first views, ``(n, d)``.
@@ -181,7 +181,7 @@ def _search_negatives_with_scores(
 
 
 def _find_cell_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
-    """Build a search with about 99 % recall of the `count` nearest columns; None if an exact search is as fast."""
+    """Build a search with about 99% recall of the `count` nearest columns; None if an exact search is as fast."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = calibrate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:

@@ -48,7 +48,7 @@ class Audit:
         scores: scores of the pairs, ``(n,)``; higher is better.
         known_mismatch_scores: scores of pairs that were mismatched on purpose, ``(m,)``.
         noise_rate: estimated share of wrong pairs, from 0 to 1; too high if not `is_rate_reliable`.
-        noise_interval: 95 % bootstrap interval of the noise rate, over pairs and mismatches but not over training runs.
+        noise_interval: 95% bootstrap interval of the noise rate, over pairs and mismatches but not over training runs.
         partners: item whose second view fits the first view of each pair better, int64 ``(n,)``; -1 if there is none.
         partner_scores: score of each pair with its better partner, ``(n,)``, by the last encoder alone; without a
             better partner, the score of the pair itself.

@@ -147,7 +147,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
-    items stays unseen among n with probability (1 - p)^n: at a level of 95 % it may be about 3 / n (Clopper and
+    items stays unseen among n with probability (1 - p)^n: at a level of 95% it may be about 3 / n (Clopper and
     Pearson, 1934, "The use of confidence or fiducial limits").
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}

@@ -15,7 +15,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class MetricValue(NamedTuple):
-    """Value of a metric on the test items, and the ends of its 95 % confidence interval; None without an interval."""
+    """Value of a metric on the test items, and the ends of its 95% confidence interval; None without an interval."""
 
     value: float
     low: float | None

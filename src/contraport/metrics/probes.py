@@ -274,7 +274,7 @@ def knn(
     A neighbor's vote has the weight exp(cosine / temperature), as in Wu et al., "Unsupervised feature learning via
     non-parametric instance discrimination" (CVPR 2018). Features are `(n, F)` on one device, labels `(n,)` integers
     from 0. Memory is bounded for any number of items. Neighbors are exact for up to a billion pairs of a test and a
-    training item. Beyond it 99 % of them are found by cells (`CellSearch`) if that is faster; the recall is logged.
+    training item. Beyond it 99% of them are found by cells (`CellSearch`) if that is faster; the recall is logged.
 
     Raises:
         UsageError: shapes disagree, a feature is not finite, `temperature` is not positive, or `neighbors` is not

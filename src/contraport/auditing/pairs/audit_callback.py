@@ -79,8 +79,8 @@ class PairAuditState(NamedTuple):
         mean_scores: score of each pair, averaged over all scorings, ``(n,)``.
         mean_decoy_scores: score of each decoy, averaged over all scorings, ``(d,)``.
         noise_rate: estimated share of wrong pairs, from the last scoring with decoys in training.
-        noise_rate_low: lower end of the 95 % interval of the noise rate.
-        noise_rate_high: upper end of the 95 % interval of the noise rate.
+        noise_rate_low: lower end of the 95% interval of the noise rate.
+        noise_rate_high: upper end of the 95% interval of the noise rate.
         memorization_auc: AUC of decoys that were trained on against fresh decoys; 0.5 without memorization.
         training_positions: positions of the pairs to train on next; positions from `n` on are decoys.
     """

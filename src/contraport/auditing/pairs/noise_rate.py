@@ -42,7 +42,7 @@ Scores = NDArray[np.floating]
 
 
 class NoiseRate(NamedTuple):
-    """Estimated share of wrong pairs, with a 95 % bootstrap interval over pairs and mismatches."""
+    """Estimated share of wrong pairs, with a 95% bootstrap interval over pairs and mismatches."""
 
     rate: float
     interval: tuple[float, float]
@@ -84,7 +84,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
 
 
 def _compute_score_thresholds(sorted_mismatches: Scores) -> Scores:
-    """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
+    """Return the scores below which 40%, 45%, ... and 90% of the sorted mismatch scores lie."""
     thresholds: Scores = sorted_mismatches[np.ceil(THRESHOLD_QUANTILES * (len(sorted_mismatches) - 1)).astype(int)]
     return thresholds
 

@@ -87,9 +87,9 @@ class DatasetWithDecoys(Dataset):
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
 ) -> DatasetWithDecoys:
-    """Add decoys for each pair of views: 10 % of the items, but at least 200 and at most 2,000.
+    """Add decoys for each pair of views: 10% of the items, but at least 200 and at most 2,000.
 
-    They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys. `data` and
+    They are at most 20% of the items. Of more than two views, each is replaced in equally many decoys. `data` and
     `columns` are those of `check_paired_dataset`.
     """
     check_paired_dataset(dataset, data=data, columns=columns)

@@ -506,7 +506,7 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
     """Return the number of column splits with the least estimated time.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each. One more split
-    costs 2 % of the time, as partial results are written and then added up.
+    costs 2% of the time, as partial results are written and then added up.
 
     >>> choose_column_splits(32, 64, 132), choose_column_splits(256, 512, 132)
     (4, 1)

@@ -56,7 +56,8 @@ function one(known, item, other = false) {
     element.setAttribute("aria-label", text);
   } else {
     element.className = "word";
-    element.textContent = known.texts?.[item] ?? (known.classes.length ? known.classes[known.labels[item]] : item);
+    const name = known.classes.length ? known.classes[known.labels[item]] : `point ${item + 1}`;
+    element.textContent = known.texts?.[item] ?? (/^\d+$/.test(name) ? `class ${name}` : name);
   }
   element.classList.toggle("other", other);
   element.title = text;
