@@ -306,7 +306,7 @@ def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> No
     features = Features(np.ones((4, 3), np.float32), np.arange(4), np.full(4, "train"), keys)
     duplicates(features, page=tmp_path / "same.html")
     shown = re.findall(r"<strong title=.*?>(.*?)</strong>", (tmp_path / "same.html").read_text())
-    assert shown == ["left/cats/1.png", "right/cats/1.png", "2.png", "2.png"]
+    assert shown == ["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"]
 
 
 def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
