@@ -49,7 +49,7 @@ def data() -> Dataset:
 def looped(data: Dataset, epochs: int, *callbacks: Callback, start: Position | None = None, **more: Any) -> Squares:
     module = Squares()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    schedule = build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0)
+    schedule = build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup_steps=0)
     batches = build_loader(data, BATCH, shuffle=True, drop_last=True)
     Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **more).run()
     return module

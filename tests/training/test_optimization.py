@@ -60,7 +60,7 @@ def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[fl
 
 
 def test_cosine_agrees_with_torch() -> None:
-    ours = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), lr_scheduler="cosine", steps=20, warmup=4)
+    ours = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), lr_scheduler="cosine", steps=20, warmup_steps=4)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
     theirs = SequentialLR(
         optimizer, [LinearLR(optimizer, 1 / 4, 1.0, total_iters=3), CosineAnnealingLR(optimizer, 16)], milestones=[4]

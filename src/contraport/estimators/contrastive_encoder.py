@@ -402,7 +402,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)
-        schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=warmup_steps)
+        schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup_steps=warmup_steps)
         batch_size = len(dataset) // steps_per_epoch
         batches = build_loader(dataset, batch_size, shuffle=True, seed=module.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]

@@ -99,7 +99,7 @@ def build_loop(
         optimizer,
         lr_scheduler=settings.lr_scheduler,
         steps=settings.epochs * steps_per_epoch,
-        warmup=int(warmup_epochs * steps_per_epoch),
+        warmup_steps=int(warmup_epochs * steps_per_epoch),
     )
     return Loop(
         module,
@@ -129,20 +129,20 @@ def _build_param_groups(
     ]
 
 
-def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup: int) -> LambdaLR:
+def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup_steps: int) -> LambdaLR:
     """Build the learning rate schedule: linear warmup, then decay to 0 at step `steps`.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    >>> schedule = build_lr_schedule(optimizer, lr_scheduler="linear", steps=6, warmup=2)
+    >>> schedule = build_lr_schedule(optimizer, lr_scheduler="linear", steps=6, warmup_steps=2)
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    decay = RampSchedule(1, 0, steps - warmup, lr_scheduler)
+    decay = RampSchedule(1, 0, steps - warmup_steps, lr_scheduler)
 
     def factor(step: int) -> float:
-        return (step + 1) / warmup if step < warmup else decay.value(step - warmup)
+        return (step + 1) / warmup_steps if step < warmup_steps else decay.value(step - warmup_steps)
 
     return LambdaLR(optimizer, factor)

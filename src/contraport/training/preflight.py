@@ -188,7 +188,7 @@ class LongerTraining(NamedTuple):
     steps_text: str
 
 
-def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> LongerTraining:
+def suggest_longer_training(settings: Settings, items: int, explicit_options: Mapping[str, Any]) -> LongerTraining:
     """Suggest options for a longer training run: enough optimizer steps in a limited number of epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
@@ -200,13 +200,13 @@ def suggest_longer_training(settings: Settings, items: int, options: Mapping[str
     '400 steps, 1 per epoch; more passes over 40 items gain little'
     """
     size = settings.batch_size
-    if "batch_size" in options and not settings.resume:
+    if "batch_size" in explicit_options and not settings.resume:
         size = suggest_batch_size(items, size)
     per_epoch = math.ceil(items // size / settings.grad_accum_steps)
     wanted = math.ceil(MIN_SUGGESTED_STEPS / per_epoch)
     epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
     smaller = {"batch_size": size} if size != settings.batch_size else {}
-    longer = {"steps": epochs * per_epoch} if options.get("steps") is not None else {"epochs": epochs}
+    longer = {"steps": epochs * per_epoch} if explicit_options.get("steps") is not None else {"epochs": epochs}
     bound = f"; more passes over {items:,} items gain little" if epochs < wanted else ""
     return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
@@ -225,9 +225,16 @@ def suggest_batch_size(items: int, max_batch_size: int) -> int:
     return min(max_batch_size, max(MIN_SUGGESTED_BATCH_SIZE, quarter))
 
 
-def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
+def find_objective_warning(dataset: Dataset, explicit_options: Mapping[str, Any]) -> str | None:
     """Return a warning that recommends another objective; None if the default fits or the user chose one."""
-    chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
+    chosen = explicit_options.keys() & {
+        "objective",
+        "objective_settings",
+        "temperature",
+        "recipe",
+        "projection",
+        "predict",
+    }
     if chosen or isinstance(dataset, Stream):
         return None
     best = make_objective_suggestion(dataset)

@@ -87,7 +87,7 @@ def run_training_loop(
                 meter = Meter(run, module.objective, batch_size=batch_size, every=log_every, loggers=loggers)
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
-                    FailedStepRecorder(run, seed=settings.seed, every=check_every),
+                    FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
                     *_build_callbacks(components, run, settings, meter, stop, online_metrics),
                     (ProgressBar if console.is_terminal else ProgressLines)(console, meter),
                 ]

@@ -196,14 +196,14 @@ def reduce_batch_size(settings: Settings, dataset: Dataset, *, has_explicit_batc
 
 
 def _log_dry_run_estimate(
-    settings: Settings, components: TrainingComponents, run: RunFolder, options: Mapping[str, Any]
+    settings: Settings, components: TrainingComponents, run: RunFolder, explicit_options: Mapping[str, Any]
 ) -> None:
     """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
         log_training_schedule(settings, components)
-        log_preflight_warnings(settings, components, options)
+        log_preflight_warnings(settings, components, explicit_options)
         steps = settings.epochs * components.steps_per_epoch
         log.info("%s", train_timed_steps(settings, components).format_estimate(steps))
 
@@ -214,7 +214,7 @@ def _fit_and_save_model(
     run: RunFolder,
     start: Position,
     online_metrics: OnlineMetrics | None,
-    options: Mapping[str, Any],
+    explicit_options: Mapping[str, Any],
 ) -> None:
     """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
     console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
@@ -224,7 +224,7 @@ def _fit_and_save_model(
         if settings.resume:
             log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
         if not run.parent_command:
-            log_preflight_warnings(settings, components, options)
+            log_preflight_warnings(settings, components, explicit_options)
         if count_cached_draws(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":

@@ -236,7 +236,12 @@ def read_resume_position(run: RunFolder) -> Position:
     """
     if not run.last_checkpoint.exists():
         message = f"resume: {run.last_checkpoint} is missing{format_checkpoint_remedy(run)}"
-        check(not _has_completed_epoch(run), message, "not_found")
+        # Each epoch ends with a last checkpoint. A run that is killed between its first two writes has the checkpoint
+        # of epoch 1, but no last one yet.
+        has_later_epoch = any(file.name > "epoch-0001.ckpt" for file in run.checkpoints.glob("epoch-*.ckpt"))
+        rows = run.metrics_rows() if run.metrics_path.exists() else []
+        has_later_epoch = has_later_epoch or any((row.get("epoch") or 0) > 1 for row in rows)
+        check(not has_later_epoch and not run.trained_path.exists(), message, "not_found")
         return Position()
 
     def reader(path: Path) -> Position:
@@ -247,12 +252,3 @@ def read_resume_position(run: RunFolder) -> Position:
         return position
 
     return read_run_file(run.last_checkpoint, reader, format_checkpoint_remedy(run))
-
-
-def _has_completed_epoch(run: RunFolder) -> bool:
-    """Return whether the metrics, the model or other checkpoints of a run show that an epoch was completed."""
-    # Each epoch ends with a last checkpoint. A run that is killed between its first two writes has the checkpoint of
-    # epoch 1, but no last one yet.
-    later = any(file.name > "epoch-0001.ckpt" for file in run.checkpoints.glob("epoch-*.ckpt"))
-    rows = run.metrics_rows() if run.metrics_path.exists() else []
-    return later or run.trained_path.exists() or any((row.get("epoch") or 0) > 1 for row in rows)

@@ -69,12 +69,12 @@ class FailedStepRecorder(FiniteGuard):
     last checkpoint (`RestartFromLastCheckpoint`) and checks each step before it is taken.
 
     Args:
-        every: number of steps between two readings.
+        steps_between_checks: number of steps between two readings.
     """
 
-    def __init__(self, run: RunFolder, *, seed: int, every: int = 1) -> None:
+    def __init__(self, run: RunFolder, *, seed: int, steps_between_checks: int = 1) -> None:
         super().__init__()
-        self.every = every
+        self.steps_between_checks = steps_between_checks
         self._run = run
         self._seed = seed
         self._batches: list[Batch] = []
@@ -102,7 +102,7 @@ class FailedStepRecorder(FiniteGuard):
             return
         self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
-        if len(self._unread) >= self.every:
+        if len(self._unread) >= self.steps_between_checks:
             self._check_unread_steps()
 
     def before_save(self, loop: Loop) -> None:
@@ -111,8 +111,8 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if each step is checked before the weights change: `every` is 1, or there is no checkpoint yet."""
-        return self.every == 1 or not self._has_checkpoint
+        """True if each step is checked before the weights change: by request, or while there is no checkpoint yet."""
+        return self.steps_between_checks == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:
         """Raise `RestartFromLastCheckpoint` if the loss or gradient of a step since the last check is not finite."""

@@ -192,15 +192,15 @@ def check_trial_call(
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
     requires_teacher = objective.requires_features(target)
     message = "teacher: required by the objective, not given. Pass --teacher with a folder or a file."
-    check(loss.teacher is not None or not requires_teacher, message, "missing")
-    if loss.teacher is not None:
+    check(loss.teacher_features is not None or not requires_teacher, message, "missing")
+    if loss.teacher_features is not None:
         check(requires_teacher, "teacher: not used by the objective; leave it out.", "unused")
         by_view = isinstance(objective, Objective) and objective.layout.traits.requires_view_features
         message = (
             "teacher: features per item have similarity 1 between the views of an item, so that no negative is "
             "dropped. Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
         )
-        check(loss.teacher.ndim == 3 or not by_view, message, "per_item")
+        check(loss.teacher_features.ndim == 3 or not by_view, message, "per_item")
     if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
@@ -358,7 +358,7 @@ def _build_objective_loss(
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:
         target_of_batch = None if target is None else build_target_function(target, dataset)
-        kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
+        kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher_features": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_count_per_pair(dataset, objective)
         has_mined = settings.mined_negatives_spec is not None

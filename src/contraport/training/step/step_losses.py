@@ -115,7 +115,7 @@ class ObjectiveStepLoss(StepLoss):
         views: number of views. Where the objective is called on two of them at a time, each ordered pair of views has
             its own buffers, such as the normalizer of noise contrastive estimation; parameters are shared.
         target: the target plan of each batch; default: that of the objective.
-        teacher: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
+        teacher_features: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
         column_weights: weight of each training item as a column, ``(items,)``; see `Loss.forward`.
     """
 
@@ -127,7 +127,7 @@ class ObjectiveStepLoss(StepLoss):
         *,
         views: int = 2,
         target: TargetFunction | None = None,
-        teacher: Tensor | None = None,
+        teacher_features: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> None:
         super().__init__(objective)
@@ -135,11 +135,11 @@ class ObjectiveStepLoss(StepLoss):
         self._has_core_view = isinstance(objective, Loss) and objective.has_core_view
         self.views = views
         self.target = target
-        self.teacher = teacher
+        self.teacher_features = teacher_features
         self.column_weights = column_weights
         for argument, keyword, value in (
             ("target", "target", target),
-            ("teacher", "features", teacher),
+            ("teacher", "features", teacher_features),
             ("log_q", "column_weights", column_weights),
         ):
             self._check_accepts_keyword(argument, keyword, value)
@@ -180,8 +180,8 @@ class ObjectiveStepLoss(StepLoss):
         kwargs: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if target is not None:
             kwargs["target"] = target
-        if self.teacher is not None:
-            kwargs["features"] = select_batch_rows(self.teacher, batch)
+        if self.teacher_features is not None:
+            kwargs["features"] = select_batch_rows(self.teacher_features, batch)
         if self.column_weights is not None:
             kwargs["column_weights"] = select_batch_rows(self.column_weights, batch)
         if isinstance(self.objective, Loss) and self.objective.requires_ids:
@@ -367,7 +367,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
     Args:
         objective: a single `Objective`.
-        teacher: features of a teacher per training item, ``(items, P)``, of the size of the projections.
+        teacher_features: features of a teacher per training item, ``(items, P)``, of the size of the projections.
 
     Source: the method "distillationv1" of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good
     teacher is patient and consistent. There the teacher embeds the mixup view of the student; here it embeds the item.
@@ -376,11 +376,11 @@ class DistillationLoss(ObjectiveStepLoss):
     queue: Tensor
     written: Tensor
 
-    def __init__(self, objective: nn.Module, teacher: Tensor, queue_size: int, *, views: int = 2) -> None:
+    def __init__(self, objective: nn.Module, teacher_features: Tensor, queue_size: int, *, views: int = 2) -> None:
         super().__init__(with_prototype_layout(objective), views=views)
-        self._features = F.normalize(teacher, dim=1)
+        self._features = F.normalize(teacher_features, dim=1)
         self._staged: list[Tensor] = []
-        self.register_buffer("queue", teacher.new_zeros(queue_size, teacher.shape[1]))
+        self.register_buffer("queue", teacher_features.new_zeros(queue_size, teacher_features.shape[1]))
         self.register_buffer("written", torch.tensor(0))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
