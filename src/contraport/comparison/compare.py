@@ -172,13 +172,13 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` for a comparison without a metric that can be computed; the message ends with `remark`."""
+    """Build the `UsageError` that none of the metrics can be computed; its message ends with `remark`."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the headline metrics that can be computed for the first cell of the grid that can be trained.
+    """Return the keys of the headline metrics that the first trainable cell of the grid allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -221,7 +221,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
 def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
-    """Build the cells of the table with the settings selected by the search; unfinished searches are left out."""
+    """List the cells of the table whose settings are known; those of an unfinished search are left out."""
     cells = []
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name))
@@ -251,7 +251,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 
 
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Check that some metric of a cell can be computed; with `estimate`, return its training time in seconds.
+    """Raise if no metric of a cell can be computed; with `estimate`, return the seconds that its training takes.
 
     The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
 

@@ -34,7 +34,7 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
     "freeze",
     "image_size",
 )
-"""Options of `contraport.train` that determine the untrained encoder; it sees images of `image_size`."""
+"""Options of `contraport.train` that determine the untrained encoder, and the size of its images."""
 
 
 class Row(NamedTuple):

@@ -259,7 +259,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters in the signature of the objective that the options select, by name."""
+    """Return the parameters, by name, of the objective that the options select; empty if it has no name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS
@@ -302,7 +302,7 @@ _OPTION_AND_DEFAULT_BY_WORD = {
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
 _SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_WORD)
-"""Words that the name of a setting is joined from: augmentations and options."""
+"""Words in the name of a setting such as "strong+mismatched": augmentations and options."""
 
 
 def parse_column_name_and_options(

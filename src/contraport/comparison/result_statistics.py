@@ -209,9 +209,9 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_single_seed_differences(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List the differences in the first metric of rows from the baseline, as "row on column", that have one seed only.
+    """List, as "row on column", the differences from the baseline in the first metric that rest on a single seed.
 
-    They are listed if the table is too small for a prior of the variance between seeds, as then they have no variance.
+    The list is empty if the table is large enough for a prior of the variance between seeds.
     """
     values = collect_metric_values(grid, results, grid.metrics[0].key)
     return [

@@ -58,7 +58,7 @@ _OWN_SEARCH_RANGES_BY_OBJECTIVE = {
 """Search ranges by objective and hyperparameter, which replace `SEARCH_RANGE_BY_SETTING` where the scale differs."""
 
 _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
-"""Settings by objective that are not searched, since they have no effect at its defaults: `q` of gca-uot's RINCE."""
+"""Settings by objective that are not searched, since the objective's defaults leave them without effect."""
 
 
 def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]:

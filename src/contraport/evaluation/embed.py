@@ -135,7 +135,7 @@ def encode_items(
 
 @contextmanager
 def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
-    """Context manager: if an array that may be one item causes a `UsageError`, add to it the hint "pass a list"."""
+    """Context manager: add the hint "pass a list" to a `UsageError` if the items are an array that may be one item."""
     try:
         yield
     except UsageError as error:

@@ -42,7 +42,7 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
 def iter_intermediate_model_copies(
     run: RunFolder, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
 ) -> Iterator[tuple[int, Model]]:
-    """Yield the epoch of each intermediate checkpoint, and a copy of the trained model with the weights of then."""
+    """Yield epoch and model of each intermediate checkpoint: a copy of the trained model with other weights."""
     settings = run.settings()
 
     def load_model(path: Path) -> Model:
@@ -59,10 +59,10 @@ def iter_intermediate_model_copies(
 
 
 def build_objective_for_test_plan(settings: Settings) -> Loss:
-    """Build the objective of a run as at the start of training, to compute its transport plan of test items.
+    """Build the objective as at the start of training, for the transport plan of test items.
 
     Raises:
-        UsageError: it has no such plan; the message is a note of the evaluation.
+        UsageError: the objective has no such plan; the message is a note of the evaluation.
     """
     check(settings.objective is not None, "No plan is drawn: the run decodes views and compares no items.", "no_plan")
     message = "No plan is drawn: the objective was an object, which the run folder does not store."

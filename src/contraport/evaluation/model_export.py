@@ -137,7 +137,7 @@ def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
-    """Return the maximum difference of the features of random items, divided by the largest feature if that exceeds 1.
+    """Return the maximum difference of two models' features, divided by the largest feature if that exceeds 1.
 
     It is infinite if a difference is NaN.
     """

@@ -119,7 +119,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
 def compute_sample_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
-    """Return the transport plan and the target plan of some test items, two random views each, sorted by label.
+    """Return the transport plan and the target plan of a sample of items, two random views each, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """

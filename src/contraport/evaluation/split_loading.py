@@ -254,7 +254,7 @@ class SplitLoader:
 
 
 def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
-    """Return the position in the dataset of a view of the model, found by name, number or kind."""
+    """Return which view of the dataset is the given view of the model, found by name, number or kind."""
     number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

@@ -306,7 +306,7 @@ class EvalContext:
 
     @cached_property
     def class_text_embeddings(self) -> Tensor:
-        """Mean projection of the texts of each class, `(classes, d)`."""
+        """Mean projection of each class's texts on the unit sphere, `(classes, d)`."""
         assert self.class_names is not None
         view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
         texts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")

@@ -38,7 +38,7 @@ MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
 KNN_SAMPLE_SIZE = 50_000
-"""Size of the random sample of test items that kNN classifies in an evaluation, if all would be too many pairs."""
+"""Number of test items that kNN classifies, drawn at random, if all exceed `retrieval.MAX_COMPARED_PAIRS`."""
 
 log = logging.getLogger("contraport.metrics")
 

@@ -1,4 +1,4 @@
-"""Pseudovalues of items for metrics that are not means over items, for their bootstrap intervals.
+"""Pseudovalues: one value per item, so that metrics that are not means over items can be bootstrapped.
 
 Such a metric is a function of weights `(n,)`, all 1 for the plain value. Its slope in the weight of item i, times n and
 added to the value, is the pseudovalue of item i. The mean of the pseudovalues is the metric, and their mean

@@ -33,10 +33,10 @@ TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
 RETRIEVAL_SAMPLE_SIZE = 20_000
-"""Size of the random sample of test items that retrieval ranks, if all are more pairs than `MAX_COMPARED_PAIRS`."""
+"""Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_COMPARED_PAIRS`."""
 
 MAX_COMPARED_PAIRS = 10**9
-"""Maximum number of test items times candidates for which a metric of pairs is computed on all test items."""
+"""Maximum number of test items times candidates; beyond it, a metric of pairs uses a random sample of test items."""
 
 TIE_DISTANCE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
