@@ -86,6 +86,7 @@ def test_comments_in_code_are_not_headings() -> None:
     [
         ("train --data missing.npz", "contraport docs data"),
         ("train --epochs many", "contraport train --help"),
+        ("train --grad_accum_steps=0", "contraport train --help_all"),
         ("train --resume --out nowhere", "contraport docs troubleshooting resume-is-refused"),
         ("evaluate nowhere", "contraport docs evaluating"),
         ("audit --data digits", "contraport docs audit"),

@@ -141,7 +141,9 @@ def test_command_prints_the_result(texts: Path, capsys: pytest.CaptureFixture[st
     out = texts.with_name("triplets.csv")
     arguments = ["mine", str(texts.with_name("teacher.npy")), "--data", str(texts), "--k", "2", "--out", str(out)]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("80 negatives of 40 pairs; mean cosine similarity")
+    printed = capsys.readouterr().out
+    assert printed.startswith("80 negatives of 40 pairs; mean cosine similarity")
+    assert printed.endswith(f"files: {out}\n")
     assert main(arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
 

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import contraport
 from contraport._utils.lazy_imports import import_object
@@ -94,7 +95,9 @@ def run_command(name: str, argv: list[str]) -> None:
         UsageError: an unknown argument, a wrong type or value, or a missing package.
     """
     command = get_command(name)
-    with hint_on_error(f"contraport {name} --help"):
+    flag_names = {re.split("[=.]", word.removeprefix("--"))[0] for word in argv}
+    hidden = flag_names & command.options_by_name.keys() - {*(command.short_help_options or command.options_by_name)}
+    with hint_on_error(f"contraport {name} --help{'_all' if hidden else ''}"):
         options = _parse_arguments_or_print_help(command, name, argv)
     if options is None:
         return
@@ -113,8 +116,10 @@ def run_command(name: str, argv: list[str]) -> None:
     elif command.printer_path:
         printer = import_object(command.printer_path)
         printer(result, options | flags) if command.printer_flags else printer(result)
-    if options.get("page") and Path in get_args(command.options_by_name["page"].type) and not as_json:
-        print(f"page: {options['page']}")
+    paths = [options[key] for key in ("out", "page") if isinstance(options.get(key), str | Path)]
+    files = [str(path) for path in paths if Path(path).is_file() and str(path) != str(result)]
+    if files and not as_json:
+        print(f"files: {', '.join(files)}")
     if command.next_commands_path and not as_json and not is_quiet:
         # The standard output is the result alone.
         for number, line in enumerate(import_object(command.next_commands_path)(options, result)):

@@ -153,17 +153,22 @@ def _write_onnx(model: Model, path: Path) -> None:
     """Write the model as ONNX, for batches and texts of any length."""
     views = _draw_random_views(model)
     batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
-    torch.onnx.export(
-        FeatureExtractor(model).eval(),
-        views,
-        path,
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-        input_names=[model.view_names[view] for view in model.representation_views],
-        output_names=["features"],
-        dynamic_shapes=(tuple({0: batch, 1: letters} if is_text_batch(one) else {0: batch} for one in views),),
-    )
+    disabled_level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # warnings of onnxscript about optimizations that it leaves out
+    try:
+        torch.onnx.export(
+            FeatureExtractor(model).eval(),
+            views,
+            path,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            input_names=[model.view_names[view] for view in model.representation_views],
+            output_names=["features"],
+            dynamic_shapes=(tuple({0: batch, 1: letters} if is_text_batch(one) else {0: batch} for one in views),),
+        )
+    finally:
+        logging.disable(disabled_level)
 
 
 def _load_onnx(path: Path, _: Model) -> _FeatureFunction:

@@ -284,6 +284,6 @@ def resolve_device(name: str) -> torch.device:
         probe.cpu()  # fails for "meta", which has shapes but no values
         return probe.device
     except (TypeError, RuntimeError, AssertionError) as error:
-        unknown_device = "torch has no such device; use cpu, cuda or mps."
-        reason = re.sub("Expected one of .*", unknown_device, str(error).splitlines()[0])
-        raise UsageError(f"device: {name!r} cannot be used here: {reason}") from error
+        reason = re.sub("Expected one of .*", "torch has no such device", str(error).splitlines()[0]).removesuffix(".")
+        message = f"device: must be available on this machine, got {name!r} ({reason}). Use auto or cpu."
+        raise UsageError(message) from error
