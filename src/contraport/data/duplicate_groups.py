@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_batch
@@ -158,70 +157,3 @@ def find_constant_view(dataset: Dataset, num_items: int) -> str | None:
     positions = torch.linspace(0, len(dataset) - 1, min(num_items, len(dataset))).long().tolist()
     views = zip(dataset.view_names, dataset.__getitems__(positions).views, strict=True)
     return next((view for view, values in views if not bool((values != values[0]).any())), None)
-
-
-def draw_wrong_partners(
-    items: Tensor, content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
-) -> Tensor:
-    """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
-
-    An item and the item whose partner it gets differ in the content of every view. With two views, no item has the
-    content of the new pair, which would be correct then. An item keeps its own partner if no such item was found.
-
-    Args:
-        items: the items in random order, int64 ``(m,)``.
-        content_ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
-        random: generator for the exchanges among items that share content.
-        shift: offset of the other item in the given order, if no content repeats.
-
-    >>> random = np.random.default_rng(0)
-    >>> draw_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
-    [7, 4, 2]
-    >>> partners = draw_wrong_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
-    >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
-    ([2, 3], [0, 1])
-    """
-    if content_ids is None:
-        return items.roll(shift)
-    first, second = items.numpy(), items.roll(shift).numpy().copy()
-    still_correct = swap_correct_pairs(first, second, content_ids.numpy(), random)
-    return torch.from_numpy(np.where(still_correct, first, second))
-
-
-def swap_correct_pairs(
-    first: Codes, second: Codes, content_ids: NDArray[np.int64], random: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
-
-    A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
-    item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
-    views only.
-
-    Args:
-        first: first item of each pair, int64 ``(m,)``.
-        second: second item of each pair, int64 ``(m,)``.
-        content_ids: `assign_content_ids` of all items, ``(n, views)``.
-        random: generator for the pairs that exchange their second items.
-
-    Returns:
-        The mask of the pairs that remain correct.
-    """
-    base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
-    known = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
-
-    def correct_mask(first: Codes, second: Codes) -> NDArray[np.bool_]:
-        same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
-        if not is_paired:
-            return same
-        codes = content_ids[first, 0] * base + content_ids[second, -1]
-        same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
-        return same
-
-    for _ in range(50):
-        found = np.flatnonzero(correct_mask(first, second))
-        if len(found) == 0:
-            break
-        for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
-            if not correct_mask(first[[one, other]], second[[other, one]]).any():
-                second[one], second[other] = second[other], second[one]
-    return correct_mask(first, second)

@@ -71,10 +71,10 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
     return torch.stack(decoded)
 
 
-def find_undecodable_names_by_position(
+def log_undecodable_names_by_position(
     views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
 ) -> dict[int, str]:
-    """Return the names of the images that cannot be decoded, by item position; log a warning if there are any.
+    """Log a warning of the images that cannot be decoded, if any; return the name of each by item position.
 
     Args:
         views: images of each view, and the positions to check.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_shared_content
-from contraport.data.image_decoding import choose_image_size, decode_images, find_undecodable_names_by_position
+from contraport.data.image_decoding import choose_image_size, decode_images, log_undecodable_names_by_position
 from contraport.data.splits import (
     DEFAULT_TEST_FRACTION,
     Codes,
@@ -111,7 +111,7 @@ class ItemMetadata:
             if not isinstance(view, Store)
         ]
         what = "images" if len(chosen) == self.num_items else f"images of the {split} split"
-        bad = find_undecodable_names_by_position(encoded, what=what) if encoded else {}
+        bad = log_undecodable_names_by_position(encoded, what=what) if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._select_split_positions("train", groups)
         stores = [

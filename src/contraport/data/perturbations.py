@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.lazy_imports import LazyModule
@@ -24,7 +25,7 @@ from contraport.catalog.option_parsers import (
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicate_groups import draw_wrong_partners
+from contraport.data.splits import Positions
 from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, forked_generators, numpy_generator, seed_torch_generators
@@ -100,6 +101,73 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
             partners[chosen] = draw_wrong_partners(chosen, dataset.content_ids_if_repeated, random)
     return partners
+
+
+def draw_wrong_partners(
+    items: Tensor, content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
+) -> Tensor:
+    """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
+
+    An item and the item whose partner it gets differ in the content of every view. With two views, no item has the
+    content of the new pair, which would be correct then. An item keeps its own partner if no such item was found.
+
+    Args:
+        items: the items in random order, int64 ``(m,)``.
+        content_ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
+        random: generator for the exchanges among items that share content.
+        shift: offset of the other item in the given order, if no content repeats.
+
+    >>> random = np.random.default_rng(0)
+    >>> draw_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
+    [7, 4, 2]
+    >>> partners = draw_wrong_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
+    >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
+    ([2, 3], [0, 1])
+    """
+    if content_ids is None:
+        return items.roll(shift)
+    first, second = items.numpy(), items.roll(shift).numpy().copy()
+    still_correct = swap_correct_pairs(first, second, content_ids.numpy(), random)
+    return torch.from_numpy(np.where(still_correct, first, second))
+
+
+def swap_correct_pairs(
+    first: Positions, second: Positions, content_ids: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
+
+    A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
+    item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
+    views only.
+
+    Args:
+        first: first item of each pair, int64 ``(m,)``.
+        second: second item of each pair, int64 ``(m,)``.
+        content_ids: `assign_content_ids` of all items, ``(n, views)``.
+        random: generator for the pairs that exchange their second items.
+
+    Returns:
+        The mask of the pairs that remain correct.
+    """
+    base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
+    known = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
+
+    def correct_mask(first: Positions, second: Positions) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
+        if not is_paired:
+            return same
+        codes = content_ids[first, 0] * base + content_ids[second, -1]
+        same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
+        return same
+
+    for _ in range(50):
+        found = np.flatnonzero(correct_mask(first, second))
+        if len(found) == 0:
+            break
+        for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
+            if not correct_mask(first[[one, other]], second[[other, one]]).any():
+                second[one], second[other] = second[other], second[one]
+    return correct_mask(first, second)
 
 
 def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:

@@ -48,7 +48,7 @@ from contraport.auditing.pairs.partner_proposals import (
 )
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys
 from contraport.data import BatchOrder
-from contraport.data.duplicate_groups import draw_wrong_partners
+from contraport.data.perturbations import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.runs import RunFolder
