@@ -145,7 +145,8 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return the rows scaled to `length`, (n, d), and the two divisors of each row, (n, 1) each, that scale it."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
-    largest = z.detach().abs().amax(1, keepdim=True)
+    constant = z.detach() if torch.is_grad_enabled() else z
+    largest = constant.abs().amax(1, keepdim=True)
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
     # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
