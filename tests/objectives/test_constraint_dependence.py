@@ -60,7 +60,7 @@ def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> 
 
 def kernel_divergences():
     """Divergences of the kernel itself, by name."""
-    pairwise = {name: build(0.1, 1.0) for name, build in objectives.PAIRWISE_FROM_EPSILON_AND_C.items()}
+    pairwise = {name: build(0.1, 1.0) for name, build in objectives.PAIRWISE_PRESETS.items()}
     return pairwise | {
         type(divergence).__name__: divergence
         for divergence in (

@@ -542,9 +542,7 @@ def pairwise(
             check_type(name, function, Callable, "torch.exp")
         divergence: Divergence = cp.objectives.PairwiseSum(phi, psi)
     else:
-        build = _get_choice(
-            "preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_FROM_EPSILON_AND_C
-        )
+        build = _get_choice("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
         divergence = build(epsilon, c)
         has_temperature = isinstance(divergence, cp.objectives.Pairwise) and divergence.times_temperature
     good = has_temperature or temperature is None

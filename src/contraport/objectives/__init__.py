@@ -32,7 +32,6 @@ __getattr__ = keep_deprecated_module_names(
     DenseTarget="DenseTargetPlan",
     ExactPlan="DensePlan",
     Marginals="LogMarginals",
-    PAIRWISE_PRESETS="PAIRWISE_FROM_EPSILON_AND_C",
     PhaseShift="RotatedFirstView",
     PlanWeights="WeightsFromPlan",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",

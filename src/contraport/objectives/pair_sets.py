@@ -87,10 +87,13 @@ class SignedLabelEquality:
         return result
 
     def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
-        same = self.rows is self.columns and other.rows is other.columns
+        sign = self.sign * other.sign
+        for labels, others in ((self, other), (other, self)):
+            if others.rows.shape[1] == 0:  # nothing to copy
+                return SignedLabelEquality(sign, labels.rows, labels.columns)
         rows = torch.cat([self.rows, other.rows], 1)
-        columns = rows if same else torch.cat([self.columns, other.columns], 1)
-        return SignedLabelEquality(self.sign * other.sign, rows, columns)
+        same = self.rows is self.columns and other.rows is other.columns
+        return SignedLabelEquality(sign, rows, rows if same else torch.cat([self.columns, other.columns], 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from contraport.objectives.divergences.attraction_repulsion import (
 )
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.divergences.pairwise_divergences import (
-    PAIRWISE_FROM_EPSILON_AND_C,
+    PAIRWISE_PRESETS,
     ClosedFormQuadratic,
     DebiasedContrastive,
     Pairwise,
@@ -41,13 +41,11 @@ from contraport.objectives.divergences.stateful_divergences import (
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "KL", "PAIRWISE_FROM_EPSILON_AND_C", "ClosedFormQuadratic", "ContrastiveEnergy", "DebiasedContrastive",
+    "KL", "PAIRWISE_PRESETS", "ClosedFormQuadratic", "ContrastiveEnergy", "DebiasedContrastive",
     "Divergence", "FenchelYoung", "Hellinger", "JensenShannon", "KernelAttraction", "LogKernelAttraction",
     "LogMeanKernel", "LogSumKernel", "Logistic", "MarginalPenalty", "MeanKernel", "MeanSquaredCost",
     "MovingAverageLogSum", "NoiseContrastiveEstimation", "PairRanking", "Pairwise", "PairwiseSum", "PlanEntropy",
     "PlanUniformity", "ReverseKL", "Rince", "SquaredL2", "TargetCost", "TotalVariation", "VarianceHinge",
 ]  # fmt: skip
 
-__getattr__ = keep_deprecated_module_names(
-    __name__, PAIRWISE_PRESETS="PAIRWISE_FROM_EPSILON_AND_C", SignedPairwise="PairwiseSum"
-)
+__getattr__ = keep_deprecated_module_names(__name__, SignedPairwise="PairwiseSum")

@@ -139,7 +139,7 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
     return torch.sigmoid(slope * t)
 
 
-PAIRWISE_FROM_EPSILON_AND_C: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = {
+PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = {
     "info_nce": lambda epsilon, c: Pairwise(
         "info_nce", partial(_log_sum_plus_epsilon, epsilon=epsilon), times_temperature=True
     ),

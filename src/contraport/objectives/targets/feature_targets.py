@@ -76,7 +76,7 @@ class SoftNeighbors(Target):
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
-            return KernelTargetPlan.with_equal_row_masses(geometry)
+            return KernelTargetPlan.with_normalized_rows(geometry)
 
     def transpose(self) -> SoftNeighbors:
         if self.features is None:
@@ -196,7 +196,7 @@ class KernelTargetPlan(TargetPlan):
     num_appended_columns: int = 0
 
     @classmethod
-    def with_equal_row_masses(cls, geometry: Geometry) -> KernelTargetPlan:
+    def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
         """Build the target plan from a kernel, each row scaled to mass 1/N; rows without compared pairs stay empty."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
