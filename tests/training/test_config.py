@@ -18,7 +18,7 @@ from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTIONS
-from contraport.training.callbacks.loggers import LOGGER_CLASSES
+from contraport.training.callbacks.loggers import LOGGER_CLASS_BY_NAME
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
 from tests import TIMEOUT
@@ -62,7 +62,7 @@ def test_choices_match_the_registered_names() -> None:
             TRAIN_OPTIONS[name].check_value(value)
         with raises_usage_error(f"{name}.unknown", ", ".join(sorted(known))):
             TRAIN_OPTIONS[name].check_value("?")
-    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_CLASSES))):
+    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_CLASS_BY_NAME))):
         TRAIN_OPTIONS["logger"].check_value(["?"])
 
 

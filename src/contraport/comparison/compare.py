@@ -63,7 +63,7 @@ from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from contraport.training.run_folder_setup import resolve_settings
 from contraport.training.step_timing import train_timed_steps
-from contraport.training.train import reduce_batch_size
+from contraport.training.train import reduce_default_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""
@@ -246,7 +246,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
     is_explicit = "batch_size" in cell.options
-    settings = reduce_batch_size(settings, dataset, has_explicit_batch_size=is_explicit).settings
+    settings = reduce_default_batch_size(settings, dataset, has_explicit_batch_size=is_explicit).settings
     return settings, build_components(settings, dataset=dataset)
 
 

@@ -108,7 +108,9 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 by_view = optional_values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)
                 settings = settings.replace_unchecked(freeze=all(by_view) or settings.freeze)
                 settings.check_cached_encoders_frozen()
-            settings, notes = reduce_batch_size(settings, dataset, has_explicit_batch_size="batch_size" in options)
+            settings, notes = reduce_default_batch_size(
+                settings, dataset, has_explicit_batch_size="batch_size" in options
+            )
             settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
@@ -173,7 +175,9 @@ class SettingsWithNotes(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def reduce_batch_size(settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool) -> SettingsWithNotes:
+def reduce_default_batch_size(
+    settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
+) -> SettingsWithNotes:
     """Return settings with a default batch size reduced for few items, and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):

@@ -226,5 +226,5 @@ def test_without_loggers_there_is_no_folder(settings: dict[str, Any]) -> None:
 def test_logger_versions_are_saved(settings: dict[str, Any], wandb: type[Board]) -> None:
     run = train(**settings, logger=["wandb"])
     assert json.loads((as_run_folder(run).loggers_path / "versions.json").read_text()) == {"wandb": "id-0"}
-    assert set(loggers.LOGGER_CLASSES) == {"tensorboard", "mlflow", "wandb"}
+    assert set(loggers.LOGGER_CLASS_BY_NAME) == {"tensorboard", "mlflow", "wandb"}
     assert Run(run.path).config()["logger"] == ["wandb"]

@@ -122,7 +122,18 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
         UsageError: the folder is not writable.
     """
     with stop_all_on_error():
-        state = gather_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
+        # Sharded tensors are gathered, so all processes take part; only the first writes.
+        # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
+        states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
+        checkpoint = {
+            "epoch": loop.completed_epochs,
+            "batch": loop.completed_batches,
+            "step": loop.step,
+            "pipeline": gather_sharded_state(loop.module.state_dict()),
+            "optimizer": gather_sharded_state(loop.optimizer.state_dict()),
+            "schedule": loop.schedule.state_dict(),
+            "callbacks": {name: state for name, state in states.items() if state is not None},
+        }
         if not is_main_process():
             return
         with (
@@ -130,7 +141,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
             atomic_write(path, checksum=True) as temporary,
             temporary.open("wb") as file,
         ):
-            _save_or_raise_os_error(state, file)
+            _save_or_raise_os_error(checkpoint, file)
 
 
 def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
@@ -139,21 +150,6 @@ def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
         torch.save(checkpoint, file)
     except RuntimeError as error:
         raise error.__context__ if isinstance(error.__context__, OSError) else error from None
-
-
-def gather_checkpoint_state(loop: Loop) -> dict[str, Any]:
-    """Return the dictionary that a checkpoint stores; all processes must call it, as it gathers sharded tensors."""
-    # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
-    states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
-    return {
-        "epoch": loop.completed_epochs,
-        "batch": loop.completed_batches,
-        "step": loop.step,
-        "pipeline": gather_sharded_state(loop.module.state_dict()),
-        "optimizer": gather_sharded_state(loop.optimizer.state_dict()),
-        "schedule": loop.schedule.state_dict(),
-        "callbacks": {name: state for name, state in states.items() if state is not None},
-    }
 
 
 def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:

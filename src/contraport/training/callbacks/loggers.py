@@ -135,12 +135,12 @@ class WeightsAndBiases(Logger):
             self._run.finish(exit_code=0 if succeeded else 1)
 
 
-LOGGER_CLASSES: dict[str, Callable[[RunFolder, str | None, int], Logger]] = {
+LOGGER_CLASS_BY_NAME: dict[str, Callable[[RunFolder, str | None, int], Logger]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-"""Loggers by name; arguments: the run, the identifier of an earlier session or None, the number of steps done."""
+"""Logger class by name; arguments: the run, the identifier of an earlier session or None, the number of steps done."""
 
 
 def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
@@ -148,7 +148,7 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
     """
-    makers = {name: LOGGER_CLASSES[name] for name in names}
+    makers = {name: LOGGER_CLASS_BY_NAME[name] for name in names}
     if not makers:
         return []
     run.loggers_path.mkdir(exist_ok=True)

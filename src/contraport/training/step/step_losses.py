@@ -49,7 +49,7 @@ class EmbeddedBatch(NamedTuple):
             large ones of multi-crop.
         present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
         weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
-        negatives: mined negatives of each item, for each view that has keys, with embeddings ``(b, k, P)`` and ids
+        mined_negatives: those of each item, for each view that has keys, with embeddings ``(b, k, P)`` and ids
             ``(b, k)``; empty without mined negatives.
     """
 
@@ -60,7 +60,7 @@ class EmbeddedBatch(NamedTuple):
     key_projections: tuple[Tensor, ...]
     present: Tensor | None = None
     weights_from_plan: WeightsFromPlan | None = None
-    negatives: tuple[ExtraNegatives, ...] = ()
+    mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
         """Return the arguments `present`, if items lack a view, and `weights`, if they are derived from the plan."""
@@ -270,8 +270,8 @@ class QueryKeyLoss(ObjectiveStepLoss):
                 if negatives is not None:
                     kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
                     kwargs["shared_negatives"] = True  # the memory is the same on every process
-            if embedded.negatives:
-                negatives = embedded.negatives[w]
+            if embedded.mined_negatives:
+                negatives = embedded.mined_negatives[w]
                 kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
             kwargs |= embedded.present_and_weights_kwargs(v, w)
             losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
@@ -323,9 +323,9 @@ class PrototypeLoss(ObjectiveStepLoss):
     eq. 2-5; assignments are taken from the views that have keys (section 3.2).
     """
 
-    def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
+    def __init__(self, objective: nn.Module, num_prototypes: int, dimensions: int, *, views: int = 2) -> None:
         super().__init__(with_prototype_layout(objective), views=views)
-        self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(num_prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries

@@ -50,12 +50,12 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_CONSTANT_TARGETS: Mapping[str, type[Target]] = {
+_CONSTANT_TARGET_CLASS_BY_KIND: Mapping[str, type[Target]] = {
     "pairs": Pairs,
     "labels": Labels,
     "domains": Domains,
 }
-"""Targets that are the same for all batches, by kind."""
+"""Classes of the targets that are the same for all batches, by kind."""
 
 
 def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
@@ -75,10 +75,10 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    if name in _CONSTANT_TARGETS:
+    if name in _CONSTANT_TARGET_CLASS_BY_KIND:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_get_constant_target, _CONSTANT_TARGETS[name](**parameters))
+        return partial(_get_constant_target, _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -157,7 +157,7 @@ def find_constant_target(text: str) -> Target | None:
     (Domains(alpha=0.1), None)
     """
     name, parameters = parse_target_spec(text, check_files=False)  # they may be gone when a run is evaluated
-    return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
+    return _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters) if name in _CONSTANT_TARGET_CLASS_BY_KIND else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:

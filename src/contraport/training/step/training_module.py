@@ -72,7 +72,7 @@ class MinedBatchLayout(NamedTuple):
         return MinedBatchParts(items, batch._replace(views=views), ids)
 
     def with_extracted_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the embedded items, with the embeddings of their mined negatives in the field `negatives`."""
+        """Return the embedded items, with the embeddings of their mined negatives in the field `mined_negatives`."""
         period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
@@ -82,7 +82,7 @@ class MinedBatchLayout(NamedTuple):
             ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_sets])
             for view, keys in enumerate(embedded.key_projections)
         )
-        return embedded._replace(batch=items, negatives=negatives, **parts)
+        return embedded._replace(batch=items, mined_negatives=negatives, **parts)
 
 
 class TrainingModule(nn.Module):
