@@ -179,7 +179,9 @@ def print_comparison(comparison: Comparison) -> None:
             }
             for row in comparison.rows
         ]
-        print_table(f"{metric.title}, mean over seeds ± half of the 95% interval", rows)
+        entries = [one for one in comparison.entries if one.metric_key == metric.key and one.num_seeds > 1]
+        without = " (none where all seeds agree)" if any(one.interval is None for one in entries) else ""
+        print_table(f"{metric.title}, mean over seeds ± half of the 95% interval{without}", rows)
     for metric in comparison.metrics[:1]:
         rows = [
             {first: row}
