@@ -484,8 +484,8 @@ def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
     entry = result.find_entry("too wide", "digits, standard", "knn")
     assert entry is not None
     assert entry.mean is None
-    assert entry.failure_reason
-    assert any(entry.failure_reason in note for note in result.notes)
+    assert entry.first_failure_reason
+    assert any(entry.first_failure_reason in note for note in result.notes)
 
 
 def test_headings_name_shared_data_once() -> None:
@@ -621,8 +621,8 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
             mean=0.9 + gain,
             interval=Interval(0.89 + gain, 0.91 + gain),
             difference=None if row == "base" else Difference(gain, gain - 0.02, gain + 0.02),
-            training_seconds=1.0,
-            failure_reason=None,
+            mean_training_seconds=1.0,
+            first_failure_reason=None,
         )
         for row, gain in zip(rows, [0.0, *gains], strict=True)
     ]
@@ -657,7 +657,7 @@ def test_sentence_names_the_fastest_of_equal_rows_only_if_clear(
     gains = {"base": None, "row 1": gain, "row 2": 0.0}
     cells = [
         cell(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")._replace(
-            training_seconds=float(np.mean(times)) if times else None, seconds_by_training=times
+            mean_training_seconds=float(np.mean(times)) if times else None, seconds_by_training=times
         )
         for (row, one), times in zip(gains.items(), seconds, strict=True)
     ]
@@ -793,11 +793,11 @@ def test_sentence_explains_a_missing_interval(
     assert difference.with_interval() is None
     assert reason in str(difference.missing_interval_reason)
     cells = [
-        one._replace(num_seeds=len(values), interval=None, missing_interval_reason=difference.missing_interval_reason)
+        one._replace(num_seeds=len(values), interval=None, missing_difference_reason=difference.missing_interval_reason)
         for measure in ("knn", "nmi")
         for one in (cell("base", 0.9, measure=measure), cell("other", 0.9, measure=measure))
     ]
-    cells[0] = cells[0]._replace(missing_interval_reason=None)
+    cells[0] = cells[0]._replace(missing_difference_reason=None)
     (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
     seeds = "there is one seed" if len(values) == 1 else f"all {len(values)} seeds agree exactly"
     assert (
@@ -908,7 +908,7 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
     assert result.num_missing == 1
     entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert (entry.failure_reason, entry.num_seeds) == (None, 1)
+    assert (entry.first_failure_reason, entry.num_seeds) == (None, 1)
     assert any(note.startswith("1 of 4 training runs") for note in result.notes)
 
 
@@ -969,7 +969,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
     result = compare(**SMALL | {"seeds": 1}, out=tmp_path)
     entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert "CUDA out of memory" in str(entry.failure_reason)
+    assert "CUDA out of memory" in str(entry.first_failure_reason)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
     assert "; gca-ince failed" in result.summary_sentences[0]
 
@@ -979,7 +979,7 @@ def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     result = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
     entry = result.find_entry("hot", "digits, standard", "knn")
     assert entry is not None
-    assert "every trial of its search failed" in str(entry.failure_reason)
+    assert "every trial of its search failed" in str(entry.first_failure_reason)
     assert result.num_missing == 0
     (sentence,) = [note for note in result.notes if note.startswith("hot on digits, standard: ")]
     assert sentence.startswith("hot on digits, standard: 2 of 2 training runs failed. First reason: every trial")

@@ -20,9 +20,12 @@ from contraport.comparison.result_statistics import (
     NOT_HELD,
     UNDECIDED,
     JobAndResultByCell,
+    TableEntry,
     build_table_entries,
     compute_epoch_means,
+    from_json_record,
     judge_claims,
+    to_json_record,
 )
 from contraport.comparison.seed_intervals import (
     MAX_PREDICTED_SEEDS,
@@ -204,3 +207,21 @@ def test_entries_predict_the_seeds_that_would_decide(tmp_path: Path) -> None:
     assert seeds is not None
     assert 2 < seeds < MAX_PREDICTED_SEEDS
     assert [entries[name].num_seeds_to_decide for name in ("info-nce", "gca-ince", "iot", "gca-uot")] == [None] * 4
+
+
+def test_records_of_results_json_keep_their_keys() -> None:
+    record = {
+        "row": "rince",
+        "column": "digits, plain",
+        "measure": "knn",
+        "seeds": 2,
+        "mean": 0.5,
+        "interval": [0.4, 0.6],
+        "difference": None,
+        "seconds": 1.5,
+        "failed": "the loss is not finite",
+        "missing_interval_reason": "there is one seed",
+        "seconds_by_training": [1.0, 2.0],
+        "num_seeds_to_decide": 7,
+    }
+    assert to_json_record(from_json_record(TableEntry, record)) == record

@@ -154,7 +154,7 @@ class Comparison:
         """Return the table entries as CSV text, one line for each row, column and metric."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
-            (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.training_seconds)
+            (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.mean_training_seconds)
             for one in self.entries
         )
         return format_csv(heading, rows)
@@ -213,7 +213,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
     """Format a mean over seeds, such as "84.2 ± 1.1"; without a mean, "failed" (training failed) or a dash."""
     if entry is None or entry.mean is None:
-        return "failed" if isinstance(entry, TableEntry) and entry.failure_reason else "—"
+        return "failed" if isinstance(entry, TableEntry) and entry.first_failure_reason else "—"
     mean = metric.format(entry.mean).removesuffix("%")
     if entry.interval is None:
         return mean
@@ -309,7 +309,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]
-    failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
+    failed = [one.row_name for one in cells if one.mean is None and one.first_failure_reason]
     failure = [f"{_join_first_few(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
@@ -374,8 +374,8 @@ def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
         for metric in metrics:
             entry, title = comparison.find_entry(row, column, metric.key), lower_first_letter(metric.title)
             if entry is None or entry.difference is None:
-                if metric != metrics[0] and entry is not None and entry.missing_interval_reason:
-                    missing.setdefault(f"{row}, as {entry.missing_interval_reason}", []).append(title)
+                if metric != metrics[0] and entry is not None and entry.missing_difference_reason:
+                    missing.setdefault(f"{row}, as {entry.missing_difference_reason}", []).append(title)
             elif entry.difference.is_significant:
                 is_better = (entry.difference.value > 0) == (metric.better_direction == "higher")
                 word = "better" if is_better else "worse"
@@ -482,7 +482,7 @@ def _list_clauses_against_baseline(
     unknown: dict[str, list[str]] = {}
     for one in entries:
         if one.difference is None and one.row_name != baseline:
-            unknown.setdefault(one.missing_interval_reason or "its variance is unknown", []).append(one.row_name)
+            unknown.setdefault(one.missing_difference_reason or "its variance is unknown", []).append(one.row_name)
     return parts + [f"no interval for {_join_first_few(names)}, as {reason}" for reason, names in unknown.items()]
 
 
@@ -493,12 +493,12 @@ def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
     run of the fastest row must be shorter than every run of the others. The means of the fastest and of the
     slowest row must differ by half, as those of one computer vary by a third with its other work.
     """
-    if any(one.training_seconds is None or len(one.seconds_by_training) < 2 for one in entries):
+    if any(one.mean_training_seconds is None or len(one.seconds_by_training) < 2 for one in entries):
         return None
-    fastest, *others = sorted(entries, key=lambda one: one.training_seconds or 0.0)
+    fastest, *others = sorted(entries, key=lambda one: one.mean_training_seconds or 0.0)
     if not others or max(fastest.seconds_by_training) >= min(min(one.seconds_by_training) for one in others):
         return None
-    least, most = fastest.training_seconds or 0.0, others[-1].training_seconds or 0.0
+    least, most = fastest.mean_training_seconds or 0.0, others[-1].mean_training_seconds or 0.0
     times = f"{least:.3g} s per training run, {others[-1].row_name} {most:.3g} s"
     return f"{fastest.row_name} is the fastest of these, {times}" if most >= 1.5 * least else None
 

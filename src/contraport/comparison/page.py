@@ -145,5 +145,5 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
 def _format_mean_seconds(comparison: Comparison, row: str) -> str:
     """Format the mean training time of a row in seconds, or a dash if it is unknown."""
     entries = [entry for entry in comparison.entries if entry.row_name == row]
-    seconds = [entry.training_seconds for entry in entries if entry.training_seconds is not None]
+    seconds = [entry.mean_training_seconds for entry in entries if entry.mean_training_seconds is not None]
     return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

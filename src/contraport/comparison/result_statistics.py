@@ -59,9 +59,9 @@ class TableEntry(NamedTuple):
         mean: mean of the metric over these seeds; None without any.
         interval: confidence interval of the mean; None if the variance cannot be estimated.
         difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
-        training_seconds: mean training time in seconds.
-        failure_reason: reason why the first failed training failed; None if none failed.
-        missing_interval_reason: reason why `difference` is None; itself None for the baseline.
+        mean_training_seconds: mean training time in seconds.
+        first_failure_reason: reason why the first failed training failed; None if none failed.
+        missing_difference_reason: reason why `difference` is None; itself None for the baseline.
         seconds_by_training: time of each training run in seconds; empty in files of earlier versions.
         num_seeds_to_decide: for a difference in the first metric that is neither significant nor negligible, number of
             seeds that would decide, `MAX_PREDICTED_SEEDS` if no smaller number would; None otherwise, or if unknown.
@@ -74,9 +74,9 @@ class TableEntry(NamedTuple):
     mean: float | None
     interval: Interval | None
     difference: Difference | None
-    training_seconds: float | None
-    failure_reason: str | None
-    missing_interval_reason: str | None = None
+    mean_training_seconds: float | None
+    first_failure_reason: str | None
+    missing_difference_reason: str | None = None
     seconds_by_training: Sequence[float] = ()
     num_seeds_to_decide: int | None = None
 
@@ -97,8 +97,9 @@ _RECORD_KEY_BY_FIELD = {
     "column_name": "column",
     "metric_key": "measure",
     "num_seeds": "seeds",
-    "training_seconds": "seconds",
-    "failure_reason": "failed",
+    "mean_training_seconds": "seconds",
+    "first_failure_reason": "failed",
+    "missing_difference_reason": "missing_interval_reason",
 }
 """Keys in `results.json` by field of `TableEntry` or `EpochMean`, for fields that have another name there."""
 
@@ -252,9 +253,9 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
                     if has_values
                     else None,
                     difference=None if difference is None else difference.with_interval(comparisons=comparisons),
-                    training_seconds=float(np.mean(seconds)) if seconds else None,
-                    failure_reason=next((one["failed"] for one in of_cell if "failed" in one), None),
-                    missing_interval_reason=None
+                    mean_training_seconds=float(np.mean(seconds)) if seconds else None,
+                    first_failure_reason=next((one["failed"] for one in of_cell if "failed" in one), None),
+                    missing_difference_reason=None
                     if is_baseline or not has_values
                     else "it has no seed in common with the baseline"
                     if difference is None

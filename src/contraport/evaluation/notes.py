@@ -192,7 +192,7 @@ def find_verdict_text(
     *,
     test_items: int,
     is_encoder_frozen: bool = False,
-    are_texts: bool = False,
+    could_start_at_word_counts: bool = False,
 ) -> str | None:
     """Return a sentence: whether to use the trained features or those of a baseline, and why.
 
@@ -203,7 +203,7 @@ def find_verdict_text(
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
-        are_texts: whether all views are texts, with an encoder that does not start at the counts of words.
+        could_start_at_word_counts: whether all views are texts, but their encoder does not start at the word counts.
     """
     advice = {
         # Of a frozen encoder the learning rate has no effect.
@@ -212,7 +212,7 @@ def find_verdict_text(
         else "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
         "untrained": "More epochs, another --augment or another --temperature may help.",
         "raw": "More epochs or --encoder weighted-ngrams, which starts at the raw counts, may help."
-        if are_texts
+        if could_start_at_word_counts
         else "More epochs or a larger encoder may help.",
     }
     verdict = _find_verdict_ignoring_test_size(metric_keys, differences, advice)

@@ -236,8 +236,12 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
 def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.held_out_domain_correctness(
-        (context.train_features, context.train_labels, context.train_domains),
-        (context.test_features, context.test_labels, context.test_domains),
+        context.train_features,
+        context.train_labels,
+        context.train_domains,
+        context.test_features,
+        context.test_labels,
+        context.test_domains,
     )
 
 

@@ -213,9 +213,19 @@ class EvalContext:
         first, second = self._embed_views(self.test, project=True)
         return first, second
 
-    def _embed_views(self, items: Dataset, **settings: bool) -> tuple[Tensor, ...]:
-        """Embed two random views, or all views of the data, each `(n, d)`; `settings` are passed to `embed_views`."""
-        return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
+    def _embed_views(
+        self, items: Dataset, *, project: bool = False, two_random_views: bool = True
+    ) -> tuple[Tensor, ...]:
+        """Embed two random views of items, or all views of the data, each `(n, d)`; see `embed_views`."""
+        return embed_views(
+            self.encoder,
+            items,
+            self.views,
+            self.loader_config,
+            self.name,
+            project=project,
+            two_random_views=two_random_views,
+        )
 
     @cached_property
     def retrieval_direction_names(self) -> tuple[str, ...]:

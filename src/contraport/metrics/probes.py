@@ -210,18 +210,14 @@ def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any,
     return compute_pseudovalues(value, squared_error, len(correct))
 
 
-_FeaturesLabelsDomains = tuple[Tensor, Tensor, Tensor]
-"""Features `(n, F)`, labels `(n,)` and domains `(n,)` of items."""
-
-
-def held_out_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabelsDomains) -> ItemCorrectness:
+def held_out_domain_correctness(
+    train_x: Tensor, train_y: Tensor, train_domains: Tensor, test_x: Tensor, test_y: Tensor, test_domains: Tensor
+) -> ItemCorrectness:
     """Return whether a probe trained on all other domains predicts the class of each test item correctly, `(m,)`.
 
     Raises:
         UsageError: only one class is left without one of the domains.
     """
-    train_x, train_y, train_domains = train
-    test_x, test_y, test_domains = test
     hits = np.zeros(len(test_x), dtype=np.bool_)
     for domain in test_domains.unique():
         others, own = train_domains != domain, test_domains == domain

@@ -293,14 +293,14 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
     return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
 
 
-def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
-    """Return the smallest cosine that ties with each item's best match within rounding error, (items,).
+def _compute_tie_thresholds(match_cosines: Tensor, match_points: Tensor, num_points: int) -> Tensor:
+    """Return for each point the smallest cosine that ties with its best match within rounding error, (points,).
 
-    Match `k`, with cosine ``matched[k]``, is one of item ``at[k]``. The tolerance applies to distances, which rounding
-    moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of that: a fixed tolerance
-    of cosines would tie everything in a narrow cone.
+    Match `k`, with cosine ``match_cosines[k]``, is one of point ``match_points[k]``. The tolerance applies to
+    distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of
+    that: a fixed tolerance of cosines would tie everything in a narrow cone.
     """
-    best = matched.new_full((items,), -torch.inf).scatter_reduce(0, at, matched, "amax")
+    best = match_cosines.new_full((num_points,), -torch.inf).scatter_reduce(0, match_points, match_cosines, "amax")
     distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_DISTANCE_TOLERANCE
     return 1 - distances.square() / 2
 
