@@ -18,6 +18,7 @@ from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_for_cache
 from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, replace_views_after_first
+from contraport.data.stores import SubsetStore
 from contraport.runs import as_run_folder
 
 
@@ -119,6 +120,29 @@ def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     for value in (50, 90):
         cached = cache_decoded_images(written(value), tmp_path / "kept", num_workers=0)
         assert cached.__getitems__([1]).views[-1].unique().tolist() == [value]
+
+
+def test_images_of_mismatched_and_corrupted_data_are_cached(photos: Path, tmp_path: Path) -> None:
+    files = sorted(path.name for path in photos.iterdir())
+    pairs = zip(files[:10], files[10:], strict=True)
+    (photos / "pairs.csv").write_text("\n".join(["left,right", *map(",".join, pairs)]))
+    dataset = load(photos / "pairs.csv", test_fraction=0)
+    mismatched = replace_views_after_first(dataset, torch.arange(9, -1, -1))
+    everything = list(range(len(dataset)))
+    for name, changed in (
+        ("mismatched", mismatched),
+        ("corrupted", corrupt_dataset(mismatched, CorruptionSpec("noise", 1))),
+    ):
+        cached = cache_decoded_images(changed, tmp_path / name, num_workers=0)
+        assert not changed.is_in_memory
+        assert cached.is_in_memory
+        for one, other in zip(
+            cached.__getitems__(everything).views, changed.__getitems__(everything).views, strict=True
+        ):
+            assert torch.equal(one, other)
+    assert not torch.equal(mismatched.__getitems__([0]).views[1], dataset.__getitems__([0]).views[1])
+    subset = Dataset(SubsetStore(dataset.store, torch.tensor([3, 1])), name="subset", split="train")
+    assert cache_decoded_images(subset, tmp_path / "subset", num_workers=0) is subset
 
 
 @pytest.mark.parametrize("views", [1, 2])

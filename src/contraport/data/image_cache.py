@@ -6,6 +6,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,15 @@ from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import decode_images
-from contraport.data.stores import ArrayStore, DecodingStore, MultiViewStore, Store, combine_views
+from contraport.data.stores import (
+    ArrayStore,
+    DecodingStore,
+    MultiViewStore,
+    Store,
+    StoreWrapper,
+    SubsetStore,
+    combine_views,
+)
 
 MAX_ITEMS_FETCHED_FOR_DIGEST = 1_000
 """Maximum number of items that `digest_for_cache` fetches."""
@@ -42,8 +51,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
-    encoded = [store for store in stores if isinstance(store, DecodingStore) and store.decode is decode_images]
+    encoded = _list_image_stores(dataset.store)
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
@@ -65,7 +73,25 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         log=log,
     )
     decoded = {id(store): ArrayStore((torch.from_numpy(array),)) for store, array in zip(encoded, pixels, strict=True)}
-    return dataset.with_store(combine_views([decoded.get(id(store), store) for store in stores]))
+    return dataset.with_store(_replace_stores(dataset.store, decoded))
+
+
+def _list_image_stores(store: Store) -> list[DecodingStore]:
+    """List the stores of encoded images within a store; none within a subset, of which they would have more items."""
+    if isinstance(store, MultiViewStore):
+        return [image_store for part in store.stores for image_store in _list_image_stores(part)]
+    if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
+        return _list_image_stores(store.store)
+    return [store] if isinstance(store, DecodingStore) and store.decode is decode_images else []
+
+
+def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
+    """Return a store with each store within it whose id is a key replaced."""
+    if isinstance(store, MultiViewStore):
+        return combine_views([_replace_stores(part, replacements) for part in store.stores])
+    if isinstance(store, StoreWrapper):
+        return replace(store, store=_replace_stores(store.store, replacements))
+    return replacements.get(id(store), store)
 
 
 def _decode_into_cache(
