@@ -286,7 +286,8 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
 
 def _check_is_empty(path: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
-    check(not path.is_file(), f"out: must be a folder or a new path, got the file {path}.", "exists")
+    is_folder_path = not path.exists() or path.is_dir()
+    check(is_folder_path, f"out: must be a folder or a new path, got the file {path}.", "exists")
     is_empty = not path.exists() or {path / LOCK_FILE, *list_leftovers(path)}.issuperset(path.iterdir())
     resume = format_options(resume=True)
     message = f"out: {path} is not empty. Choose a new folder, or continue the audit in it with {resume}."
