@@ -98,7 +98,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     *_, result = score_frozen_rounds(
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
-    paired = result.latest_features
+    paired = result.last_computed_features
     assert paired is not None
     free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)

@@ -96,8 +96,8 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     left_out = round(first.noise_rate.rate * ITEMS)
     assert left_out > 40
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
-    assert second.latest_features is not None
-    assert second.latest_features.neighbor_pool_items.tolist() == kept.tolist()
+    assert second.last_computed_features is not None
+    assert second.last_computed_features.neighbor_pool_items.tolist() == kept.tolist()
     raw = dataset.store.fetch_views(items)
     among = PairedFeatures((raw[0], raw[1]), None, torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))

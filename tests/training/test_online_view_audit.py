@@ -90,7 +90,7 @@ class RecordingCallback(ViewAuditCallback):
 
     given: tuple[Tensor, ...]
 
-    def _score_items_and_fresh_decoys(self) -> tuple[Tensor, ...]:
+    def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, ...]:
         return self.given
 
 

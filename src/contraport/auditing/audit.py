@@ -30,7 +30,7 @@ from contraport.auditing.pairs.partner_proposals import (
     lowest_scoring_indices,
     propose_partners,
 )
-from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
+from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
@@ -50,7 +50,7 @@ from contraport.training.train import train_from_options
 log = logging.getLogger("contraport.auditing")
 
 OPTIONS_FILE = "audit_options.json"
-"""Options of the audit and fingerprint of its items, by which a stopped audit resumes."""
+"""Name of the file of audit options, which also has the fingerprint of the items; a stopped audit resumes by it."""
 
 
 @AUDIT_COMMAND_SPEC.with_option_parameters
@@ -79,7 +79,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
-    check_paired_dataset(dataset, data=options.data, columns=options.columns)
+    check_auditable_dataset(dataset, data=options.data, columns=options.columns)
     _check_exports(options, dataset)
     try:
         with _open_output_folder(options, dataset) as folder:
@@ -89,7 +89,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
             else:
                 result = _score_two_views(options, dataset, folder)
                 if options.out is not None:
-                    _save_two_view_audit(options, result, dataset, folder)
+                    _save_audit_and_page(options, result, dataset, folder)
             with report_write_errors("out", folder), console_logging(shown=options.progress):
                 for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
@@ -158,8 +158,8 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     return replace(result, source_rows=dataset.source_rows.numpy(), keys=dataset.keys)
 
 
-def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
-    """Write the result of an audit, and its page of the worst pairs, to a folder."""
+def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+    """Write the result of an audit of two views to a folder, with an HTML page of the worst pairs."""
     with report_write_errors("out", folder), console_logging(shown=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
@@ -180,7 +180,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
         for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
-            _save_two_view_audit(options, audit, dataset.select_views(pair), folder / name)
+            _save_audit_and_page(options, audit, dataset.select_views(pair), folder / name)
         with report_write_errors("out", folder):
             result.save(folder)
     return result
@@ -223,7 +223,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = train_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
-    paired = result.latest_features
+    paired = result.last_computed_features
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := find_width_reduction_note(paired.features)):
         log.info("%s", projection)

@@ -41,14 +41,16 @@ class RoundResult(NamedTuple):
     """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate.
 
     Attributes:
-        latest_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all scores were
-            stored before the audit was resumed.
+        scores: scores of the pairs; of a cross-fit, averaged over the rounds so far.
+        mismatch_scores: scores of one known mismatch per pair, averaged likewise.
+        last_computed_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all
+            scores were stored before the audit was resumed.
     """
 
     scores: NDArray[np.float32]
     mismatch_scores: NDArray[np.float32]
     noise_rate: NoiseRate
-    latest_features: PairedFeatures | None
+    last_computed_features: PairedFeatures | None
 
     def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""

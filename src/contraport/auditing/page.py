@@ -58,13 +58,15 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     )
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
     better = build_preview_records(make_thumbnails_per_view(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
+    labels = [] if dataset.labels is None else dataset.labels[torch.from_numpy(worst)].tolist()
+    classes = labels if dataset.class_names is None else [dataset.class_names[label] for label in labels]
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.pair_fdrs, audit.partner_confidences
     return [
         {
             "id": int(pair),
             "row": int(dataset.source_rows[pair]),
             "name": dataset.keys[pair] if dataset.keys is not None else "",
-            "kind": _get_class_name(dataset, int(pair)),
+            "kind": str(classes[place]) if classes else "",
             "score": round(float(audit.scores[pair]), 4),
             "fdr": round(float(fdr[pair]), 4),
             "flagged": int(pair) in flagged,
@@ -94,11 +96,3 @@ def compute_score_histograms(audit: Audit) -> dict[str, Any]:
         "mismatched": [round(float(share), 5) for share in shares[1]],
         "mark": float(audit.scores[flagged[-1]]) if len(flagged) > 0 else None,
     }
-
-
-def _get_class_name(dataset: Dataset, item: int) -> str:
-    """Return the class of an item, by name or else by number; an empty string if the data have no labels."""
-    if dataset.labels is None:
-        return ""
-    label = int(dataset.labels[item])
-    return str(label) if dataset.class_names is None else dataset.class_names[label]

@@ -340,7 +340,7 @@ def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _Near
 def _link_components_to_first_item(
     linked: np.ndarray, row_offset: int, column_offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return links from the first item of each connected component to all of its items: their start and end positions.
+    """Return links (start and end positions) from the first item of each connected component to all its items.
 
     `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
     `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.

@@ -189,7 +189,7 @@ def test_equal_items_count_as_one_group() -> None:
     judged = score_pairs(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
-    theirs = both.neighbor_indices_of_members(both.observed_pair_indices)[1]
+    theirs = both.neighbors_excluding_members(both.observed_pair_indices)[1]
     near = both.neg_log_rank_shares(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 

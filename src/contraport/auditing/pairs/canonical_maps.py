@@ -65,7 +65,11 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
     widths = [values.shape[1] for values in features]
     # Block by block: all rows of the features may fill the memory, and need not be in it.
     blocks = pool.split(max(1, MAX_VALUES_AT_A_TIME // max(widths)))
-    centers = (_mean_of_rows(features[0], blocks), _mean_of_rows(features[1], blocks))
+    first_sum, second_sum = (
+        sum((values[block].sum(dim=0, dtype=torch.float64) for block in blocks), torch.tensor(0.0))
+        for values in features
+    )
+    centers = ((first_sum / len(pool)).float(), (second_sum / len(pool)).float())
     bases = [find_wide_directions(values, pool, center) for values, center in zip(features, centers, strict=True)]
     parts = []
     for fold in range(NUM_FOLDS):
@@ -90,12 +94,6 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
             for both in maps
         )
     return CanonicalMaps(centers, folds, maps, correlations)
-
-
-def _mean_of_rows(values: Rows, row_index_blocks: Sequence[Tensor]) -> Tensor:
-    """Return the mean row of `values`, ``(F,)``, over the rows whose indices are in the blocks."""
-    total = sum((values[block].sum(dim=0, dtype=torch.float64) for block in row_index_blocks), torch.tensor(0.0))
-    return (total / sum(map(len, row_index_blocks))).float()
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:

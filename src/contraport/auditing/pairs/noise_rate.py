@@ -35,7 +35,7 @@ NUM_BOOTSTRAP_DRAWS = 500
 """Number of bootstrap draws of the interval of the noise rate."""
 
 CONFIDENCE_LEVEL = 0.95
-"""Confidence level of that interval."""
+"""Confidence level of the interval of the noise rate."""
 
 Scores = NDArray[np.floating]
 """Scores of pairs, one for each; higher means a better match."""

@@ -103,7 +103,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     scores = []
     # In blocks, as each pair takes some hundred bytes per neighbor.
     for first, second in zip(*(members.split(2**16) for members in pairs), strict=True):
-        near_first, near_second = paired.neighbor_indices_of_members(PairIndices(first, second))
+        near_first, near_second = paired.neighbors_excluding_members(PairIndices(first, second))
         in_second = paired.neg_log_rank_shares(1, second, near_first)
         in_first = paired.neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
@@ -148,8 +148,8 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Similarity in one view of a pair to the items nearest in its other view, averaged over both views."""
-    (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
+    """Mean similarity of one member of a pair to the partners of the other member's neighbors, over both directions."""
+    (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
     ) / 2

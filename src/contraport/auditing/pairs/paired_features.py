@@ -94,7 +94,7 @@ class PairedFeatures:
     neighbors: int = NUM_NEIGHBORS
     are_normalized: bool = False
     _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
-    """Features that `with_neighbor_pool` was called on; which cache values that do not depend on it; None: these do."""
+    """Original that `with_neighbor_pool` was called on, whose neighbors and ranks are reused; None for an original."""
 
     def __post_init__(self) -> None:
         normalized: dict[int, Tensor] = {}
@@ -179,7 +179,7 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
+    def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Items nearest to each item in each view, itself included, searched among all items and not only the pool."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
@@ -187,10 +187,10 @@ class PairedFeatures:
     @cached_property
     def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
         """Pool items nearest to each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
-        # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
+        # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.nearest_items_by_view
+            first, second = self.nearest_with_self_by_view
             return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, number) for view in (0, 1))
@@ -198,7 +198,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.nearest_items_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.nearest_with_self_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
@@ -224,7 +224,7 @@ class PairedFeatures:
             return CellSearch(values, items, generator).nearest_row_indices(queries, number)
         return items[top_products_and_indices(queries, select_rows(values, items), number)[1]]
 
-    def neighbor_indices_of_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
+    def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
@@ -366,24 +366,24 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     is_copied = len(dataset) * sum(widths) <= MAX_COPIED_VALUES
     for view, width in enumerate(widths):
         store = dataset.store.select_views((view,))
-        divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
+        row_divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, (divisors[0, rows], divisors[1, rows]) = normalized_rows_and_divisors(fetched, 1.0)
+            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalized_rows_and_divisors(fetched, 1.0)
             if values is not None:
                 values[rows] = units
-        computed = ComputedRows(partial(_read_unit_rows, store, divisors), (len(dataset), width))
+        computed = ComputedRows(partial(_read_unit_rows, store, row_divisors), (len(dataset), width))
         features.append(computed if values is None else values)
     first, second = features
     embeddings = (first, second) if widths[0] == widths[1] else None
     return PairedFeatures((first, second), embeddings, are_normalized=True)
 
 
-def _read_unit_rows(store: Store, divisors: Tensor, rows: Tensor) -> Tensor:
-    """Read rows of a view from the store, scaled to unit length by the `divisors` of each row."""
+def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
+    """Read rows of a view, scaled to unit length: each is divided by its two `row_divisors`, ``(2, n, 1)``."""
     unscaled = store.fetch_views(rows)[0].float()
-    return (unscaled / divisors[0].index_select(0, rows)).div_(divisors[1].index_select(0, rows))
+    return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 
 
 def encode_pairs(

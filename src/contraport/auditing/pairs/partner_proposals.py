@@ -138,8 +138,8 @@ def propose_partners(
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
     trusted = items[~torch.isin(items, exchangeable)]
     if len(trusted) >= MIN_FITTED_PAIRS:
-        order = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
-        drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED_PAIRS]
+        shuffled = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
+        drawn = trusted[torch.from_numpy(shuffled).to(trusted.device)][:MAX_FITTED_PAIRS]
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
         slope, offset = fit_plan_slope_and_offset([
@@ -150,10 +150,11 @@ def propose_partners(
         mass, slack = solve_mass_and_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
-        entries = _row_argmax_entries(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
+        order = np.lexsort((-np.where(candidates.own_partner_mask, -1.0, mass), candidates.rows))
+        entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _assign_item_per_proposal(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -195,7 +196,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_gathered_rows(values, paired.neighbor_indices_of_members(PairIndices(block, block))[view])
+        average_gathered_rows(values, paired.neighbors_excluding_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
@@ -273,13 +274,7 @@ def solve_mass_and_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
-    """Return the index of the largest entry of each row, int64 ``(r,)``."""
-    order = np.lexsort((-values, rows))
-    return order[np.unique(rows[order], return_index=True)[1]]
-
-
-def _assign_items_to_proposals(
+def _assign_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
     """Assign an item to each proposal, largest mass first, ``(p,)``; -1 if no item with the proposed view is left.

@@ -86,9 +86,9 @@ def add_decoys(
     """Add decoys for each pair of views: 10% of the items, but at least 200 and at most 2,000.
 
     They are at most 20% of the items. Of more than two views, each is replaced in equally many decoys. `data` and
-    `columns` are those of `check_paired_dataset`.
+    `columns` are those of `check_auditable_dataset`.
     """
-    check_paired_dataset(dataset, data=data, columns=columns)
+    check_auditable_dataset(dataset, data=data, columns=columns)
     items, views = len(dataset), len(dataset.shapes)
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
@@ -104,7 +104,7 @@ def add_decoys(
     return decoyed
 
 
-def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping[str, Any] | None = None) -> None:
+def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping[str, Any] | None = None) -> None:
     """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit.
 
     Args:

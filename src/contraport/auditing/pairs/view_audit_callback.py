@@ -77,21 +77,10 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         self._apply_selection()
 
     def save_scores(self, run: RunFolder) -> None:
-        run.save_arrays(run.view_scores_path, self.build_result_arrays())
-
-    def describe_state(self) -> str:
-        state, names = self.last_state, self._dataset.view_names
-        assert state is not None
-        rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
-        used = state.trusted_views[state.training_positions]
-        return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
-
-    def build_result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.view_scores` reads back."""
         state, items = self.last_state, len(self._dataset)
         assert state is not None
         is_used = torch.isin(torch.arange(items), state.training_positions)
-        return {
+        arrays = {
             "view_names": np.array(self._dataset.view_names, dtype=np.str_),
             "epoch": np.asarray(state.trained_epochs),
             "view_scores": state.view_scores[:items].numpy(),
@@ -102,6 +91,14 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             "remembered": np.asarray(state.memorization_auc),
             **self._source_rows_and_keys,
         }
+        run.save_arrays(run.view_scores_path, arrays)  # `contraport.runs.Run.view_scores` reads them
+
+    def describe_state(self) -> str:
+        state, names = self.last_state, self._dataset.view_names
+        assert state is not None
+        rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
+        used = state.trusted_views[state.training_positions]
+        return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
 
     def _apply_selection(self) -> None:
         """Restrict the training to the items and views that the latest scoring trusts; before the first, to all."""
@@ -113,7 +110,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_items_and_fresh_decoys()
+        scores, fresh_scores = self._score_positions_and_fresh_decoys()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -127,7 +124,11 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             )
         if last is None or last.trained_epochs < self._decoy_epochs:
             rates = torch.tensor([estimate_noise_rate(*sample).rate for sample in samples])
-            memorized = self._compute_memorization_auc(trained_scores, fresh_scores)
+            areas = [
+                area_under_roc_curve(trained[~fresh.isnan()].numpy(), fresh[~fresh.isnan()].numpy())
+                for trained, fresh in zip(trained_scores.T, fresh_scores.T, strict=True)
+            ]
+            memorized = float(np.mean(areas))
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
@@ -146,9 +147,10 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_items_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
-        """Score items and decoys, ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``; each column is a pair of views.
+    def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
+        """Score all positions (items, then decoys), ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``.
 
+        Each column is a pair of views.
         Fresh decoys were not trained on. Their scores are NaN for pairs without the replaced view, and for decoys for
         which no other partner was found.
         """
@@ -157,11 +159,12 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         sources = [features]
         if has_vector_views(dataset, widest=MAX_SCORED_VECTOR_WIDTH):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
-        partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
-        members = torch.cat([
+        partners = self._draw_partner_per_fresh_decoy("audit.fresh_view_mismatches")
+        is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
+        members = torch.cat([  # the item that each view comes from
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
-            self._decoy_view_sources(decoys.second),
-            self._decoy_view_sources(partners),
+            torch.where(is_replaced, decoys.second[:, None], decoys.first[:, None]),
+            torch.where(is_replaced, partners[:, None], decoys.first[:, None]),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
         assert dataset.trusted_view_mask is not None
@@ -177,20 +180,6 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
         is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
-
-    def _decoy_view_sources(self, partners: Tensor) -> Tensor:
-        """Return the item that each view of a decoy comes from, ``(d, k)``: the partner for the replaced view only."""
-        views = torch.arange(len(self._dataset.shapes))
-        is_replaced = views == self._dataset.replaced_view_indices[:, None]
-        return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])
-
-    def _compute_memorization_auc(self, trained_scores: Tensor, fresh_scores: Tensor) -> float:
-        """Return the AUC of trained against fresh mismatches, averaged over the pairs of views."""
-        areas = []
-        for trained, fresh in zip(trained_scores.T, fresh_scores.T, strict=True):
-            is_known = ~fresh.isnan()
-            areas.append(area_under_roc_curve(trained[is_known].numpy(), fresh[is_known].numpy()))
-        return float(np.mean(areas))
 
     def _select_positions_and_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
