@@ -536,7 +536,6 @@ def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, n
     assert result.is_rate_reliable
     assert f"{len(result.flagged()):,}" in result.advice
     assert "drop=True" in result.advice
-    assert "resume=True" in result.advice
     cleaned = replace(result, clean_files=(Path("a.csv"), Path("b.csv"))).advice
     assert "a.csv or b.csv" in cleaned
     assert "drop" not in cleaned
