@@ -84,7 +84,7 @@ def run_training_loop(
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
             while not succeeded:
-                meter = Meter(run, module.objective, batch_size=batch_size, every=log_every, loggers=loggers)
+                meter = Meter(run, module.objective, batch_size=batch_size, steps_per_row=log_every, loggers=loggers)
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
                     FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
@@ -133,8 +133,8 @@ def _build_callbacks(
         callbacks.append(components.audit_callback)
     if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
         callbacks.append(components.negative_miner)
-    minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
-    callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
+    minutes, epochs = settings.checkpoint_minutes, settings.keep_every
+    callbacks.append(Checkpoints(run, minutes_between=minutes, epochs_between_kept=epochs, stop=stop))
     if settings.profile and is_main_process():
         callbacks.append(ProfilerCallback(run))
     return callbacks

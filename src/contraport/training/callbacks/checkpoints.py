@@ -60,16 +60,19 @@ class Checkpoints(Callback):
     Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
 
     Args:
-        keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
+        epochs_between_kept: number of epochs between two checkpoints that are kept besides the last; None: none is.
     """
 
-    def __init__(self, run: RunFolder, *, minutes: float, keep_every: int | None, stop: StopRequest) -> None:
+    def __init__(
+        self, run: RunFolder, *, minutes_between: float, epochs_between_kept: int | None, stop: StopRequest
+    ) -> None:
         self._run = run
-        self._seconds = 60 * minutes
-        self._keep_every = keep_every
+        self._seconds = 60 * minutes_between
+        self._epochs_between_kept = epochs_between_kept
         self._stop = stop
 
     def on_start(self, loop: Loop) -> None:
+        """Install the handlers of the stop signals."""
         self._saved_at = time.monotonic()
         if threading.current_thread() is threading.main_thread():  # Python allows handlers in no other thread
             for number in STOP_SIGNALS:
@@ -89,14 +92,14 @@ class Checkpoints(Callback):
 
     def after_epoch(self, loop: Loop) -> None:
         # Before the last checkpoint: a run that is killed in between repeats the epoch, and thus keeps it.
-        if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
+        if self._epochs_between_kept is not None and loop.completed_epochs % self._epochs_between_kept == 0:
             self._save_checkpoint(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
         self._save_checkpoint(loop)
         if any(any_across_processes(self._stop.requested)):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        # A stream of data failed between two steps: the run can resume there.
+        """Save a checkpoint if a stream of data failed between two steps: the run can resume there."""
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save_checkpoint(loop)
 

@@ -96,16 +96,16 @@ class EarlyStopping(Callback):
     hold its state: a resumed training stops at the same epoch.
 
     Args:
-        spec: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
-        metrics: the online metrics.
+        rule_text: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
+        online_metrics: those of which higher is better are watched too, but do not stop the training.
     """
 
-    def __init__(self, spec: str | None, meter: Meter, metrics: Sequence[Metric] = ()) -> None:
-        self._stops = spec is not None
-        self._rule = parse_stopping_rule(spec or "loss")
+    def __init__(self, rule_text: str | None, meter: Meter, online_metrics: Sequence[Metric] = ()) -> None:
+        self._stops = rule_text is not None
+        self._rule = parse_stopping_rule(rule_text or "loss")
         self._meter = meter
         # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
-        shares = [metric for metric in metrics if metric.better_direction == "higher"]
+        shares = [metric for metric in online_metrics if metric.better_direction == "higher"]
         self._logged_metrics = [metric for metric in shares if metric.key != self._rule.name]
         self._best_by_metric: dict[str, tuple[float, int, bool]] = {}  # value, epoch, and whether a flat one was logged
         self._best: float | None = None

@@ -82,6 +82,7 @@ class FailedStepRecorder(FiniteGuard):
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
+        """Delete the files of an earlier failed step."""
         self._has_checkpoint = loop.step > 0
         if is_main_process():
             checkpoint = self._run.nonfinite_checkpoint

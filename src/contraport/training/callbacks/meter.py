@@ -44,7 +44,7 @@ class Meter(Callback):
         objective: nn.Module | None,
         *,
         batch_size: int,
-        every: int,
+        steps_per_row: int,
         loggers: Sequence[Logger] = (),
     ) -> None:
         self.last_row: MetricsRow = {}
@@ -57,7 +57,7 @@ class Meter(Callback):
         self._run = run
         self._objective = objective
         self._batch_size = batch_size
-        self._every = every
+        self._steps_per_row = steps_per_row
         self._loggers = loggers
         self._earlier_seconds = 0.0
         self._losses: list[float | Tensor] = []
@@ -84,10 +84,11 @@ class Meter(Callback):
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
+        """Count the step; before the last one of a row, read learning rate, temperature and plan mass."""
         # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
         self._steps_of_row += 1
-        if self._steps_of_row == self._every or loop.is_last_batch:
+        if self._steps_of_row == self._steps_per_row or loop.is_last_batch:
             temperature = getattr(self._objective, "temperature", None)
             if isinstance(temperature, Tensor):
                 temperature = temperature.detach()
@@ -100,7 +101,7 @@ class Meter(Callback):
     def after_batch(self, loop: Loop) -> None:
         self.session_items += self._batch_size
         self.session_seconds = time.perf_counter() - self._start
-        if self._steps_of_row != self._every and not loop.is_last_batch:
+        if self._steps_of_row != self._steps_per_row and not loop.is_last_batch:
             return
         # A row has the means since the last row.
         losses = to_floats(self._losses)
