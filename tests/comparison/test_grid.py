@@ -58,7 +58,7 @@ def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
     rows, settings = {row.name for row in grid.rows}, {column.setting_name for column in grid.columns}
     for claim in grid.claims:
         assert {*claim.better_rows, claim.other_row} <= rows
-        assert set(claim.settings) <= settings
+        assert set(claim.setting_names) <= settings
 
 
 def test_cells_are_ordered_by_seed() -> None:
@@ -142,7 +142,7 @@ def test_options_of_fewer_cells_override_others() -> None:
     (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
     assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
     own = {"q": 0.3, "lam": 0.2}
-    cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
+    cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial_number=0, epochs=4, objective_settings=own)
     assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
     assert "--trial-0-" in cell.folder_name
     assert grid.output_folder == Path("runs", "compare")

@@ -139,7 +139,7 @@ def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
     values = {
         (name, setting): of for setting in ("plain", "weak") for name, of in (("info-nce", BASE), ("rince", MORE))
     }
-    everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", settings=("weak",))
+    everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", setting_names=("weak",))
     unknown = Claim("c", ("rince", "byol"), "nobody")
     first, second, third = judge_claims(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
     assert list(first.gains) == ["rince on digits, plain", "rince on digits, weak"]

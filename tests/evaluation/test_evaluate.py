@@ -157,16 +157,16 @@ BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), 
 )
 def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
     measured = {key for by_metric in differences.values() for key in by_metric}
-    verdict = find_verdict_text(measured, differences, test_items=50)
+    verdict = find_verdict_text(measured, differences, num_test_items=50)
     assert verdict is None if start is None else (verdict or "").startswith(start)
-    few = find_verdict_text(measured, differences, test_items=12)
+    few = find_verdict_text(measured, differences, num_test_items=12)
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
 def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
     measured, differences = {"recall@1"}, {"raw": {"recall@1": WORSE}}
     texts, others = (
-        find_verdict_text(measured, differences, test_items=50, could_start_at_word_counts=are_texts) or ""
+        find_verdict_text(measured, differences, num_test_items=50, could_start_at_word_counts=are_texts) or ""
         for are_texts in (True, False)
     )
     assert "--encoder weighted-ngrams" in texts
@@ -176,7 +176,7 @@ def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
 def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
     measured, differences = {"knn"}, {"given": {"knn": WORSE}}
     trained, frozen = (
-        find_verdict_text(measured, differences, test_items=50, is_encoder_frozen=is_frozen) or ""
+        find_verdict_text(measured, differences, num_test_items=50, is_encoder_frozen=is_frozen) or ""
         for is_frozen in (False, True)
     )
     assert "--encoder_lr_scale" in trained

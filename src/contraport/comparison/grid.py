@@ -71,7 +71,7 @@ class Claim(NamedTuple):
         statement: the claim as a sentence.
         better_rows: names of the rows that the claim states to be better.
         other_row: name of the row that they are compared with.
-        settings: names of the settings that the claim is about; empty: all settings.
+        setting_names: names of the settings that the claim is about; empty: all settings.
         metric_key: key of the metric; None: the first metric of the comparison.
         requires_all: whether each of the rows must be better in each setting; otherwise one of them in one setting.
     """
@@ -79,7 +79,7 @@ class Claim(NamedTuple):
     statement: str
     better_rows: tuple[str, ...]
     other_row: str
-    settings: tuple[str, ...] = ()
+    setting_names: tuple[str, ...] = ()
     metric_key: str | None = None
     requires_all: bool = False
 
@@ -141,12 +141,14 @@ class Grid:
         """Metrics of the comparison, in the order of the option; the first is the main one."""
         return select_metrics_keeping_order(self.compare_options.metrics)
 
-    def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **overrides: Any) -> Cell:
+    def build_cell(
+        self, row: Row, column: Column, seed: int, *, trial_number: int | None = None, **overrides: Any
+    ) -> Cell:
         """Build the cell for a row, a column and a seed; `overrides` replace options of the grid, column and row."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = merge_options(options, layer)
-        return Cell(row, column, {**options, "seed": seed}, trial)
+        return Cell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
     def cells(self) -> list[Cell]:

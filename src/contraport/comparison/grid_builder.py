@@ -124,7 +124,7 @@ def _check_claims(
         if claim.metric_key is not None:
             select_metrics_keeping_order([claim.metric_key])
         if check_names:
-            for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.settings)):
+            for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.setting_names)):
                 for name in claimed:
                     check_name(f"claims: {claim.statement}", name, valid)
 

@@ -308,7 +308,9 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
         metric = select_metrics_keeping_order([claim.metric_key])[0] if claim.metric_key else grid.metrics[0]
-        columns = [column for column in grid.columns if not claim.settings or column.setting_name in claim.settings]
+        columns = [
+            column for column in grid.columns if not claim.setting_names or column.setting_name in claim.setting_names
+        ]
         better_rows = [name for name in claim.better_rows if name in names and claim.other_row in names]
         pairs = [(name, column) for column in columns for name in better_rows]
         claims.append((claim, metric, pairs))

@@ -108,7 +108,7 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
             options["temperature"] = settings.pop("temperature")
         if settings:
             options["objective_settings"] = settings
-        cells.append(grid.build_cell(row, column, 0, trial=number, **options))
+        cells.append(grid.build_cell(row, column, 0, trial_number=number, **options))
     return cells
 
 

@@ -224,7 +224,7 @@ def _build_evaluation(
         *build_data_and_model_notes(loaded, baselines.get("raw"), results["trained"]),
         *build_unseen_class_notes(loaded, results["trained"]),
         *build_few_shot_notes(results["trained"], loaded.train.labels),
-        *build_sampled_metric_notes(results["trained"], test_items=len(loaded.test)),
+        *build_sampled_metric_notes(results["trained"], num_test_items=len(loaded.test)),
         *build_zero_width_interval_notes(results["trained"]),
         *build_worsened_geometry_notes(rows, differences),
         *([] if plan_note is None else [plan_note]),
@@ -243,7 +243,7 @@ def _build_evaluation(
             "verdict": find_verdict_text(
                 rows["trained"],
                 differences,
-                test_items=len(loaded.test),
+                num_test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
                 could_start_at_word_counts=all(map(is_text_shape, loaded.model.shapes))
                 and not isinstance(loaded.model.encoders[0], NgramCountsWithLearnedWeights),

@@ -124,10 +124,10 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
     return notes
 
 
-def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> list[str]:
+def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) -> list[str]:
     """Return a note with the metrics that were computed on a random sample of the test items.
 
-    >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, test_items=6)
+    >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, num_test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
     """
     sizes = {
@@ -140,7 +140,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, test_items: int) -> l
         for size in sorted(set(sizes.values()), reverse=True)
         if (keys := [key for key in sizes if sizes[key] == size])
     ]
-    return [f"On a random sample of the {test_items:,} test items: {'; '.join(parts)}."] if parts else []
+    return [f"On a random sample of the {num_test_items:,} test items: {'; '.join(parts)}."] if parts else []
 
 
 def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
@@ -172,25 +172,35 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
 
 
 def build_worsened_geometry_notes(
-    rows: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
+    values: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
 
     Differences that are not significant are ignored.
     """
-    before = next((row for row in INITIAL_ENCODER_BASELINE_TITLES if row in rows), None)
-    metrics = collect_metrics_from_rows([rows["trained"].keys() & {"alignment", "uniformity"}])
-    if before is None or not (worse := _list_change_sentences(rows, differences, before, metrics, worse=True)):
+    baseline = next((name for name in INITIAL_ENCODER_BASELINE_TITLES if name in values), None)
+    if baseline is None:
         return []
-    better = _list_change_sentences(rows, differences, before, metrics, worse=False)
-    return [" ".join([*worse, *better])]
+    after, before, intervals = values["trained"], values[baseline], differences.get(baseline, {})
+    worse, better = [], []
+    for metric in collect_metrics_from_rows([after.keys() & before.keys() & {"alignment", "uniformity"}]):
+        if metric.key in intervals and not intervals[metric.key].is_significant:
+            continue
+        value, other = after[metric.key], before[metric.key]
+        change = f"{metric.title} {'rose' if value > other else 'fell'} from {metric.format(other)}"
+        change = f"{change} before training to {metric.format(value)}".replace("-", "−")
+        if metric.is_visibly_worse(value, other):
+            worse.append(f"{change}: worse.")
+        elif metric.is_visibly_worse(other, value):
+            better.append(f"{change}: better.")
+    return [" ".join([*worse, *better])] if worse else []
 
 
 def find_verdict_text(
     metric_keys: Iterable[str],
     differences: DifferencesByBaseline,
     *,
-    test_items: int,
+    num_test_items: int,
     is_encoder_frozen: bool = False,
     could_start_at_word_counts: bool = False,
 ) -> str | None:
@@ -201,7 +211,7 @@ def find_verdict_text(
     Args:
         metric_keys: keys of the metrics of the trained encoder; the headline metrics among them decide.
         differences: differences of the trained encoder from each baseline, by metric key.
-        test_items: number of test items; a verdict from few of them begins with a warning.
+        num_test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
         could_start_at_word_counts: whether all views are texts, but their encoder does not start at the word counts.
     """
@@ -216,9 +226,9 @@ def find_verdict_text(
         else "More epochs or a larger encoder may help.",
     }
     verdict = _find_verdict_ignoring_test_size(metric_keys, differences, advice)
-    if verdict is None or test_items >= 50:  # one test item is then at most 2 points
+    if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
-    return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
+    return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
 
 
 def _find_verdict_ignoring_test_size(
@@ -254,19 +264,3 @@ def _find_verdict_ignoring_test_size(
         for row, (metric, gain) in smallest.items()
     ]
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
-
-
-def _list_change_sentences(
-    rows: _ValuesByEncoder, differences: DifferencesByBaseline, baseline: str, metrics: Sequence[Metric], *, worse: bool
-) -> list[str]:
-    """Return a sentence about each metric that is worse (or better) for the trained encoder than for the baseline."""
-    after, before, intervals = rows["trained"], rows[baseline], differences.get(baseline, {})
-    changes = []
-    for metric in metrics:
-        if metric.key in before and (metric.key not in intervals or intervals[metric.key].is_significant):
-            value, other = after[metric.key], before[metric.key]
-            if metric.is_visibly_worse(value, other) if worse else metric.is_visibly_worse(other, value):
-                change = f"{metric.title} {'rose' if value > other else 'fell'} from {metric.format(other)}"
-                change = f"{change} before training to {metric.format(value)}".replace("-", "−")
-                changes.append(f"{change}: {'worse' if worse else 'better'}.")
-    return changes
