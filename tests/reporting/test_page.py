@@ -274,8 +274,8 @@ def test_rejects_invalid_arguments_and_writes_nothing(make_run, tmp_path) -> Non
         ([run, run], "new.html", "runs", run.path),
         ([run], "page.html/page.html", "out", existing),
         ([run], "page.html", "out", "overwrite=True"),
-        ([tmp_path], "new.html", "run", tmp_path),
-        ([tmp_path / "absent"], "new.html", "run", tmp_path / "absent"),
+        ([tmp_path], "new.html", "runs", tmp_path),
+        ([tmp_path / "absent"], "new.html", "runs", tmp_path / "absent"),
     ):
         with pytest.raises(UsageError) as caught:
             report(runs, out=tmp_path / out)
