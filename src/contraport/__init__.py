@@ -11,10 +11,10 @@ from contraport._utils import lazy_imports
 
 
 def __getattr__(name: str) -> Any:
-    value = lazy_imports.list_public_names() if name == "__all__" else lazy_imports.load_public_name(name)
+    value = __dir__() if name == "__all__" else lazy_imports.load_public_name(name)
     globals()[name] = value  # so that the next access does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return lazy_imports.list_public_names()
+    return sorted(lazy_imports.map_public_names_to_modules())

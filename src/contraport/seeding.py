@@ -77,15 +77,15 @@ GENERATOR_LOCK = threading.RLock()
 
 
 @contextmanager
-def forked_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager: `torch.random.fork_rng` for one thread at a time."""
+def fork_rng_with_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
+    """Context manager: `torch.random.fork_rng`, with `GENERATOR_LOCK` held by this thread during the block."""
     with GENERATOR_LOCK, torch.random.fork_rng(devices):
         yield
 
 
 @contextmanager
-def restored_generators(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager: `torch.random.fork_rng` for what takes long; what draws within the block takes the lock."""
+def fork_rng_without_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
+    """Context manager: `torch.random.fork_rng` for a long block, whose code takes `GENERATOR_LOCK` where it draws."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:
         fork.__enter__()

@@ -95,33 +95,33 @@ class _LazyPackage(ModuleType):
     Importing the `config` module of such a package therefore imports none of them.
     """
 
-    _modules: dict[str, str]
+    _module_by_name: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._modules:
+        if name not in self._module_by_name:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(self._modules[name]), name)
+        value = getattr(import_module(self._module_by_name[name]), name)
         super().__setattr__(name, value)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Importing a submodule binds it to the package: the module `training.train` must not hide the function `train`.
-        if not (name in self._modules and isinstance(value, ModuleType)):
+        if not (name in self._module_by_name and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._modules})
+        return sorted({*super().__dir__(), *self._module_by_name})
 
 
-def make_package_lazy(package: str, **modules: str) -> None:
+def make_package_lazy(package: str, **module_by_name: str) -> None:
     """Make a package import its public names on first use.
 
     Args:
         package: name of the package.
-        modules: by public name, the module within the package that defines it.
+        module_by_name: by public name, the module within the package that defines it.
     """
     module = sys.modules[package]
-    module.__dict__["_modules"] = {name: f"{package}.{submodule}" for name, submodule in modules.items()}
+    module.__dict__["_module_by_name"] = {name: f"{package}.{one}" for name, one in module_by_name.items()}
     module.__class__ = _LazyPackage
 
 
@@ -135,11 +135,6 @@ def map_public_names_to_modules() -> dict[str, str]:
     listed = ast.parse(files("contraport").joinpath("__init__.pyi").read_text("utf-8")).body
     imports = [line for line in listed if isinstance(line, ast.ImportFrom)]
     return {alias.name: line.module for line in imports for alias in line.names if line.module is not None}
-
-
-def list_public_names() -> list[str]:
-    """Return all public names, sorted."""
-    return sorted(map_public_names_to_modules())
 
 
 def load_public_name(name: str) -> Any:
@@ -157,7 +152,7 @@ def load_public_name(name: str) -> Any:
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:
-        nearest = similar_names(name, list_public_names())
+        nearest = similar_names(name, sorted(map_public_names_to_modules()))
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":

@@ -28,7 +28,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.splits import Positions
 from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore
 from contraport.errors import UsageError, check
-from contraport.seeding import derive_torch_seed, forked_generators, numpy_generator, seed_torch_generators
+from contraport.seeding import derive_torch_seed, fork_rng_with_lock, numpy_generator, seed_torch_generators
 
 if TYPE_CHECKING:
     from torchvision.transforms.v2 import functional as transforms
@@ -288,7 +288,7 @@ def _corrupt_views(
     if not any(one.kind in ("noise", "occlusion") for one in corruptions):  # the others are deterministic
         return tuple(_apply_corruptions(view, corruptions, None) for view in views)
     items = []
-    with forked_generators([]):
+    with fork_rng_with_lock([]):
         for place, row in enumerate(rows[positions].tolist()):
             # Seeded by row, so that the noise does not depend on the batch.
             seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")

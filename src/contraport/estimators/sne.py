@@ -40,7 +40,7 @@ from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simpl
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.perplexity_affinities import compute_affinity_plan
 from contraport.objectives.plan import BlockResult
-from contraport.seeding import derive_torch_seed, draw_seed, forked_generators, seed_torch_generators
+from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock, seed_torch_generators
 
 
 class _ExtraAttraction(Divergence):
@@ -121,12 +121,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
         seed = draw_seed(self.random_state)
         if self.encoder is None:
-            with forked_generators([]):
+            with fork_rng_with_lock([]):
                 seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), "cpu")
                 embedding = self._build_initial_embedding(flat).float().requires_grad_()
             self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
         else:
-            with forked_generators([data.device] if data.device.type == "cuda" else []):  # an encoder may have dropout
+            with fork_rng_with_lock([data.device] if data.device.type == "cuda" else []):  # an encoder may have dropout
                 seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
                 data = _as_single_precision(data)
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)

@@ -19,8 +19,14 @@ __all__ = [
     "read_run_file",
 ]
 
-_RUN_NAMES = ("MetricsRow", "Run", "load", "read_run_file")
-_RUN_FOLDER_NAMES = ("RunFolder", "as_different_run_folders", "as_run_folder", "default_run_path")
-"""Names that are imported from `run` and from `run_folder` on first use."""
-
-make_package_lazy(__name__, **dict.fromkeys(_RUN_NAMES, "run"), **dict.fromkeys(_RUN_FOLDER_NAMES, "run_folder"))
+make_package_lazy(
+    __name__,
+    MetricsRow="run",
+    Run="run",
+    load="run",
+    read_run_file="run",
+    RunFolder="run_folder",
+    as_different_run_folders="run_folder",
+    as_run_folder="run_folder",
+    default_run_path="run_folder",
+)

@@ -27,7 +27,7 @@ from contraport.encoders.lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval import retrieval_ranks
 from contraport.runs import RunFolder
-from contraport.seeding import forked_generators, torch_generator
+from contraport.seeding import fork_rng_with_lock, torch_generator
 from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
@@ -164,7 +164,7 @@ def log_preflight_warnings(
         log.info("%s", note)
 
 
-@forked_generators([])
+@fork_rng_with_lock([])
 @torch.no_grad()
 def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> bool:
     """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""

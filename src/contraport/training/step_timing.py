@@ -25,7 +25,7 @@ from contraport.data.data_loader import BatchLoader
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import RunFolder
-from contraport.seeding import forked_generators
+from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
@@ -120,7 +120,7 @@ class _DryRunBatches:
             yield batch
 
 
-@forked_generators()
+@fork_rng_with_lock()
 def train_timed_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
     """Train for a few steps, which changes the weights, and return the time of a step and the peak memory.
 
@@ -224,7 +224,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
         return None
 
 
-@forked_generators([])
+@fork_rng_with_lock([])
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the number of threads with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)

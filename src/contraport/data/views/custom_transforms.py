@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.seeding import derive_torch_seed, forked_generators, seed_torch_generators
+from contraport.seeding import derive_torch_seed, fork_rng_with_lock, seed_torch_generators
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class CustomTransform:
             UsageError: the callable fails, or returns another number of items.
         """
         seed = int(torch.randint(2**31, ()))
-        with forked_generators([items.device] if items.device.type == "cuda" else []):
+        with fork_rng_with_lock([items.device] if items.device.type == "cuda" else []):
             start = 0 if share is None else share.start
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, start), items.device.type)
             with self._translate_callable_errors("a batch", items):
@@ -151,7 +151,7 @@ def _fork_and_seed_generators(transform: Any, seeds: Sequence[int]) -> Iterator[
     """Context manager: seed the generators that a callable may use on the CPU, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
-    with forked_generators([]):
+    with fork_rng_with_lock([]):
         random.seed(seed)
         np.random.seed(seed)
         seed_torch_generators(seed, "cpu")

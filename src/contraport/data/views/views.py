@@ -38,7 +38,7 @@ from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import keep_deprecated_attributes
-from contraport.seeding import forked_generators
+from contraport.seeding import fork_rng_with_lock
 
 COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
 FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
@@ -151,7 +151,7 @@ class Views(nn.Module):
         self.unaugmented_names: tuple[str, ...] = self._unaugmented.view_names
         self.shapes = self.unaugmented_shapes if self._splits_color else tuple(view.shape for view in made)
         if self.custom is not None:
-            with forked_generators([]):  # one item shows the shapes that the callable returns
+            with fork_rng_with_lock([]):  # one item shows the shapes that the callable returns
                 views_of_first = self._get_or_make_custom_views(self.custom, dataset.__getitems__([0]).views, None)
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 

@@ -21,11 +21,11 @@ from contraport.encoders.lora import inject_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders, optional_values_per_view
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import RunFolder
-from contraport.seeding import forked_generators, seed_torch_generators
+from contraport.seeding import fork_rng_with_lock, seed_torch_generators
 from contraport.training.config import Settings
 
 
-@forked_generators([])  # constructing a model draws weights before they are replaced
+@fork_rng_with_lock([])  # constructing a model draws weights before they are replaced
 def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> InitialWeights | None:
     """Load the initial weights of the encoders; None if they are random.
 
@@ -96,7 +96,7 @@ def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = N
 @contextmanager
 def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
     """Context manager in which random weights are drawn from the training seed, on the CPU."""
-    with forked_generators([]):
+    with fork_rng_with_lock([]):
         # Without a purpose in the key: the untrained weights of existing runs must not change.
         seed_torch_generators(settings.seed, "cpu")
         yield

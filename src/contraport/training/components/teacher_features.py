@@ -17,7 +17,7 @@ from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
 from contraport.runs import Run, as_run_folder
-from contraport.seeding import forked_generators
+from contraport.seeding import fork_rng_with_lock
 from contraport.training.step.target_spec import read_teacher_features
 
 log = logging.getLogger("contraport.training")
@@ -50,7 +50,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
         means = [[sum(values) / len(values)] for values in weights.encoders.input_statistics]
         statistics = [(means[0], means[1]) if len(own[0]) == 1 else own for own in statistics]
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
-    with forked_generators([]):  # constructing a model draws weights before they are replaced
+    with fork_rng_with_lock([]):  # constructing a model draws weights before they are replaced
         model = Model(
             names, shapes, 0, mean, std,
             shared=shared, low_resolution=weights.has_low_resolution_stem, view_names=dataset.view_names,
