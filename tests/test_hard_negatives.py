@@ -197,7 +197,7 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     exact = mine_hard_negatives(anchors, candidates, rule, **options)
     monkeypatch.setattr(hard_negatives, "MAX_EXACT_PAIRS", 10**6)
     monkeypatch.setattr(hard_negatives, "RECALL_QUERIES", 200)
-    monkeypatch.setattr(hard_negatives, "QUERIES_PER_BLOCK", 700)
+    monkeypatch.setattr(hard_negatives, "CELL_SEARCH_BLOCK_QUERIES", 700)
     with caplog.at_level(logging.INFO, "contraport.hard_negatives"):
         mined = mine_hard_negatives(anchors, candidates, rule, **options)
     queries, compared, keys, recall, measured = caplog.records[0].args

@@ -47,7 +47,7 @@ def test_dir_lists_public_names_and_errors_offer_the_nearest():
         _ = contraport.nothing
 
 
-@pytest.mark.parametrize(("old", "new"), lazy_imports.DEPRECATED_NAMES.items())
+@pytest.mark.parametrize(("old", "new"), lazy_imports.CURRENT_NAME_BY_DEPRECATED.items())
 def test_deprecated_names_still_work_with_a_warning(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(contraport), old, raising=False)
     with pytest.warns(FutureWarning, match=new):

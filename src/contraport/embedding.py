@@ -22,7 +22,7 @@ from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import check, check_integer
 from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_without_lock, seed_torch_generators
 
-MAX_RAW_INPUT_VALUES = 4_096  # maximum number of values of an image as raw input; larger images are downscaled
+MAX_RAW_INPUT_FEATURES = 4_096  # maximum number of features of an image or text; larger images are downscaled
 
 FORWARD_BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
@@ -48,16 +48,16 @@ class RawInputEncoder(nn.Module):
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_INPUT_VALUES]
+        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_INPUT_FEATURES]
         self.shapes = tuple(shapes)
-        self.side = min((int((MAX_RAW_INPUT_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
+        self.side = min((int((MAX_RAW_INPUT_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the features of each view, ``(b, F)``: the flattened items, or the counts of words and n-grams."""
         features = []
         for items in views:
             if is_text_batch(items):
-                size = MAX_RAW_INPUT_VALUES // sum(map(is_text_shape, self.shapes))
+                size = MAX_RAW_INPUT_FEATURES // sum(map(is_text_shape, self.shapes))
                 features.append(vectorize_texts(items, size))
                 continue
             floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
@@ -83,7 +83,7 @@ class LoaderConfig(NamedTuple):
         """Return the views of a batch, moved to the device."""
         return tuple([view.to(self.device) for view in batch.views])
 
-    def map_views(
+    def collect_outputs(
         self,
         function: Callable[..., Tensor],
         model: nn.Module,
@@ -301,7 +301,7 @@ def extract_features(
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(encoder):
-        features = loader_config.map_views(
+        features = loader_config.collect_outputs(
             function or encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
     check_finite_features(features)
@@ -335,7 +335,7 @@ def embed_views(
         return torch.stack(features[:number], dim=1)
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
-        stacked = loader_config.map_views(
+        stacked = loader_config.collect_outputs(
             encode, encoder, views if two_random_views else views.make_unaugmented, dataset, f"{name}: views"
         )
     check_finite_features(stacked)

@@ -27,11 +27,14 @@ from contraport.errors import check, check_regular_file, report_write_errors, tr
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
-_STORED_TEXT_NAMES = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
-"""Names in feature files of the fields of `Features` that are one text."""
+_STORED_NAME_BY_TEXT_FIELD = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
+"""Name in feature files of each field of `Features` that is one text."""
 
-_STORED_ITEM_NAMES = {"source_rows": "rows", **{name: name for name in ("splits", "keys", "descriptions", "labels")}}
-"""Names in `.npz` files of the fields of `Features` with a value per item; Parquet columns have the singular form."""
+_STORED_NAME_BY_ITEM_FIELD = {
+    "source_rows": "rows",
+    **{name: name for name in ("splits", "keys", "descriptions", "labels")},
+}
+"""Name in `.npz` files of each field of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
 """Maximum number of bytes of features in a row group of a Parquet file, which is held in memory at a time."""
@@ -77,7 +80,7 @@ class Features:
         good = self.features.ndim == 2 and self.features.dtype.kind == "f"
         check(good, f"features: must be floats (n, F), got {self.features.dtype} of shape {self.features.shape}.")
         check(self.features.size > 0, f"features: must not be empty, got shape {self.features.shape}.", "empty")
-        for name in _STORED_ITEM_NAMES:
+        for name in _STORED_NAME_BY_ITEM_FIELD:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
@@ -97,7 +100,7 @@ class Features:
 
     def take(self, positions: np.ndarray | slice) -> Features:
         """Return the `Features` of the items at the given positions."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_STORED_ITEM_NAMES)}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_STORED_NAME_BY_ITEM_FIELD)}
         return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
@@ -119,7 +122,7 @@ class Features:
         return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 
     def class_name_at(self, position: int) -> str | None:
-        """Return the class name of the item at a position, or None without labels."""
+        """Return the class name of the item at a position, its number if classes have no names; None without labels."""
         if self.labels is None:
             return None
         label = int(self.labels[position])
@@ -149,7 +152,7 @@ def as_features(values: Any) -> Features:
 
 def write_features(path: Path, features: Features) -> None:
     """Write features to an `.npz`, `.npy` or `.parquet` file, atomically."""
-    _READERS_AND_WRITERS[path.suffix][1](path, features)
+    _READER_AND_WRITER_BY_SUFFIX[path.suffix][1](path, features)
 
 
 def write_feature_shards(path: Path, features: Features, items_per_shard: int) -> list[Path]:
@@ -271,14 +274,16 @@ def read_features(path: str | Path) -> Features:
     check(not (file / "config.yaml").is_file(), run_message, "run")
     is_file_name = bool(file.suffix) or file.exists()
     check(is_file_name, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
-    suffixes = join_names(_READERS_AND_WRITERS, "or")
-    check(file.suffix in _READERS_AND_WRITERS, f"features: must end in {suffixes}, got {str(path)!r}.", "suffix")
+    suffixes = join_names(_READER_AND_WRITER_BY_SUFFIX, "or")
+    check(
+        file.suffix in _READER_AND_WRITER_BY_SUFFIX, f"features: must end in {suffixes}, got {str(path)!r}.", "suffix"
+    )
     if not file.exists() and (shards := _list_complete_shards(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: there is no file {str(path)!r}.", "not_found")
     check_regular_file("features", file)
     with translate_read_errors(f"features: {path}", file.suffix):
-        return _READERS_AND_WRITERS[file.suffix][0](file)
+        return _READER_AND_WRITER_BY_SUFFIX[file.suffix][0](file)
 
 
 def items_table_path(path: Path) -> Path:
@@ -318,7 +323,7 @@ def _parse_shard_total(shard: Path) -> int:
 
 def _concatenate_shards(shards: Sequence[Features]) -> Features:
     """Concatenate shards in order; a field that is None in any shard is None in the result."""
-    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_STORED_ITEM_NAMES)}
+    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_STORED_NAME_BY_ITEM_FIELD)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in arrays.items()
@@ -337,14 +342,14 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
     """Return the text fields of `features` that are not None, by the names under which files store them."""
-    values = {stored: getattr(features, name) for name, stored in _STORED_TEXT_NAMES.items()}
+    values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _write_npz_features(path: Path, features: Features) -> None:
     """Write features and item values as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
-    arrays |= {stored: getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
+    arrays |= {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     arrays |= {name: np.array(value) for name, value in _metadata_by_stored_name(features).items()}
     with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
@@ -358,9 +363,9 @@ def _read_npz_features(path: Path) -> Features:
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
     metadata: dict[str, Any] = {
-        name: str(arrays[stored]) for name, stored in _STORED_TEXT_NAMES.items() if stored in arrays
+        name: str(arrays[stored]) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items() if stored in arrays
     }
-    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _STORED_ITEM_NAMES.items()}
+    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
@@ -422,7 +427,7 @@ def _read_parquet_features(path: Path) -> Features:
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
     """Return the Parquet columns that describe the items, by name: row, split, key, label and others that are known."""
-    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_ITEM_NAMES.items()}
+    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
     return {name: values for name, values in columns.items() if values is not None}
@@ -465,7 +470,7 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     metadata = {
-        name: stored[key] for name, of in _STORED_TEXT_NAMES.items() if (key := _METADATA_PREFIX + of) in stored
+        name: stored[key] for name, of in _STORED_NAME_BY_TEXT_FIELD.items() if (key := _METADATA_PREFIX + of) in stored
     }
     return Features(
         array,
@@ -479,11 +484,11 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
     )
 
 
-_READERS_AND_WRITERS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
+_READER_AND_WRITER_BY_SUFFIX: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
     ".npz": (_read_npz_features, _write_npz_features),
     ".npy": (_read_npy_features, _write_npy_features),
     ".parquet": (_read_parquet_features, _write_parquet_features),
 }
 """Reader and writer of each file suffix."""
 
-SUPPORTED_SUFFIXES = tuple(_READERS_AND_WRITERS)  # file suffixes of the supported formats
+SUPPORTED_SUFFIXES = tuple(_READER_AND_WRITER_BY_SUFFIX)  # file suffixes of the supported formats

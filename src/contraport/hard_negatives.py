@@ -29,7 +29,7 @@ MAX_EXACT_PAIRS = 10**9
 RECALL_QUERIES = 1_000
 """Number of queries by which the search by cells is fitted, and of others on which its recall is measured."""
 
-QUERIES_PER_BLOCK = 2**14  # number of queries whose candidates by cells are held in memory at a time
+CELL_SEARCH_BLOCK_QUERIES = 2**14  # number of queries whose candidates by cells are held in memory at a time
 log = logging.getLogger("contraport.hard_negatives")
 
 
@@ -147,7 +147,7 @@ def _search_negatives_with_scores(
     count = min(last + most_positives, total)
     is_large = len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1
     search = _find_cell_search(queries, columns, count) if is_large else None
-    block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else QUERIES_PER_BLOCK
+    block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else CELL_SEARCH_BLOCK_QUERIES
     positions, scores = [], []
     for first in range(0, len(queries), block_size):
         block = queries[first : first + block_size]

@@ -447,10 +447,10 @@ def describe_type(annotation: Any) -> str:
         return "a list"
     if origin in (dict, Mapping):
         return 'keys with values, such as {"key": "value"}'
-    return _TYPE_DESCRIPTIONS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return _DESCRIPTION_BY_TYPE.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-_TYPE_DESCRIPTIONS = {
+_DESCRIPTION_BY_TYPE = {
     int: "an integer",
     float: "a number",
     bool: "true or false",

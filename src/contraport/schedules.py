@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from contraport.errors import check, check_finite, check_integer, check_name, check_nonnegative, check_positive
 
-RAMP_FUNCTIONS: dict[str, Callable[[float], float]] = {
+RAMP_FUNCTION_BY_SHAPE: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
@@ -49,7 +49,7 @@ class RampSchedule:
         check_integer("steps", self.steps)
         check_finite("start", self.start)
         check_finite("end", self.end)
-        check_name("shape", self.shape, RAMP_FUNCTIONS)
+        check_name("shape", self.shape, RAMP_FUNCTION_BY_SHAPE)
         if self.geometric:
             check_positive("start", self.start)
             check_positive("end", self.end)
@@ -57,7 +57,7 @@ class RampSchedule:
     def value(self, step: int) -> float:
         """Return the value of the schedule at a step, counted from 0; raise `UsageError` if the step is negative."""
         check_nonnegative("step", step)
-        progress = RAMP_FUNCTIONS[self.shape](min(step / self.steps, 1.0))
+        progress = RAMP_FUNCTION_BY_SHAPE[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
             return float(self.start ** (1 - progress) * self.end**progress)
         return self.start + (self.end - self.start) * progress
@@ -78,7 +78,7 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
     message = f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine{learned}, got {text!r}."
     check(len(words) <= 3 and len(numbers) == min(len(words), 2), message, "format")
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
-    check_name(f"{argument}: shape", shape, RAMP_FUNCTIONS)
+    check_name(f"{argument}: shape", shape, RAMP_FUNCTION_BY_SHAPE)
     return numbers[0], numbers[-1], shape
 
 

@@ -73,7 +73,7 @@ def draw_seed(random_state: Any) -> int:
 
 
 GENERATOR_LOCK = threading.RLock()
-"""Lock of torch's global generators: what a thread draws between seeding them and its last draw, no other may draw."""
+"""Lock of torch's global generators: a thread holds it from seeding them to its last draw, so that no other draws."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from contraport._utils.vector_search import (
     MIN_CANDIDATE_ROWS,
     CellSearch,
     mean_top_products,
-    scale_rows,
+    scale_rows_lazily_if_large,
     select_rows,
     top_indices,
     top_products_and_indices,
@@ -57,15 +57,15 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
 
 def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randn(3_000, 8, generator=torch.Generator().manual_seed(0))
-    copied = scale_rows(values, normalize)
-    monkeypatch.setattr(vector_search, "MAX_COPIED_VALUES", 0)
+    copied = scale_rows_lazily_if_large(values, normalize)
+    monkeypatch.setattr(vector_search, "MAX_NORMALIZED_COPY_VALUES", 0)
     read: list[int] = []
 
     def record_and_normalize(rows: torch.Tensor) -> torch.Tensor:
         read.append(len(rows))
         return normalize(rows)
 
-    computed = scale_rows(values, record_and_normalize)
+    computed = scale_rows_lazily_if_large(values, record_and_normalize)
     assert not read
     for name, value in (("MAX_TILE_PRODUCTS", 4_000), ("MAX_TILE_KEYS", 200), ("MIN_CANDIDATE_ROWS", 300)):
         monkeypatch.setattr(vector_search, name, value)
@@ -103,7 +103,7 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
         starts = ends - torch.tensor([len(search._cells[cell]) for cell in order])
         where = (compared == result[number][:, None]).long().argmax(1)
         needed = starts[torch.searchsorted(ends, where, right=True)]
-        assert torch.equal(search.count_rows_before(queries, result)[number], needed)
+        assert torch.equal(search.count_rows_in_nearer_cells(queries, result)[number], needed)
         assert bool((needed < num_compared).all())
 
 

@@ -133,7 +133,7 @@ def test_vectors_of_late_interaction_rows_are_read_on_demand(
     monkeypatch.setattr(stores, "MAPPED_BLOCK_BYTES", 4 * 300 * width)
     options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "method": "frozen", "statistic": statistic}
     copied = contraport.audit(**options, progress=False)
-    monkeypatch.setattr(paired_features, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(paired_features, "MAX_NORMALIZED_COPY_VALUES", 0)
     take_rows = stores.MappedRowStore._take_rows
 
     def take_and_record(self: stores.MappedRowStore, positions: torch.Tensor) -> np.ndarray:

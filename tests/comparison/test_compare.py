@@ -580,7 +580,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     runs = {cell["row"]: [] for cell in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
-            as_run_folder(path).item_metric_values()["knn"].astype(float)
+            as_run_folder(path).test_item_metric_values()["knn"].astype(float)
         )
     apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)

@@ -168,7 +168,7 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
 
     def items(name: str) -> np.ndarray:
         jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
-        return np.stack([RunFolder(job.run_folder).item_metric_values()["knn"].astype(float) for job in jobs])
+        return np.stack([RunFolder(job.run_folder).test_item_metric_values()["knn"].astype(float) for job in jobs])
 
     both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
     expected = estimate_paired_difference(*both, items("rince"), items("info-nce")).with_interval()

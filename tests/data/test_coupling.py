@@ -241,7 +241,7 @@ def test_verdict_uses_held_out_links(preferences: tuple[Dataset, Dataset], tmp_p
     gains = evaluation["differences"]["untrained"]
     assert gains["link_recall@10"]["low"] > 0
     assert "mutual_information" in gains
-    values = as_run_folder(run).item_metric_values()
+    values = as_run_folder(run).test_item_metric_values()
     test = load(folder, "test").entity_ids
     assert test is not None
     for key in ("link_recall@10", "link_ndcg@10"):  # rows are resampled, not their pairs

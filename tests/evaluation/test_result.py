@@ -28,7 +28,7 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
-    items = as_run_folder(run).item_metric_values()
+    items = as_run_folder(run).test_item_metric_values()
     assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
         assert len(of_items) == 40
@@ -43,12 +43,12 @@ def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkey
     run = make_run(tmp_path / "run", vector_model())
     options = {"data": DATA, "metrics": ["linear_probe", "knn", "retrieval"], "neighbors": 5, "progress": False}
     evaluate(run, **options)
-    every = as_run_folder(run).item_metric_values()
+    every = as_run_folder(run).test_item_metric_values()
     monkeypatch.setattr(eval_context, "MAX_COMPARED_PAIRS", 1_000)
     monkeypatch.setattr(eval_context, "RETRIEVAL_SAMPLE_SIZE", 10)
     monkeypatch.setattr(probes, "KNN_SAMPLE_SIZE", 20)
     result = evaluate(run, **options)
-    items = as_run_folder(run).item_metric_values()
+    items = as_run_folder(run).test_item_metric_values()
     for key, size in (("knn", 20), ("recall@5", 10)):
         positions = items[f"{key}/positions"]
         assert len(set(positions)) == size

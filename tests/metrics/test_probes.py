@@ -127,7 +127,7 @@ def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", exact_pairs)
     monkeypatch.setattr(probes, "MIN_KNN_RECALL", 0.5)  # otherwise most items are compared, by an exact search
     expected = knn_correctness(x, y, tx, ty)
-    monkeypatch.setattr(vector_search, "MAX_COPIED_VALUES", 0)
+    monkeypatch.setattr(vector_search, "MAX_NORMALIZED_COPY_VALUES", 0)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 256)
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 2**15)
     monkeypatch.setattr(retrieval, "POINTS_CHECKED_AT_A_TIME", 256)

@@ -17,7 +17,7 @@ from contraport.catalog import RECIPES
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
-from contraport.schedules import RAMP_FUNCTIONS
+from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 from contraport.training.callbacks.loggers import LOGGER_CLASS_BY_NAME
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
@@ -54,7 +54,7 @@ def test_each_default_is_one_of_its_values() -> None:
 def test_choices_match_the_registered_names() -> None:
     for name, known in (
         ("augment", AUGMENTS),
-        ("lr_scheduler", RAMP_FUNCTIONS),
+        ("lr_scheduler", RAMP_FUNCTION_BY_SHAPE),
         ("predict", RECONSTRUCTION_LOSS_BY_NAME),
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):

@@ -23,14 +23,14 @@ FEW: dict[str, Any] = {
 
 def test_mismatches_are_saved_and_resumed(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
-    partners = as_run_folder(run).partner_indices()
+    partners = as_run_folder(run).mismatched_partner_indices()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
-    assert np.array_equal(as_run_folder(longer).partner_indices(), partners)
+    assert np.array_equal(as_run_folder(longer).mismatched_partner_indices(), partners)
     clean = train(**FEW, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
-        as_run_folder(clean).partner_indices()
+        as_run_folder(clean).mismatched_partner_indices()
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 
@@ -126,7 +126,7 @@ def test_saves_metrics_of_each_item(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]
-    assert list(as_run_folder(run).item_metric_values()) == ["knn", "uniformity"]
-    for name, values in as_run_folder(run).item_metric_values().items():
+    assert list(as_run_folder(run).test_item_metric_values()) == ["knn", "uniformity"]
+    for name, values in as_run_folder(run).test_item_metric_values().items():
         assert values.mean() == pytest.approx(measured["rows"]["trained"][name])
     assert not as_run_folder(run).samples_path.exists()

@@ -37,7 +37,10 @@ MIN_MAPPED_BYTES = 2**26
 _ZIP_LOCAL_HEADER = struct.Struct("<26xHH")
 """Header before a member of a zip archive, which ends with the lengths of the name and of the extra field after it."""
 
-_NPY_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_NPY_HEADER_READER_BY_VERSION = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 """Readers of the header of an `.npy` file, by the version of the format."""
 
 _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
@@ -173,9 +176,9 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
         return None
     with archive.open(member) as content:
         version = np.lib.format.read_magic(content)
-        if version not in _NPY_HEADER_READERS:
+        if version not in _NPY_HEADER_READER_BY_VERSION:
             return None
-        shape, is_fortran_ordered, dtype = _NPY_HEADER_READERS[version](content)
+        shape, is_fortran_ordered, dtype = _NPY_HEADER_READER_BY_VERSION[version](content)
         if is_fortran_ordered or dtype.kind not in "iuf" or len(shape) < 2:
             return None
         start = content.tell()

@@ -30,7 +30,7 @@ EXTRA_BY_SUBPACKAGE = {
 }
 """Extra to install for each package of contraport that needs more than torch and numpy."""
 
-DEPRECATED_NAMES = {
+CURRENT_NAME_BY_DEPRECATED = {
     "Affinity": "KernelAttraction",
     "Agreement": "LogKernelAttraction",
     "Alike": "SimilarityMatrix",
@@ -144,10 +144,10 @@ def load_public_name(name: str) -> Any:
         AttributeError: there is no such name; the message offers the nearest one.
         UsageError: a package that it needs is not installed.
     """
-    if name in DEPRECATED_NAMES:
-        message = f"contraport.{name} is deprecated; use contraport.{DEPRECATED_NAMES[name]}."
+    if name in CURRENT_NAME_BY_DEPRECATED:
+        message = f"contraport.{name} is deprecated; use contraport.{CURRENT_NAME_BY_DEPRECATED[name]}."
         warnings.warn(message, FutureWarning, stacklevel=3)
-        return load_public_name(DEPRECATED_NAMES[name])
+        return load_public_name(CURRENT_NAME_BY_DEPRECATED[name])
     module = map_public_names_to_modules().get(name)
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"

@@ -42,7 +42,7 @@ def parse_spec(
     check_name(argument, name, valid)
     names, first = list(valid[name]), (unnamed_setting or {}).get(name)
     settings: dict[str, int | float | str] = {}
-    for position, part in enumerate(split_at_unquoted_commas(rest)):
+    for position, part in enumerate(split_at_outer_commas(rest)):
         key, equals, value = part.partition("=")
         if not equals and position == 0 and first is not None:
             key, value = first, part
@@ -88,15 +88,15 @@ def build_from_spec(
         raise UsageError(f"{argument}: {error} Full value: {text!r}.", kind=error.code.rpartition(".")[2]) from error
 
 
-def split_at_unquoted_commas(text: str) -> list[str]:
+def split_at_outer_commas(text: str) -> list[str]:
     """Split a text at commas outside quotes, parentheses and brackets; empty parts are left out.
 
-    >>> split_at_unquoted_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
+    >>> split_at_outer_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
     ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
-    >>> split_at_unquoted_commas("gca-uot:marginal_weight=(.1,.2),q=0.5")
+    >>> split_at_outer_commas("gca-uot:marginal_weight=(.1,.2),q=0.5")
     ['gca-uot:marginal_weight=(.1,.2)', 'q=0.5']
     """
-    return _PART_BETWEEN_COMMAS.findall(text)
+    return _PART_BETWEEN_OUTER_COMMAS.findall(text)
 
 
 def strip_quotes(text: str) -> str:
@@ -105,7 +105,7 @@ def strip_quotes(text: str) -> str:
 
 
 # A comma within quotes, parentheses or brackets separates nothing; an opening one that is never closed is a character.
-_PART_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
+_PART_BETWEEN_OUTER_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
 
 
 def parse_number_or_text(value: str) -> int | float | str:

@@ -24,8 +24,9 @@ MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
 
-MAX_COPIED_VALUES = 2**28
-"""Maximum number of values of a matrix that is copied to scale its rows (1 GiB); larger ones are scaled when read."""
+MAX_NORMALIZED_COPY_VALUES = 2**28
+"""Maximum number of values of a matrix whose normalized copy is held in memory (1 GiB); rows of larger ones are
+normalized when they are read."""
 
 
 class ComputedRows:
@@ -80,13 +81,13 @@ def select_rows(values: Rows, rows: Tensor) -> Rows:
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
-def scale_rows(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
-    """Return a matrix with the function `scale` applied to its rows; those of a large matrix are scaled when read.
+def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
+    """Apply the function `scale` to the rows of a matrix: at once, or when rows are read if the matrix is large.
 
-    >>> scale_rows(torch.tensor([[3.0, 4.0]]), F.normalize)
+    >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
     """
-    if values.numel() <= MAX_COPIED_VALUES:
+    if values.numel() <= MAX_NORMALIZED_COPY_VALUES:
         blocks = values.split(max(1, MAX_TILE_PRODUCTS // values.shape[1]))
         # What is computed on the way to scaled rows takes as much memory as they do.
         return torch.cat(list(map(scale, blocks)))
@@ -226,7 +227,7 @@ class CellSearch:
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
             block = queries[part]
-            is_compared = self._count_rows_before_cells(block) < num_compared
+            is_compared = self._count_rows_nearer_than_cells(block) < num_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
                 products = block[members] @ self._values.index_select(0, cell).T
@@ -241,8 +242,8 @@ class CellSearch:
         largest, order = largest.sort(dim=1, descending=True)
         return largest, rows.gather(1, order)
 
-    def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count, for each query and row, the rows in the cells that the search visits before the cell of that row.
+    def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Count, for each query and row, the rows in all cells that are nearer to the query than the cell of that row.
 
         The numbers are int64 ``(q, k)``.
         """
@@ -251,9 +252,9 @@ class CellSearch:
             self._sizes
         )
         blocks = zip(*(each.split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS) for each in (queries, rows)), strict=True)
-        return torch.cat([self._count_rows_before_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
+        return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
-    def _count_rows_before_cells(self, queries: Tensor) -> Tensor:
+    def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
         """Count, for each query and cell, the rows in all cells nearer to the query, int64 ``(q, cells)``."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
@@ -318,7 +319,7 @@ def calibrate_search(
     items = min(2 * sample_size, len(queries))
     sample = queries[torch.arange(items, device=queries.device) * len(queries) // items]
     products, exact = top_products_and_indices(sample, keys, count)
-    needed = search.count_rows_before(sample[::2], exact[::2]).flatten().sort().values
+    needed = search.count_rows_in_nearer_cells(sample[::2], exact[::2]).flatten().sort().values
     compared = max(count, int(needed[math.ceil(min_recall * len(needed)) - 1]) + 1)
     if 2 * compared > len(keys):
         return None

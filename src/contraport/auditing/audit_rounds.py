@@ -30,7 +30,7 @@ from contraport.auditing.pairs.synthetic_mismatches import draw_exchanging_item_
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check, one_line_reason, report_write_errors
-from contraport.seeding import derive_torch_seed, numpy_generator, fork_rng_without_lock
+from contraport.seeding import derive_torch_seed, fork_rng_without_lock, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings

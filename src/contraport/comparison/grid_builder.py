@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport._utils.spec_parser import parse_setting_value, split_at_unquoted_commas, strip_quotes
+from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
 from contraport.catalog.option_parsers import AUGMENTS
@@ -167,7 +167,7 @@ def split_entries_at_commas(
         if not isinstance(value, str) or value in suite_entries:
             entries.append(suite_entries[value] if isinstance(value, str) else value)
             continue
-        for position, part in enumerate(split_at_unquoted_commas(value)):
+        for position, part in enumerate(split_at_outer_commas(value)):
             continues = position > 0 and "=" in part.partition(":")[0]
             if continues and isinstance(entries[-1], str):
                 entries[-1] = f"{entries[-1]},{part}"
@@ -225,7 +225,7 @@ def _parse_objective_to_train_options(text: str, suggested_names: Iterable[str] 
             "objectives", name, {*names, *suggested_names}, list_command="contraport list objectives"
         )
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
-    parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
+    parts = [part.partition("=") for part in split_at_outer_commas(rest)]
     for key, equals, value in parts:
         check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
         options[key] = parse_setting_value(strip_quotes(value))
@@ -284,7 +284,7 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []
         for row, value in itertools.product(
-            expanded, [parse_setting_value(strip_quotes(part)) for part in split_at_unquoted_commas(values)]
+            expanded, [parse_setting_value(strip_quotes(part)) for part in split_at_outer_commas(values)]
         ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})

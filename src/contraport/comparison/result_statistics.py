@@ -203,7 +203,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
         if (place := (row.name, column.name, seed)) in results and key in results[place][1].get("values", {})
     }
     values = np.array([result["values"][key] for _, result in by_seed.values()])
-    items = [RunFolder(job.run_folder).item_metric_values().get(key) for job, _ in by_seed.values()]
+    items = [RunFolder(job.run_folder).test_item_metric_values().get(key) for job, _ in by_seed.values()]
     arrays = [one.reshape(len(one), -1).mean(axis=1) for one in items if one is not None]
     is_complete = len(arrays) == len(items) > 0 and len({len(one) for one in arrays}) == 1
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)

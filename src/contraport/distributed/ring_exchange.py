@@ -38,8 +38,8 @@ class RingExchange:
         self._owner = processes.rank
 
     @property
-    def block_gradient(self) -> Tensor:
-        """Gradient of the current block, to which callers add; after the last block, that of this process's block.
+    def gradient_accumulator(self) -> Tensor:
+        """Sum of gradients of the current block, to which callers add; after the last block, of this process's block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -74,7 +74,7 @@ class RingExchange:
                 if hop == 0:
                     own_gradient = self._gradient
                 else:
-                    self._outgoing = self.block_gradient
+                    self._outgoing = self.gradient_accumulator
             if following is not None:
                 self._block = following
             del transfers, following, received  # frees the sent tensors before the next are allocated

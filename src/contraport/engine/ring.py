@@ -259,14 +259,14 @@ class RingLogKernel(LogKernel):
     ) -> None:
         """Add the gradients of a visit's columns to the gradient that travels around the ring with these columns."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
-            parts = self._unpack_block(exchange.block_gradient, visit.owner)
+            parts = self._unpack_block(exchange.gradient_accumulator, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
                 if (value := gradients[k]) is not None:
                     part[visit.local_columns] += value
 
     def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
         """Return (input index, gradient) of each column input of this process; call it after the exchange."""
-        parts = self._unpack_block(exchange.block_gradient, self.processes.rank)
+        parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:

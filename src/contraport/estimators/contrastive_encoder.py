@@ -289,7 +289,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
 
         loader_config = LoaderConfig(device=torch.device(self.device))
         with fixed_seed(0, loader_config.device), evaluation_mode(model):
-            z = loader_config.map_views(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
+            z = loader_config.collect_outputs(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in (0.05, 0.1, 0.2, 0.5, 1.0))
                 for one, other in combinations(z, 2)

@@ -185,7 +185,7 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = replace_views_after_first(train, torch.from_numpy(run.partner_indices()))
+        train = replace_views_after_first(train, torch.from_numpy(run.mismatched_partner_indices()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)

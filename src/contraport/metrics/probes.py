@@ -12,7 +12,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import calibrate_search, scale_rows, top_products_and_indices
+from contraport._utils.vector_search import calibrate_search, scale_rows_lazily_if_large, top_products_and_indices
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.pseudovalues import compute_pseudovalues
@@ -293,7 +293,10 @@ def knn_correctness(
     check_enough_neighbors(neighbors, len(train_x))
     check_all_values("train_y", train_y, train_y >= 0, "classes from 0")
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
-    queries, keys = scale_rows(test_x, scale_to_unit_length), scale_rows(train_x, scale_to_unit_length)
+    queries, keys = (
+        scale_rows_lazily_if_large(test_x, scale_to_unit_length),
+        scale_rows_lazily_if_large(train_x, scale_to_unit_length),
+    )
     approximate = None
     if len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1:
         # A fixed number of compared keys would bias the vote by an amount that depends on the data. So it is chosen by

@@ -81,18 +81,17 @@ class Run:
         return self.path.resolve().name
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self._describe_training()})"
-
-    def _describe_training(self) -> str:
-        """Describe objective, data and state of the training in a few words."""
-        if not self.path.exists():
-            return "missing"
+        state = "trained" if (self.path / "model").exists() else "not complete"
         try:
             settings = self.settings()
+            epochs = pluralize(settings.epochs, "epoch")
+            state = f"{settings.recipe_or_objective_name} on {settings.data}, {epochs}, {state}"
         except UsageError:
-            return "not a run folder" if not (self.path / "config.yaml").exists() else "unreadable"
-        state = "trained" if (self.path / "model").exists() else "not complete"
-        return f"{settings.recipe_or_objective_name} on {settings.data}, {pluralize(settings.epochs, 'epoch')}, {state}"
+            if not self.path.exists():
+                state = "missing"
+            else:
+                state = "unreadable" if (self.path / "config.yaml").exists() else "not a run folder"
+        return f"Run({str(self.path)!r}, {state})"
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
@@ -411,7 +410,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-_SAME_LENGTH_ARRAY_NAMES = (
+_EQUAL_LENGTH_ARRAY_GROUPS = (
     ("points", "ids", "neighbors", "labels", "domains", "thumbnails", "texts", "losses", "suspicion"),
     ("cosines", "cosine_labels"),
     ("plan_labels", "plan_view_1", "plan_view_2"),
@@ -419,7 +418,7 @@ _SAME_LENGTH_ARRAY_NAMES = (
     ("mistaken", "mistaken_true", "mistaken_told", "mistaken_sure", "mistaken_keys", "mistaken_0", "mistaken_1"),
     ("worst", "worst_1", "worst_2", "worst_better"),
 )
-"""Names of the arrays of `samples.npz` that have one length."""
+"""Groups of arrays of `samples.npz`, by name, that have the same length."""
 
 
 def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -430,7 +429,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
         if not condition:
             raise ValueError(f"{name!r} must be {expected}")
 
-    for names in _SAME_LENGTH_ARRAY_NAMES:
+    for names in _EQUAL_LENGTH_ARRAY_GROUPS:
         sizes = {len(arrays[name]) for name in names if name in arrays}
         require(len(sizes) <= 1 and 0 not in sizes, names[0], f"as long as {', '.join(names[1:])}, and not empty")
     for name in ("points", "cosines", "spectrum", "plan", "target", "plans", "targets", "mistaken_sure"):

@@ -330,7 +330,7 @@ class RunFolder(Run):
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
-    def item_metric_values(self) -> dict[str, np.ndarray]:
+    def test_item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
@@ -343,7 +343,7 @@ class RunFolder(Run):
             return None
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
-    def partner_indices(self) -> np.ndarray:
+    def mismatched_partner_indices(self) -> np.ndarray:
         """Read the partner of each training item, ``(n,)``, in a run whose pairs were mismatched on purpose.
 
         The partner is the item itself if its pair is correct.

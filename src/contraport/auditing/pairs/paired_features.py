@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.vector_search import (
-    MAX_COPIED_VALUES,
+    MAX_NORMALIZED_COPY_VALUES,
     CellSearch,
     ComputedRows,
     Rows,
@@ -363,7 +363,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     """
     features: list[Rows] = []
     widths = [shape[0] for shape in dataset.shapes]
-    is_copied = len(dataset) * sum(widths) <= MAX_COPIED_VALUES
+    is_copied = len(dataset) * sum(widths) <= MAX_NORMALIZED_COPY_VALUES
     for view, width in enumerate(widths):
         store = dataset.store.select_views((view,))
         row_divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)

@@ -10,7 +10,7 @@ from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
 from contraport.runs.shared_options import progress_field, seed_field, training_device_field
-from contraport.schedules import RAMP_FUNCTIONS
+from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class OptimizationSettings(BaseOptions):
     lr_scheduler: str = option(
         "cosine",
         "Learning rate schedule after warmup: cosine, linear or constant.",
-        check=one_of(*RAMP_FUNCTIONS),
+        check=one_of(*RAMP_FUNCTION_BY_SHAPE),
         deprecated_name="sched",
     )
     warmup_epochs: float | None = option(
