@@ -1,4 +1,4 @@
-"""A metric added from outside the package: one decorated function works in every command."""
+"""Metrics registered outside the package."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from contraport.reporting import report
 
 
 @pytest.fixture
-def mine():
+def near_metric():
     @register_metric(
         "Near@{}",
         group="geometry",
@@ -33,7 +33,7 @@ def mine():
         default=False,
     )
     def near(context, number):
-        """Share of the items that are as near to the mean as a number."""
+        """Share of items closer to the mean than a number."""
         features = context.test_features
         return torch.cdist(features, features.mean(dim=0, keepdim=True)).flatten().numpy() < number
 
@@ -41,7 +41,7 @@ def mine():
     del METRICS["near"]
 
 
-def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: Path, capsys) -> None:
+def test_registered_metric_works_in_evaluate_report_and_list(near_metric, tmp_path: Path, capsys) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
     data = (vectors(60, 3), vectors(40, 3))
     rows = evaluate(run, data=data, metrics=["near", "uniformity"], progress=False)["rows"]
@@ -54,15 +54,15 @@ def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: P
     assert evaluate(run, data=data, metrics=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 
 
-@pytest.mark.parametrize("wrong", [0, slice(None)])
-def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nan_items", [0, slice(None)])
+def test_metric_with_nan_is_left_out_with_a_note(nan_items, tmp_path: Path) -> None:
     @register_metric(
         "Broken", group="geometry", better="higher", unit="share of test items", value_format="{:.0%}", default=False
     )
     def broken(context):
         """NaN for some items."""
         actual = torch.ones(len(context.test_features))
-        actual[wrong] = torch.nan
+        actual[nan_items] = torch.nan
         return actual.numpy()
 
     try:
@@ -77,14 +77,14 @@ def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) 
         del METRICS["broken"]
 
 
-def test_unmet_requirement_is_noted(mine, tmp_path: Path) -> None:
+def test_metric_with_unmet_requirement_is_left_out_with_a_note(near_metric, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
     result = evaluate(run, data=(vectors(60, None), vectors(40, None)), metrics=["near@2"], progress=False)
     assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
     assert "Not measured, as there are no labels: Near@2." in result["notes"]
 
 
-def test_names_titles_and_groups_select_metrics(mine) -> None:
+def test_names_titles_and_groups_select_metrics(near_metric) -> None:
     keys = [row.key for row in select_metrics(["near@3", "uniformity", "near"])]
     assert keys == ["uniformity", "near@1", "near@3", "near@1000"]
     assert all(row.is_default for row in select_metrics())
@@ -101,7 +101,7 @@ def test_names_titles_and_groups_select_metrics(mine) -> None:
         select_metrics(["knn, recall@1"])
 
 
-def test_a_title_selects_the_same_metric_as_its_key() -> None:
+def test_title_selects_the_same_metric_as_its_key() -> None:
     for row in select_metrics(["all"]):
         assert row.title.lower().replace(" ", "_").replace("-", "_") == row.key
         assert [one.key for one in select_metrics([row.title])] == [row.key]

@@ -1,4 +1,4 @@
-"""Every metric of the registry: invariants, and values where the answer is known."""
+"""Built-in metrics: invariants of each, and values known in closed form."""
 
 import copy
 
@@ -22,8 +22,8 @@ from contraport.metrics.probes import few_label_accuracy_per_item, ridge_predict
 from contraport.metrics.retrieval import rank_links
 
 
-def pictures(items: int, split: str, seed: int = 0) -> Dataset:
-    """Return pictures of three classes in two domains, whose labels are numbers."""
+def build_images(items: int, split: str, seed: int = 0) -> Dataset:
+    """Build images of three classes and two domains, with a numeric label per item."""
     generator = np.random.default_rng([items, seed])
     labels, domains = np.arange(items) % 3, np.arange(items) // 3 % 2
     images = generator.integers(0, 60, size=(items, 3, 12, 12), dtype=np.uint8)
@@ -32,34 +32,34 @@ def pictures(items: int, split: str, seed: int = 0) -> Dataset:
     return from_arrays(images, labels=labels, domains=domains, numbers=labels + 0.5 * domains, split=split)
 
 
-def captioned(items: int, split: str, seed: int = 0) -> Dataset:
-    """Return the pictures, each with a text."""
-    dataset = pictures(items, split, seed)
+def build_captioned_images(items: int, split: str, seed: int = 0) -> Dataset:
+    """Build the images, each with a caption that names its class."""
+    dataset = build_images(items, split, seed)
     (images,) = dataset.__getitems__(list(range(items))).views
     texts = [f"a photo of a {label}" for label in dataset.labels.tolist()]
     return from_arrays({"image": images, "caption": texts}, labels=dataset.labels, split=split)
 
 
-def model_of(dataset: Dataset) -> Model:
+def build_model(dataset: Dataset) -> Model:
     torch.manual_seed(0)
     model = Model(None, dataset.shapes)
-    with torch.no_grad():  # as after a training: running statistics that a pass in training mode would move
+    with torch.no_grad():  # nonzero running statistics, which a pass in training mode would change
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.running_mean.uniform_(-0.1, 0.1)
     return model
 
 
-def context_of(encoder: Model | RawInputEncoder | None = None, make=pictures, **options) -> EvalContext:
-    train, test = make(60, "train"), make(30, "test", seed=1)
-    encoder = model_of(train) if encoder is None else encoder
+def build_context(encoder: Model | RawInputEncoder | None = None, build_data=build_images, **options) -> EvalContext:
+    train, test = build_data(60, "train"), build_data(30, "test", seed=1)
+    encoder = build_model(train) if encoder is None else encoder
     return EvalContext(
         encoder, train, test, Views(train), LoaderConfig(), **{"objective": info_nce(0.2), "neighbors": 5} | options
     )
 
 
-def coupled(items: int, split: str, seed: int = 0) -> Dataset:
-    """Pairs of rows and columns; the rows of the test pairs from 60 on are in no training pair."""
+def build_link_data(items: int, split: str, seed: int = 0) -> Dataset:
+    """Build pairs of rows and columns; no row of a test pair is in one of the first 60 pairs, used for training."""
     random = np.random.default_rng(0)
     rows, columns = random.normal(size=(90, 4)), random.normal(size=(20, 4))
     pairs = np.array([(row, row * 7 % 20) for row in range(90)])
@@ -67,36 +67,36 @@ def coupled(items: int, split: str, seed: int = 0) -> Dataset:
     return from_coupling(rows.astype("float32"), columns.astype("float32"), part, test_fraction=0)
 
 
-ROWS = [one for row in METRICS.values() for one in row.expand_default_numbers()]
+ALL_METRICS = [one for row in METRICS.values() for one in row.expand_default_numbers()]
 
 
-@pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
-def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("metric", ALL_METRICS, ids=lambda row: row.key)
+def test_no_metric_changes_the_encoder(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MIN_EPOCHS", 2)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
-    make = captioned if REQUIRES_TEXT_AND_OTHER_ENCODER in measure.requirements else pictures
-    make = coupled if REQUIRES_LINK_DATA in measure.requirements else make
-    model = model_of(make(6, "train")).train()
+    build_data = build_captioned_images if REQUIRES_TEXT_AND_OTHER_ENCODER in metric.requirements else build_images
+    build_data = build_link_data if REQUIRES_LINK_DATA in metric.requirements else build_data
+    model = build_model(build_data(6, "train")).train()
     model.towers[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
     flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     state = torch.get_rng_state()
-    context = context_of(model, make)
-    assert measure.first_unmet_requirement(context) is None
-    result = measure(context)
+    context = build_context(model, build_data)
+    assert metric.first_unmet_requirement(context) is None
+    result = metric(context)
     assert torch.equal(torch.get_rng_state(), state)
     assert flags == [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     assert all(p.grad is None for p in model.parameters())
     after = model.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert np.isfinite(number(result))
-    assert number(result) == number(measure(context_of(model, make)))
+    assert np.isfinite(finite_value(result))
+    assert finite_value(result) == finite_value(metric(build_context(model, build_data)))
 
 
 def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> None:
-    context = context_of(model_of(coupled(6, "train")).eval(), coupled)
-    everything = coupled(90, "train")
+    context = build_context(build_model(build_link_data(6, "train")).eval(), build_link_data)
+    everything = build_link_data(90, "train")
     rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, two_random_views=False)
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
@@ -106,16 +106,16 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
 
 def test_columns_without_a_pair_are_not_ranked() -> None:
     def coupled_with_even_columns(items: int, split: str, seed: int = 0) -> Dataset:
-        data = coupled(items, split)
+        data = build_link_data(items, split)
         return data.subset((data.entity_ids[:, 1] % 2 == 0).nonzero()[:, 0])
 
-    ranking = context_of(model_of(coupled(6, "train")).eval(), coupled_with_even_columns).link_ranking
+    ranking = build_context(build_model(build_link_data(6, "train")).eval(), coupled_with_even_columns).link_ranking
     assert ranking.ranked_columns.shape[1] == len(ranking.column_popularity) == 10
     assert ranking.column_popularity.sum() == 30
     assert ranking.pair_hits_at(10).all()
 
 
-def number(result: MetricResult | float) -> float:
+def finite_value(result: MetricResult | float) -> float:
     if isinstance(result, float):
         return result
     assert len(result.item_values) == 30
@@ -123,8 +123,8 @@ def number(result: MetricResult | float) -> float:
 
 
 def test_raw_inputs_lack_weights_and_objective() -> None:
-    raw = context_of(RawInputEncoder(((3, 12, 12),)))
-    lacking = {row.key for row in ROWS if row.first_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
+    raw = build_context(RawInputEncoder(((3, 12, 12),)))
+    lacking = {row.key for row in ALL_METRICS if row.first_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 
@@ -141,11 +141,11 @@ def test_raw_inputs_lack_weights_and_objective() -> None:
     ],
 )
 def test_mutual_information_requires_info_nce(objective, temperature: float | None) -> None:
-    assert context_of(objective=objective).info_nce_temperature == temperature
+    assert build_context(objective=objective).info_nce_temperature == temperature
 
 
 def test_deprecated_names_of_the_context() -> None:
-    context = context_of()
+    context = build_context()
     for old, new in (("train_x", "train_features"), ("test_x", "test_features"), ("test_y", "test_labels")):
         with pytest.warns(FutureWarning, match=f"EvalContext.{new}"):
             assert getattr(context, old) is getattr(context, new)
@@ -154,8 +154,8 @@ def test_deprecated_names_of_the_context() -> None:
 
 
 def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:
-    """Where each domain's classes look like another class of the other domain, a probe of the other is always wrong."""
-    context = context_of()
+    """A class looks like another class in the other domain, so a probe of the other domain is always wrong."""
+    context = build_context()
     shift = 100 * torch.nn.functional.one_hot((context.test_labels + context.test_domains) % 3, 3).float()
     context.__dict__["test_features"] = shift
     context.__dict__["train_features"] = (
@@ -165,7 +165,7 @@ def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:
 
 
 def test_few_shot_accuracy_grows_with_the_number() -> None:
-    context = context_of()
+    context = build_context()
     few, more = (METRICS["few_shot"].with_number(number)(context).value for number in (1, 15))
     assert few < more <= 1
 
@@ -186,7 +186,7 @@ def test_fine_tuning_beats_a_linear_probe_on_a_ring() -> None:
 def test_few_label_metrics_draw_the_requested_number_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr("contraport.metrics.probes.few_label_accuracy_per_item", lambda *args: calls.append(args[-1]))
-    context = context_of()
+    context = build_context()
     labels = context.train_labels
     for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
         METRICS[key].with_number(number)(context)
@@ -200,9 +200,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
     draws = []
 
     def choose(random: np.random.Generator) -> torch.Tensor:
-        few = (
-            torch.tensor([0, 1]) if not draws else torch.tensor([0, 2])
-        )  # one draw that is right, and four that are wrong
+        few = torch.tensor([0, 2] if draws else [0, 1])  # the first draw classifies correctly, the other four do not
         draws.append(random.random())
         return few
 
@@ -213,7 +211,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
 
 
 def test_recall_counts_ranks_up_to_the_number() -> None:
-    context = context_of()
+    context = build_context()
     context.__dict__["retrieval_rank_table"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
     result = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
     assert "the 5 nearest" in METRICS["recall"].with_number(5).summary
@@ -222,13 +220,13 @@ def test_recall_counts_ranks_up_to_the_number() -> None:
 
 
 def test_mutual_information_is_log_n_minus_the_loss() -> None:
-    context = context_of()
+    context = build_context()
     loss = info_nce(0.2)(*(view.double() for view in context.two_view_projections))
     assert METRICS["mutual_information"](context).value == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 
 def test_domain_probe_is_trained_on_training_items() -> None:
-    context = context_of()
+    context = build_context()
     other = 1 - context.test_domains
     context.__dict__["train_features"] = torch.nn.functional.one_hot(context.train_domains, 2).float()
     context.__dict__["test_features"] = torch.nn.functional.one_hot(other, 2).float()
@@ -240,7 +238,7 @@ def test_knn_uses_the_requested_number_of_neighbors() -> None:
     features = [torch.randn(items, 4, generator=random) for items in (60, 30)]
     result = []
     for neighbors in (1, 7):
-        context = context_of(neighbors=neighbors)
+        context = build_context(neighbors=neighbors)
         context.__dict__["train_features"], context.__dict__["test_features"] = features
         result.append(METRICS["knn"](context).item_values)
         expected = KNeighborsClassifier(
@@ -251,7 +249,7 @@ def test_knn_uses_the_requested_number_of_neighbors() -> None:
 
 
 def test_number_of_clusters_equals_number_of_classes() -> None:
-    context = context_of()
+    context = build_context()
     context.__dict__["test_features"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     assert sorted(set(context.test_clusters)) == [0, 1, 2]
 
@@ -259,7 +257,7 @@ def test_number_of_clusters_equals_number_of_classes() -> None:
 @pytest.mark.parametrize("kind", CORRUPTION_KINDS)
 def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe is trained on clean images."""
-    context, calls = context_of(), []
+    context, calls = build_context(), []
     wrong = (context.test_labels + 1) % 3
     context.__dict__["train_features"] = torch.nn.functional.one_hot(context.train_labels, 3).float()
     context.__dict__["test_features"] = torch.nn.functional.one_hot(context.test_labels, 3).float()
@@ -282,16 +280,16 @@ def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
     assert np.array_equal(result[:, 1], y[50:])
     noisy = y + torch.from_numpy(random.normal(size=80))
     scaled = x * torch.tensor([1e4, 1.0, 1e-4])
-    plain, other = (ridge_prediction_target_pairs(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
+    plain, other = (ridge_prediction_target_pairs(z[:50], noisy[:50], z[50:], noisy[50:]) for z in (x, scaled))
     assert other == pytest.approx(plain, rel=1e-6)
 
 
 def test_equal_captions_are_one_candidate() -> None:
     """Thirty images share three captions, so that no caption has a rank beyond 3."""
-    context = context_of(make=captioned)
+    context = build_context(build_data=build_captioned_images)
     assert context.retrieval_direction_names == ("image to caption", "caption to image")
     assert context.retrieval_rank_table[:, 0].max() <= 3
-    assert context.retrieval_rank_table[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
+    assert context.retrieval_rank_table[:, 1].max() <= 21  # the best of the ten images of a caption counts
 
 
 @pytest.mark.parametrize("shared", [True, False])

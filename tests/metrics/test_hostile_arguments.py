@@ -1,4 +1,4 @@
-"""Points that are no finite matrix, wrong labels and counts are refused; no measure depends on the scale of points."""
+"""Rejection of invalid arguments by metric functions, and independence of the scale of points."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_nan(z: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("measure", "code"),
+    ("metric", "code"),
     [
         (lambda z: alignment(z, WIDE), "z0"),
         (lambda z: alignment(WIDE, z), "z1"),
@@ -64,19 +64,19 @@ def with_nan(z: torch.Tensor) -> torch.Tensor:
         (lambda z: linear_probe(WIDE, CLASSES, z, CLASSES), "test_x"),
     ],
 )
-def test_rejects_points_that_are_no_finite_matrix(measure: Callable[[Any], object], code: str) -> None:
-    """Comparisons with NaN are false, so that each item would be the nearest to its other view."""
+def test_rejects_points_other_than_a_finite_matrix(metric: Callable[[Any], object], code: str) -> None:
+    """Comparisons with NaN are false, so retrieval would rank each item first."""
     with raises_usage_error(f"{code}.invalid", "nan"):
-        measure(with_nan(WIDE))
+        metric(with_nan(WIDE))
     with raises_usage_error(f"{code}.invalid", "inf"):
-        measure(WIDE.double() * 1e308 * 10)
+        metric(WIDE.double() * 1e308 * 10)
     for other in (WIDE.numpy(), WIDE.tolist(), None, WIDE[0], WIDE[None], WIDE[:, :0], WIDE[:0], WIDE.to_sparse()):
         with raises_usage_error(f"{code}.shape"):
-            measure(other)
+            metric(other)
 
 
 @pytest.mark.parametrize(
-    ("measure", "code"),
+    ("metric", "code"),
     [
         (lambda: tolerance(WIDE, CLASSES[:3]), "labels.shape"),
         (lambda: tolerance(WIDE, CLASSES * math.nan), "labels.shape"),
@@ -103,34 +103,34 @@ def test_rejects_points_that_are_no_finite_matrix(measure: Callable[[Any], objec
         (lambda: percentile_interval(np.array([math.nan])), "draws.not_finite"),
     ],
 )
-def test_rejects_other_arguments(measure: Callable[[], object], code: str) -> None:
+def test_rejects_invalid_arguments(metric: Callable[[], object], code: str) -> None:
     with raises_usage_error(code):
-        measure()
+        metric()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
-def test_values_are_the_same_at_any_scale(scale: float) -> None:
-    """Squared lengths are below or above the range of single precision."""
+def test_metrics_do_not_depend_on_scale(scale: float) -> None:
+    """Squared norms at 1e-30 and 1e30 underflow or overflow single precision."""
     noisy = WIDE + 0.1 * torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
-    measures: list[Callable[[float], Any]] = [
-        lambda by: alignment(WIDE * by, noisy * by),
-        lambda by: uniformity(WIDE * by),
-        lambda by: effective_rank(WIDE * by),
-        lambda by: tolerance(WIDE * by, CLASSES),
-        lambda by: hubness(WIDE * by),
-        lambda by: retrieval_ranks(WIDE * by, noisy * by),
-        lambda by: log_match_probability_per_item(WIDE * by, noisy * by, 0.1),
-        lambda by: nearest_indices(WIDE * by, 5),
-        lambda by: knn(WIDE * by, CLASSES, noisy * by, CLASSES, neighbors=5),
-        lambda by: assign_kmeans_clusters(WIDE * by, 3),
-        lambda by: zero_shot_correctness(WIDE * by, CLASSES, noisy[:3] * by),
-        lambda by: rank_links(WIDE * by, noisy * by, PAIRS, PAIRS).ranked_columns,
+    metrics: list[Callable[[float], Any]] = [
+        lambda factor: alignment(WIDE * factor, noisy * factor),
+        lambda factor: uniformity(WIDE * factor),
+        lambda factor: effective_rank(WIDE * factor),
+        lambda factor: tolerance(WIDE * factor, CLASSES),
+        lambda factor: hubness(WIDE * factor),
+        lambda factor: retrieval_ranks(WIDE * factor, noisy * factor),
+        lambda factor: log_match_probability_per_item(WIDE * factor, noisy * factor, 0.1),
+        lambda factor: nearest_indices(WIDE * factor, 5),
+        lambda factor: knn(WIDE * factor, CLASSES, noisy * factor, CLASSES, neighbors=5),
+        lambda factor: assign_kmeans_clusters(WIDE * factor, 3),
+        lambda factor: zero_shot_correctness(WIDE * factor, CLASSES, noisy[:3] * factor),
+        lambda factor: rank_links(WIDE * factor, noisy * factor, PAIRS, PAIRS).ranked_columns,
     ]
-    for measure in measures:
-        np.testing.assert_allclose(measure(scale), measure(1.0), rtol=1e-4, atol=1e-6)
+    for metric in metrics:
+        np.testing.assert_allclose(metric(scale), metric(1.0), rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_and_other_types_of_numbers_are_taken() -> None:
+def test_accepts_tensors_with_gradients_and_other_dtypes() -> None:
     z = WIDE.clone().requires_grad_() * 1
     assert alignment(z, WIDE + 1) == alignment(WIDE, WIDE + 1)
     assert linear_probe(z, CLASSES, z.bfloat16(), CLASSES) > 0.3

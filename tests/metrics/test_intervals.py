@@ -22,58 +22,63 @@ RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
 
 
-def paired(first, second, **settings):
+def compute_paired_difference(first, second, **settings):
     draws = draw_bootstrap_values({"first": first, "second": second}, **settings)
     return paired_bootstrap_difference((first.value, draws["first"]), (second.value, draws["second"]))
 
 
 def test_interval_of_a_mean_agrees_with_scipy() -> None:
     values = RANDOM.gamma(2, size=300)
-    peer = stats.bootstrap((values,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1))
+    reference = stats.bootstrap(
+        (values,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1)
+    )
     result = bootstrap_interval(MetricResult(values), resamples=4_000)
-    width = peer.confidence_interval.high - peer.confidence_interval.low
-    assert result.low == pytest.approx(peer.confidence_interval.low, abs=0.05 * width)
-    assert result.high == pytest.approx(peer.confidence_interval.high, abs=0.05 * width)
+    width = reference.confidence_interval.high - reference.confidence_interval.low
+    assert result.low == pytest.approx(reference.confidence_interval.low, abs=0.05 * width)
+    assert result.high == pytest.approx(reference.confidence_interval.high, abs=0.05 * width)
 
 
 def test_paired_interval_agrees_with_scipy() -> None:
     other = HITS ^ (RANDOM.random(400) < 0.1)
-    peer = stats.bootstrap(
+    reference = stats.bootstrap(
         (HITS.astype(float) - other,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
-    result = paired(MetricResult(HITS), MetricResult(other), resamples=4_000)
+    result = compute_paired_difference(MetricResult(HITS), MetricResult(other), resamples=4_000)
     assert result.value == pytest.approx(HITS.mean() - other.mean())
-    assert (result.low, result.high) == pytest.approx((peer.low, peer.high), abs=0.005)
+    assert (result.low, result.high) == pytest.approx((reference.low, reference.high), abs=0.005)
 
 
-def test_paired_difference_is_significant_where_the_single_intervals_overlap() -> None:
+def test_paired_difference_is_significant_although_single_intervals_overlap() -> None:
     better = HITS | (np.arange(400) < 30)
-    apart = [bootstrap_interval(MetricResult(hits)) for hits in (better, HITS)]
-    assert apart[0].low < apart[1].high
-    assert paired(MetricResult(better), MetricResult(HITS)).is_significant
+    single = [bootstrap_interval(MetricResult(hits)) for hits in (better, HITS)]
+    assert single[0].low < single[1].high
+    assert compute_paired_difference(MetricResult(better), MetricResult(HITS)).is_significant
 
 
 def test_bonferroni_interval_agrees_with_quantiles_of_more_draws() -> None:
     gains = RANDOM.normal(0.1, 1, 500)
-    finding, nothing = MetricResult(gains), MetricResult(np.zeros(500))
-    draws = draw_bootstrap_values({"gains": finding, "nothing": nothing}, resamples=20_000)
-    result = paired_bootstrap_difference((finding.value, draws["gains"]), (0.0, draws["nothing"]), comparisons=10)
+    result_of_gains, result_of_zeros = MetricResult(gains), MetricResult(np.zeros(500))
+    draws = draw_bootstrap_values({"gains": result_of_gains, "zeros": result_of_zeros}, resamples=20_000)
+    result = paired_bootstrap_difference((result_of_gains.value, draws["gains"]), (0.0, draws["zeros"]), comparisons=10)
     expected = percentile_interval(draws["gains"], 1 - 0.05 / 10)
     assert (result.low, result.high) == pytest.approx(tuple(expected), abs=0.005)
-    assert result.high - result.low > 1.3 * (paired(finding, nothing).high - paired(finding, nothing).low)
+    assert result.high - result.low > 1.3 * (
+        compute_paired_difference(result_of_gains, result_of_zeros).high
+        - compute_paired_difference(result_of_gains, result_of_zeros).low
+    )
 
 
 def test_bonferroni_intervals_are_stretched_about_the_median() -> None:
-    """With skewed draws, whatever the value; draws that are not finite are ignored."""
+    """The draws are skewed and the value is not their median; non-finite draws are ignored."""
     draws = np.r_[np.nan, np.arange(101.0) ** 2, np.inf]
-    none = np.zeros(len(draws))
-    assert paired_bootstrap_difference((0.0, draws), (7.0, none))[1:] == pytest.approx(
+    zeros = np.zeros(len(draws))
+    assert paired_bootstrap_difference((0.0, draws), (7.0, zeros))[1:] == pytest.approx(
         np.quantile(draws[1:-1], [0.025, 0.975])
     )
     low, high = np.quantile(draws[1:-1], [0.025, 0.975])
-    further = stats.norm.ppf(1 - 0.05 / 5 / 2) / stats.norm.ppf(0.975)
-    result = paired_bootstrap_difference((0.0, draws), (7.0, none), comparisons=5)
-    assert result == pytest.approx((-7.0, 2_500 - further * (2_500 - low), 2_500 + further * (high - 2_500)))
+    factor = stats.norm.ppf(1 - 0.05 / 5 / 2) / stats.norm.ppf(0.975)
+    result = paired_bootstrap_difference((0.0, draws), (7.0, zeros), comparisons=5)
+    assert result == pytest.approx((-7.0, 2_500 - factor * (2_500 - low), 2_500 + factor * (high - 2_500)))
 
 
 def test_a_difference_is_significant_if_its_interval_excludes_zero() -> None:
@@ -96,7 +101,7 @@ def test_intervals_cover_at_their_level() -> None:
 
 @pytest.mark.parametrize(("shift", "error"), [(0.0, 0.0), (0.1, 0.1)])
 def test_calibration_error_is_unbiased_and_its_interval_covers(shift: float, error: float) -> None:
-    """With calibrated confidences, and with ones 0.1 too high; the plain error would be .05 in the first case."""
+    """Confidences are calibrated or 0.1 too high; the uncorrected error would be 0.05 in the first case."""
     squares, covered = [], []
     for seed in range(120):
         random = np.random.default_rng(seed)
@@ -115,7 +120,7 @@ def test_intervals_are_determined_by_the_seed() -> None:
 
 
 @pytest.mark.parametrize("statistic", [bootstrap_means, bootstrap_medians, root_bootstrap_means, bootstrap_r_squared])
-def test_counts_equal_repeated_items(statistic) -> None:
+def test_counts_of_items_are_equivalent_to_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
     items = pairs[:, 0] if statistic in (bootstrap_means, root_bootstrap_means) else pairs
     counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
@@ -124,7 +129,7 @@ def test_counts_equal_repeated_items(statistic) -> None:
 
 
 def test_r_squared_does_not_depend_on_the_offset_of_the_numbers() -> None:
-    """Such as seconds since 1970: far from zero, with a small variance."""
+    """Targets such as seconds since 1970 are far from zero, with a small variance."""
     pairs = RANDOM.normal(size=(50, 2)) @ [[1.0, 0.9], [0.0, 0.3]]
     near, far = (
         bootstrap_interval(MetricResult(pairs + shift, bootstrap_r_squared), resamples=50) for shift in (0.0, 1e7)
@@ -133,8 +138,8 @@ def test_r_squared_does_not_depend_on_the_offset_of_the_numbers() -> None:
     assert np.isnan(bootstrap_r_squared(np.array([[0.0, 7.0], [1.0, 7.0]]), np.ones((1, 2)))).all()
 
 
-def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
-    """`compare` averages the saved items of such a result."""
+def test_is_mean_of_items() -> None:
+    """`compare` averages the saved values per item only for such a statistic."""
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
         bootstrap_means,
@@ -144,8 +149,10 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
         bootstrap_medians,
         bootstrap_r_squared,
     ):
-        finding = MetricResult(items if statistic is bootstrap_r_squared else items[:, 0], statistic)
-        assert finding.is_mean_of_items == (finding.value == pytest.approx(finding.item_values.mean())), statistic
+        result_of_gains = MetricResult(items if statistic is bootstrap_r_squared else items[:, 0], statistic)
+        assert result_of_gains.is_mean_of_items == (
+            result_of_gains.value == pytest.approx(result_of_gains.item_values.mean())
+        ), statistic
 
 
 def test_median_agrees_with_numpy() -> None:
@@ -153,8 +160,8 @@ def test_median_agrees_with_numpy() -> None:
         assert MetricResult(items, bootstrap_medians).value == np.median(items, axis=0).mean()
 
 
-def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
-    """Each column is a result by itself, under the same draws of items."""
+def test_result_with_columns_is_the_mean_of_its_columns() -> None:
+    """Each column is also a result of its own, with the same bootstrap draws."""
     hits = RANDOM.random((50, 3)) < [0.2, 0.5, 0.9]
     whole = MetricResult(hits, column_names=("a to b", "b to a", "a to c"))
     parts = whole.results_by_column()
@@ -170,10 +177,10 @@ def test_draws_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) 
     assert np.array_equal(whole, draw_bootstrap_values({"a": MetricResult(HITS)}, resamples=50)["a"])
 
 
-def test_equal_items_give_an_interval_without_width() -> None:
+def test_interval_of_equal_items_has_zero_width() -> None:
     assert percentile_interval(draw_bootstrap_values({"": MetricResult(np.ones(50))})[""]) == (1, 1)
 
 
 def test_rejects_results_with_different_numbers_of_items() -> None:
     with raises_usage_error("results.shape", [399, 400]):
-        paired(MetricResult(HITS), MetricResult(HITS[:-1]))
+        compute_paired_difference(MetricResult(HITS), MetricResult(HITS[:-1]))

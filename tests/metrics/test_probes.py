@@ -21,7 +21,7 @@ from contraport.metrics.probes import (
 )
 
 
-def clusters(
+def draw_clusters(
     items: int, classes: int = 4, features: int = 6, spread: float = 1.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
@@ -31,32 +31,32 @@ def clusters(
 
 
 def test_linear_probe_separates_clusters_and_is_deterministic() -> None:
-    train, test = clusters(400), clusters(200, seed=1)
+    train, test = draw_clusters(400), draw_clusters(200, seed=1)
     accuracy = linear_probe(*train, *test)
     assert accuracy > 0.95
     assert accuracy == linear_probe(*train, *test)
 
 
 def test_linear_probe_is_at_chance_on_shuffled_labels() -> None:
-    x, y = clusters(800)
+    x, y = draw_clusters(800)
     shuffled = y[torch.randperm(800, generator=torch.Generator().manual_seed(1))]
     assert linear_probe(x[:400], shuffled[:400], x[400:], shuffled[400:]) < 0.4
 
 
 def test_linear_probe_is_invariant_to_feature_scale() -> None:
-    train, test = clusters(400), clusters(200, seed=1)
+    train, test = draw_clusters(400), draw_clusters(200, seed=1)
     scale = torch.tensor([1e-6, 1e6, 1.0, 1.0, 1e3, 1e-3])
     assert linear_probe(train[0] * scale, train[1], test[0] * scale, test[1]) > 0.95
 
 
-def test_linear_probe_of_few_items_per_class_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    x, y = clusters(24, classes=16)
+def test_linear_probe_of_few_items_per_class_emits_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    x, y = draw_clusters(24, classes=16)
     fit_linear_probe(x, y, penalty=0.1)
     assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_linear_probe_accepts_constant_features_and_unseen_classes() -> None:
-    train, test = clusters(400), clusters(200, seed=1)
+    train, test = draw_clusters(400), draw_clusters(200, seed=1)
     padded = [torch.cat([x, torch.ones(len(x), 2)], dim=1) for x in (train[0], test[0])]
     unseen = torch.full_like(test[1], 99)
     assert linear_probe(padded[0], train[1], padded[1], test[1]) > 0.95
@@ -65,12 +65,12 @@ def test_linear_probe_accepts_constant_features_and_unseen_classes() -> None:
 
 def test_penalty_is_relative_to_the_mean_loss() -> None:
     """At the optimum the gradient of the mean loss equals that of the penalty."""
-    x, y = clusters(200, classes=2, spread=3)
+    x, y = draw_clusters(200, classes=2, spread=3)
     scaler, model = fit_linear_probe(x, y, penalty=0.1)
     z = scaler.transform(x.numpy())
     predicted = 1 / (1 + np.exp(-z @ model.coef_[0] - model.intercept_[0]))
-    pulled = z.T @ (predicted - y.numpy()) / len(y)
-    assert -pulled / 0.1 == pytest.approx(model.coef_[0], abs=0.02)
+    gradient = z.T @ (predicted - y.numpy()) / len(y)
+    assert -gradient / 0.1 == pytest.approx(model.coef_[0], abs=0.02)
     _, twice = fit_linear_probe(torch.cat([x, x]), torch.cat([y, y]), penalty=0.1)
     assert twice.coef_ == pytest.approx(model.coef_, abs=0.02)
 
@@ -79,20 +79,20 @@ def test_penalty_is_relative_to_the_mean_loss() -> None:
 def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(probes, "MAX_QUERIES_IN_MEMORY", chunk)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", chunk)
-    (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
+    (x, y), (tx, ty) = draw_clusters(300, spread=4), draw_clusters(150, spread=4, seed=1)
 
     def weigh(distances: np.ndarray) -> np.ndarray:
         return np.exp((1 - distances) / 0.07)
 
-    peer = KNeighborsClassifier(20, metric="cosine", weights=weigh, algorithm="brute").fit(x, y)
-    assert knn(x, y, tx, ty) == pytest.approx((peer.predict(tx) == ty.numpy()).mean())
+    reference = KNeighborsClassifier(20, metric="cosine", weights=weigh, algorithm="brute").fit(x, y)
+    assert knn(x, y, tx, ty) == pytest.approx((reference.predict(tx) == ty.numpy()).mean())
 
 
 def test_knn_of_many_items_finds_neighbors_by_cells_and_logs_their_recall(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "contraport.metrics")
-    (x, y), (tx, ty) = clusters(12_000, features=24, spread=4), clusters(1_500, features=24, spread=4, seed=1)
+    (x, y), (tx, ty) = draw_clusters(12_000, features=24, spread=4), draw_clusters(1_500, features=24, spread=4, seed=1)
     exact = knn_correctness(x, y, tx, ty)
     monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", len(x) * len(tx))
     assert np.array_equal(knn_correctness(x, y, tx, ty), exact)
@@ -113,7 +113,7 @@ def test_knn_of_many_items_finds_neighbors_by_cells_and_logs_their_recall(
 def test_knn_is_exact_if_cells_would_compare_most_items(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (x, y), (tx, ty) = clusters(600, spread=4), clusters(150, spread=4, seed=1)
+    (x, y), (tx, ty) = draw_clusters(600, spread=4), draw_clusters(150, spread=4, seed=1)
     exact = knn_correctness(x, y, tx, ty)
     caplog.set_level("INFO", "contraport.metrics")
     monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", 0)
@@ -123,7 +123,7 @@ def test_knn_is_exact_if_cells_would_compare_most_items(
 
 @pytest.mark.parametrize("exact_pairs", [0, 10**9])
 def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.MonkeyPatch, exact_pairs: int) -> None:
-    (x, y), (tx, ty) = clusters(6_000, features=64, spread=9), clusters(100, features=64, spread=9, seed=1)
+    (x, y), (tx, ty) = draw_clusters(6_000, features=64, spread=9), draw_clusters(100, features=64, spread=9, seed=1)
     monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", exact_pairs)
     monkeypatch.setattr(probes, "MIN_KNN_RECALL", 0.5)  # otherwise most items are compared, by an exact search
     expected = knn_correctness(x, y, tx, ty)
@@ -138,44 +138,44 @@ def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.Monke
 
 
 def test_knn_with_one_neighbor_finds_each_item_itself() -> None:
-    x, y = clusters(100, spread=10)
+    x, y = draw_clusters(100, spread=10)
     assert knn(x, y, x, y, neighbors=1) == 1
 
 
 def test_knn_stays_finite_at_a_low_temperature() -> None:
-    (x, y), (tx, ty) = clusters(100), clusters(50, seed=1)
+    (x, y), (tx, ty) = draw_clusters(100), draw_clusters(50, seed=1)
     assert knn(x, y, tx, ty, temperature=1e-6) > 0.9
 
 
 @pytest.mark.parametrize("neighbors", [0, -1, 101])
 def test_knn_rejects_a_wrong_number_of_neighbors(neighbors: int) -> None:
-    x, y = clusters(100)
+    x, y = draw_clusters(100)
     with raises_usage_error("neighbors.invalid", neighbors, 100):
         knn(x, y, x, y, neighbors=neighbors)
 
 
-@pytest.mark.parametrize("measure", [linear_probe, knn])
-def test_probes_reject_wrong_shapes_and_values(measure) -> None:  # type: ignore[no-untyped-def]
-    x, y = clusters(100)
+@pytest.mark.parametrize("probe", [linear_probe, knn])
+def test_probes_reject_wrong_shapes_and_values(probe) -> None:  # type: ignore[no-untyped-def]
+    x, y = draw_clusters(100)
     with raises_usage_error("train_y.shape", 100, (5,)):
-        measure(x, y[:5], x, y)
+        probe(x, y[:5], x, y)
     with raises_usage_error("test_x.shape", 6, 3):
-        measure(x, y, x[:, :3], y)
+        probe(x, y, x[:, :3], y)
     with raises_usage_error("test_x.shape"):
-        measure(x, y, x[:0], y[:0])
+        probe(x, y, x[:0], y[:0])
     with raises_usage_error("train_x.invalid", "nan"):
-        measure(x.where(x > 0, torch.nan), y, x, y)
+        probe(x.where(x > 0, torch.nan), y, x, y)
 
 
 def test_linear_probe_rejects_a_single_class() -> None:
-    x, _ = clusters(10)
+    x, _ = draw_clusters(10)
     with raises_usage_error("labels.invalid", "class 3"):
         linear_probe(x, torch.full((10,), 3), x, torch.full((10,), 3))
 
 
 @pytest.mark.gpu
 def test_knn_on_a_gpu_agrees_with_the_cpu() -> None:
-    (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
+    (x, y), (tx, ty) = draw_clusters(300, spread=4), draw_clusters(150, spread=4, seed=1)
     assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)
 
 
@@ -188,20 +188,20 @@ def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
     unseen = torch.zeros(150, dtype=torch.bool)
     unseen[draw_stratified_split(y.numpy(), "test", purpose="metrics.probe_split")] = True
     assert unseen.sum() == 30
-    right = [
+    hits_by_penalty = [
         probe_correctness(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
         for penalty in CANDIDATE_PENALTIES
     ]
     assert list(CANDIDATE_PENALTIES) == sorted(CANDIDATE_PENALTIES, reverse=True)
-    assert select_penalty(x, y) == CANDIDATE_PENALTIES[right.index(max(right))]
+    assert select_penalty(x, y) == CANDIDATE_PENALTIES[hits_by_penalty.index(max(hits_by_penalty))]
 
 
 def test_strongest_penalty_wins_ties() -> None:
-    assert select_penalty(*clusters(60, spread=0.01)) == max(CANDIDATE_PENALTIES)
+    assert select_penalty(*draw_clusters(60, spread=0.01)) == max(CANDIDATE_PENALTIES)
 
 
 def test_default_penalty_if_held_out_classes_are_unseen() -> None:
-    x, y = clusters(100, classes=100)
+    x, y = draw_clusters(100, classes=100)
     assert select_penalty(x, y) == 1 / 100
 
 
@@ -212,8 +212,8 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     few = torch.arange(30)
     hits = few_label_accuracy_per_item(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
     penalty = select_penalty(x[:30], y[:30])
-    assert penalty != 1 / 30, "it would be that if nothing were chosen"
+    assert penalty != 1 / 30  # the default without a selection
     expected = probe_correctness(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
-    spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
-    assert np.array_equal(few_label_accuracy_per_item(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)
+    corrupted = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
+    assert np.array_equal(few_label_accuracy_per_item(corrupted, y[:60], x[60:], y[60:], lambda draw: few), hits)

@@ -1,4 +1,4 @@
-"""Influence of single items on joint metrics, against leaving each item out."""
+"""Pseudovalues of items for metrics of all items, compared with leave-one-out."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ from contraport.metrics.probes import squared_calibration_pseudovalues
 ITEMS = 150
 
 
-def drawn(seed: int, items: int = ITEMS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points around four centres, their classes, and the nearest of four other centres."""
+def draw_items(seed: int, items: int = ITEMS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw points around four centres, their classes, and the nearest of four other centres as their cluster."""
     random, centres = np.random.default_rng(seed), np.random.default_rng(99).normal(size=(4, 5))
     labels = random.integers(4, size=items)
     x = centres[labels] + random.normal(size=(items, 5))
@@ -50,7 +50,7 @@ def effective_rank(x, y, c):
 
 
 def calibration(x, y, c):
-    """Mean product of the gaps of two items of a bin."""
+    """Mean product of the calibration gaps of two items in a bin."""
     confidence, hit = 1 / (1 + np.exp(-x[:, 0])), y > 1
     bins, gaps, result = np.floor(confidence * 15), hit - confidence, []
     for one in np.unique(bins):
@@ -60,7 +60,7 @@ def calibration(x, y, c):
     return sum(result) / len(x)
 
 
-NUMBERS = {
+METRIC_AND_PSEUDOVALUES = {
     "uniformity": (uniformity, lambda x, y, c: pseudovalues.compute_uniformity_pseudovalues(torch.from_numpy(x))),
     "tolerance": (
         tolerance,
@@ -85,37 +85,37 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_influence_agrees_with_leave_one_out(name: str) -> None:
-    number, per_item = NUMBERS[name]
-    args = drawn(0)
+@pytest.mark.parametrize("name", METRIC_AND_PSEUDOVALUES)
+def test_pseudovalues_agree_with_leave_one_out(name: str) -> None:
+    number, per_item = METRIC_AND_PSEUDOVALUES[name]
+    args = draw_items(0)
     result, value = per_item(*args), number(*args)
     assert result.mean() == pytest.approx(value, abs=1e-6)
-    left_out = np.array([number(*(np.delete(of, item, axis=0) for of in args)) for item in range(ITEMS)])
-    lacking = (ITEMS - 1) * (value - left_out)
-    assert np.corrcoef(result, lacking)[0, 1] > 0.93
-    assert np.std(result) == pytest.approx(np.std(lacking), rel=0.3)  # leaving out is no first order
+    left_out = np.array([number(*(np.delete(array, item, axis=0) for array in args)) for item in range(ITEMS)])
+    influence = (ITEMS - 1) * (value - left_out)
+    assert np.corrcoef(result, influence)[0, 1] > 0.93
+    assert np.std(result) == pytest.approx(np.std(influence), rel=0.3)  # leave-one-out is not exactly first-order
 
 
 @pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
 def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None:
-    number, per_item = NUMBERS[name]
-    seen = [(per_item(*args), number(*args)) for args in map(drawn, range(40))]
-    spread = np.std([value for _, value in seen])
-    widths = [np.subtract(*bootstrap_interval(MetricResult(result), resamples=100)[::-1]) for result, _ in seen]
+    number, per_item = METRIC_AND_PSEUDOVALUES[name]
+    results = [(per_item(*args), number(*args)) for args in map(draw_items, range(40))]
+    spread = np.std([value for _, value in results])
+    widths = [np.subtract(*bootstrap_interval(MetricResult(result), resamples=100)[::-1]) for result, _ in results]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
 
 
-def test_hubness_varies_by_less_than_its_interval() -> None:
+def test_hubness_varies_by_less_than_its_standard_error() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
     result = [pseudovalues.compute_hubness_pseudovalues(z) for z in features]
     values = [geometry.hubness(z) for z in features]
-    assert [of.mean() for of in result] == pytest.approx(values)
-    assert np.std(values) < np.mean([of.std() for of in result]) / ITEMS**0.5
+    assert [row.mean() for row in result] == pytest.approx(values)
+    assert np.std(values) < np.mean([row.std() for row in result]) / ITEMS**0.5
 
 
-def test_hubness_influence_agrees_with_finite_differences() -> None:
-    x = drawn(0)[0]
+def test_hubness_pseudovalues_agree_with_finite_differences() -> None:
+    x = draw_items(0)[0]
     near = NearestNeighbors(n_neighbors=11, metric="cosine").fit(x).kneighbors(x, return_distance=False)[:, 1:]
 
     def number(counts: np.ndarray) -> float:
@@ -130,23 +130,25 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
     assert pseudovalues.compute_hubness_pseudovalues(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
 
 
-def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pseudovalues_of_a_subset_are_scaled_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    alone = [
-        of(z).std() for of in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
+    without_subset = [
+        compute(z).std()
+        for compute in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
     ]
     monkeypatch.setattr(geometry, "MAX_PAIRWISE_METRIC_ITEMS", 100)
-    for of, number in (
+    for compute, number in (
         (pseudovalues.compute_uniformity_pseudovalues, geometry.uniformity),
         (pseudovalues.compute_hubness_pseudovalues, geometry.hubness),
     ):
-        result = of(z)
+        result = compute(z)
         assert result.mean() == pytest.approx(number(z))
         assert (abs(result - result.mean()) > 1e-9).sum() <= 100
-    few = [
-        of(z).std() for of in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
+    with_subset = [
+        compute(z).std()
+        for compute in (pseudovalues.compute_uniformity_pseudovalues, pseudovalues.compute_hubness_pseudovalues)
     ]
-    assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
+    assert np.array(with_subset) == pytest.approx(np.array(without_subset) * 3**0.5, rel=0.4)
 
 
 def test_zero_features_do_not_change_effective_rank_pseudovalues() -> None:
@@ -158,7 +160,7 @@ def test_zero_features_do_not_change_effective_rank_pseudovalues() -> None:
     )
 
 
-def test_influence_is_finite_for_constant_features() -> None:
+def test_pseudovalues_of_constant_features_are_finite() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
     for result in (
         pseudovalues.compute_uniformity_pseudovalues(same),

@@ -43,15 +43,15 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("tile", [1_024, 5])
-def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
-    """Of several captions of an image the best counts, and a repeated image or caption is one candidate."""
+def test_repeated_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    """The best of an image's captions counts, and a repeated image or caption is one candidate."""
     monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
     generator = torch.Generator().manual_seed(1)
     images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
     columns = torch.cat([torch.arange(20), torch.randint(20, (20,), generator=generator)])
-    shown = torch.stack([rows * 7 - 3, columns], dim=1)
-    result = retrieval_ranks(images[rows], captions[columns], content_ids=shown)
+    content_ids = torch.stack([rows * 7 - 3, columns], dim=1)
+    result = retrieval_ranks(images[rows], captions[columns], content_ids=content_ids)
     cosines = F.normalize(images.double(), dim=1) @ F.normalize(captions.double(), dim=1).T
     pairs = set(zip(rows.tolist(), columns.tolist(), strict=True))
     for item, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
@@ -64,17 +64,17 @@ def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> 
 
 
 @pytest.mark.parametrize("tile", [1_024, 5])
-def test_ranks_of_some_items_are_those_of_all(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+def test_ranks_of_selected_items_equal_those_of_all(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
     z0, z1 = paired_views()
     ids = torch.stack([torch.arange(60) % 41, torch.arange(60) % 50], dim=1)
     views = [z[ids[:, view]] for view, z in enumerate((z0, z1))]
     at = np.array([50, 3, 44, 9, 59, 0])
     for content_ids in (None, ids):
-        every = retrieval_ranks(*views, content_ids=content_ids)
-        assert np.array_equal(retrieval_ranks(*views, content_ids=content_ids, positions=at), every[at])
-    every = log_match_probability_per_item(*views, 0.2)
-    np.testing.assert_allclose(log_match_probability_per_item(*views, 0.2, positions=at), every[at])
+        of_all = retrieval_ranks(*views, content_ids=content_ids)
+        assert np.array_equal(retrieval_ranks(*views, content_ids=content_ids, positions=at), of_all[at])
+    of_all = log_match_probability_per_item(*views, 0.2)
+    np.testing.assert_allclose(log_match_probability_per_item(*views, 0.2, positions=at), of_all[at])
 
 
 def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
@@ -91,22 +91,25 @@ def test_collapsed_embeddings_have_the_last_rank() -> None:
     assert (retrieval_ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
 
 
-def rounded(z: torch.Tensor) -> torch.Tensor:
-    """Return the same directions, each coordinate off by a rounding of single precision."""
+def perturb_by_rounding(z: torch.Tensor) -> torch.Tensor:
+    """Perturb each coordinate by a single-precision rounding error."""
     generator = torch.Generator().manual_seed(2)
     return z * (1 + (torch.rand(z.shape, generator=generator) - 0.5) * torch.finfo(torch.float32).eps)
 
 
 @pytest.mark.parametrize("copies", [2, 60])
 def test_items_equal_up_to_rounding_are_tied(copies: int) -> None:
-    """Each item is there several times: none of the copies is found before the others by rounding alone."""
+    """Each item has several copies; rounding alone must not rank one copy before another."""
     z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in paired_views(noise=0.5))
     expected = retrieval_ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
-    assert np.array_equal(retrieval_ranks(rounded(z0), rounded(z1.flip(0)).flip(0)), np.tile(expected, (copies, 1)))
+    assert np.array_equal(
+        retrieval_ranks(perturb_by_rounding(z0), perturb_by_rounding(z1.flip(0)).flip(0)),
+        np.tile(expected, (copies, 1)),
+    )
 
 
 def test_nearby_embeddings_are_not_tied() -> None:
-    """Embeddings a hundredth apart are no ties, though their cosines differ by some millionths."""
+    """Embeddings about 0.01 apart are not tied, although their cosines differ by only about 1e-6."""
     z0, z1 = paired_views(noise=0.5)
     cone = [1e-2 * F.normalize(z) + torch.ones(8) for z in (z0, z1)]
     dense = -torch.cdist(F.normalize(cone[0].double()), F.normalize(cone[1].double()))
@@ -114,7 +117,7 @@ def test_nearby_embeddings_are_not_tied() -> None:
     assert retrieval_ranks(*cone)[:, 0].tolist() == expected.tolist()
 
 
-def test_log_probabilities_give_the_info_nce_loss_of_all_items() -> None:
+def test_log_probabilities_average_to_the_info_nce_loss() -> None:
     z0, z1 = paired_views()
     assert -log_match_probability_per_item(z0, z1, 0.2).mean() == pytest.approx(
         float(info_nce(0.2)(z0.double(), z1.double()))
@@ -144,8 +147,10 @@ def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
     texts = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
     expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
-    for given in (texts, long):
-        torch.testing.assert_close(compute_unit_class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
+    for embeddings in (texts, long):
+        torch.testing.assert_close(
+            compute_unit_class_embeddings(embeddings, 2), F.normalize(torch.stack(expected), dim=1)
+        )
     with raises_usage_error("texts.shape", 4, 6):
         compute_unit_class_embeddings(texts, 4)
 
@@ -181,7 +186,7 @@ def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return rank_links(ROWS, COLUMNS, TRAIN, TEST)
 
 
-def test_ranks_equal_sorting_each_row(ranking: LinkRanking) -> None:
+def test_ranks_agree_with_sorting_each_row(ranking: LinkRanking) -> None:
     scores = scores_without_training_columns()
     expected = [1 + (scores[row] > scores[row, column]).sum() for row, column in TEST.tolist()]
     assert ranking.pair_ranks.tolist() == expected
@@ -202,29 +207,29 @@ def test_recall_per_row_has_the_mean_of_all_pairs(ranking: LinkRanking) -> None:
     assert values.mean() == pytest.approx(ranking.pair_hits_at(7).mean())
 
 
-def ranked(pairs_per_row: np.ndarray, ranks: np.ndarray) -> LinkRanking:
+def build_ranking(pairs_per_row: np.ndarray, ranks: np.ndarray) -> LinkRanking:
     rows, nothing = np.repeat(np.arange(len(pairs_per_row)), pairs_per_row), np.zeros((len(pairs_per_row), 1))
     return LinkRanking(rows, ranks, nothing, np.zeros(1), np.zeros(len(rows), dtype=bool))
 
 
-def test_intervals_do_not_shrink_by_copies_of_the_pairs_of_a_row() -> None:
+def test_repeated_pairs_of_a_row_do_not_narrow_the_interval() -> None:
     ranks = np.random.default_rng(0).integers(1, 20, size=50).astype(float)
-    once, copies = ranked(np.ones(50, dtype=int), ranks), ranked(np.full(50, 9), ranks.repeat(9))
+    once, copies = build_ranking(np.ones(50, dtype=int), ranks), build_ranking(np.full(50, 9), ranks.repeat(9))
     for k in (5, 10):
         expected, result = (
             bootstrap_interval(MetricResult(one.row_recall_pseudovalues_at(k))) for one in (once, copies)
         )
         assert result == pytest.approx(expected)
-        of_pairs = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
-        assert of_pairs.high - of_pairs.low < 0.5 * (result.high - result.low)
+        pair_interval = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
+        assert pair_interval.high - pair_interval.low < 0.5 * (result.high - result.low)
 
 
-def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pairs() -> None:
+def test_recall_interval_agrees_with_resampling_rows() -> None:
     random = np.random.default_rng(0)
     pairs_per_row = random.integers(1, 12, size=300)
     # Rows with many pairs have a lower recall, so that the number of pairs matters.
     ranks = random.geometric(0.3 / pairs_per_row.repeat(pairs_per_row)).astype(float)
-    ranking = ranked(pairs_per_row, ranks)
+    ranking = build_ranking(pairs_per_row, ranks)
     hits = np.bincount(ranking.pair_row_positions, weights=ranking.pair_hits_at(10))
     drawn = random.integers(300, size=(4_000, 300))
     low, high = np.quantile(hits[drawn].sum(1) / pairs_per_row[drawn].sum(1), [0.025, 0.975])
@@ -232,11 +237,11 @@ def test_interval_of_the_recall_agrees_with_a_resampling_of_rows_with_their_pair
     assert result == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
-def test_ranks_beyond_those_that_are_held_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_links(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
     monkeypatch.setattr(retrieval, "MAX_RANKED_COLUMNS", 8)
     ranking = rank_links(ROWS, COLUMNS, TRAIN, TEST)
-    measures = (
+    metrics = (
         ranking.pair_hits_at,
         ranking.row_recall_pseudovalues_at,
         ranking.row_ndcg_at,
@@ -244,13 +249,13 @@ def test_ranks_beyond_those_that_are_held_are_rejected(monkeypatch: pytest.Monke
         ranking.column_hubness,
         ranking.popularity_ratio,
     )
-    for measure in measures:
-        measure(8)
+    for metric in metrics:
+        metric(8)
         with raises_usage_error("metrics.number", 8, 9):
-            measure(9)
+            metric(9)
 
 
-def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
+def test_rows_without_a_training_pair_are_marked_unseen(ranking: LinkRanking) -> None:
     assert np.array_equal(ranking.pair_has_unseen_row, TEST[:, 0] == 3)
 
 
@@ -267,12 +272,14 @@ def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
 
 
 def test_rows_with_few_columns_left_count_only_those() -> None:
-    # Of 30 columns, row 0 has 3 without a training pair, row 1 none but that of its test pair, row 2 all but one.
+    # Columns without a training pair: three for row 0, only the test column for row 1, all but one for row 2.
     train = torch.tensor([(0, column) for column in range(27)] + [(1, column) for column in range(29)] + [(2, 5)])
     ranking = rank_links(ROWS, COLUMNS, train, torch.tensor([(0, 28), (1, 29), (2, 7), (2, 5)]))
-    left = [[27, 28, 29], [29], [column for column in range(30) if column != 5]]
+    candidates = [[27, 28, 29], [29], [column for column in range(30) if column != 5]]
     cosines = F.cosine_similarity(ROWS[:3, None], COLUMNS[None], dim=2).tolist()
-    orders = [sorted(columns, key=lambda column: -row[column]) for row, columns in zip(cosines, left, strict=True)]
+    orders = [
+        sorted(columns, key=lambda column: -row[column]) for row, columns in zip(cosines, candidates, strict=True)
+    ]
     assert [[column for column in row if column >= 0] for row in ranking.ranked_columns.tolist()] == orders
     assert ranking.pair_ranks.tolist() == [orders[0].index(28) + 1, 1, orders[2].index(7) + 1, np.inf]
     popularity = train[:, 1].bincount(minlength=30).numpy()
@@ -284,7 +291,7 @@ def test_rows_with_few_columns_left_count_only_those() -> None:
         assert ranking.popularity_ratio(k) == pytest.approx(expected)
 
 
-def test_a_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
+def test_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
     pairs = torch.tensor([(row, 0) for row in range(20)] + [(row, 1 + row % 5) for row in range(20)])
     columns = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * 5)
     ranking = rank_links(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))

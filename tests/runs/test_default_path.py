@@ -23,11 +23,11 @@ from contraport.runs import default_run_path
         ("/", "data"),
     ],
 )
-def test_a_run_is_named_after_its_data_in_plain_letters(data: str, name: str) -> None:
+def test_run_is_named_after_its_data(data: str, name: str) -> None:
     assert default_run_path(data, "nt-xent") == Path("runs", f"{name}-nt-xent")
 
 
-def test_a_folder_keeps_what_follows_the_dots_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_name_keeps_the_dots_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos-1.5").mkdir()
     monkeypatch.chdir(tmp_path / "photos-1.5")
     for data in (".", "../photos-1.5", str(tmp_path / "photos-1.5")):

@@ -6,9 +6,9 @@ from tests.errors import raises_usage_error
 from contraport.runs.run import is_nested_number_mapping, read_metrics_rows
 
 
-@pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
-def test_true_is_not_a_number(value: object, holds: bool) -> None:
-    assert is_nested_number_mapping({"loss": value}, depth=1) is holds
+@pytest.mark.parametrize(("value", "expected"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
+def test_metric_values_are_numbers_or_none_but_no_booleans(value: object, expected: bool) -> None:
+    assert is_nested_number_mapping({"loss": value}, depth=1) is expected
 
 
 @pytest.mark.parametrize("row", ['{"step": 2, "loss": "low"}', '{"step": 2.5}', '{"loss": 1.0}', '{"step": true}'])

@@ -26,51 +26,51 @@ def test_overwrite_replaces_a_run_and_leaves_other_files(run: RunFolder) -> None
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "notes.txt"]
 
 
-def old_run(run: RunFolder) -> dict[str, bytes]:
-    """Fill a run, and return what it holds."""
+def fill_run(run: RunFolder) -> dict[str, bytes]:
+    """Fill a run folder and return the content of its files."""
     run.append_metrics({"step": 1})
     run.last_checkpoint.write_bytes(b"weights")
     run.model_path.mkdir()
     (run.model_path / "config.json").write_text("{}")
-    run.log_path.write_text("said")
-    return content(run)
+    run.log_path.write_text("log")
+    return read_files(run)
 
 
-def content(run: RunFolder) -> dict[str, bytes]:
-    """Return what the files of a folder hold, but halves of them, which are written beside their place."""
+def read_files(run: RunFolder) -> dict[str, bytes]:
+    """Return the content of each file, except unfinished writes of the configuration."""
     files = [path for path in run.path.rglob("*") if path.is_file() and not path.name.startswith(".config-")]
     return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
 
 
 def test_replaced_run_can_be_restored(run: RunFolder) -> None:
-    before = old_run(run)
+    before = fill_run(run)
     new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.append_metrics({"step": 7})
     new.evaluation_path.write_text("{}")
     run.backup.restore_unless_checkpointed()
-    assert content(run) == before
+    assert read_files(run) == before
     assert not run.backup.path.exists()
 
 
 def test_replaced_run_is_not_restored_over_a_checkpoint(run: RunFolder) -> None:
-    old_run(run)
+    fill_run(run)
     new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.last_checkpoint.write_bytes(b"new weights")
-    before = content(run)
+    before = read_files(run)
     del before[".replaced/config.yaml"]
     run.backup.restore_unless_checkpointed()
-    assert content(run) == {name: text for name, text in before.items() if not name.startswith(".replaced")}
+    assert read_files(run) == {name: text for name, text in before.items() if not name.startswith(".replaced")}
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Simulated kill of the process."""
 
 
-def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], int]:
-    """End what moves, copies or removes a file at one of these calls; return what counts those that are left."""
+def kill_after_file_operations(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], int]:
+    """Raise `Killed` after this many file operations; return a function that counts those left."""
     left = calls
 
-    def ending(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **settings: Any) -> Any:
             nonlocal left
             if left == 0:
@@ -85,7 +85,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], in
         *((Path, name) for name in ("rename", "unlink", "mkdir")),
         (shutil, "copyfile"),
     ]:
-        monkeypatch.setattr(owner, name, ending(getattr(owner, name)))
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
     return lambda: left
 
 
@@ -93,20 +93,20 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], in
 def test_kill_during_replacement_loses_no_run(tmp_path: Path, last: str) -> None:
     for calls in itertools.count():
         run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
-        before = old_run(run)
+        before = fill_run(run)
         with pytest.MonkeyPatch.context() as patch:
-            left = killed_after(patch, calls)
+            left = kill_after_file_operations(patch, calls)
             with suppress(Killed):
                 RunFolder.create(run.path, {"data": "other"}, overwrite=True)
                 run.backup.restore_unless_checkpointed()
-            through = left() > 0
+            completed = left() > 0
         assert run.config()["data"] in ("digits", "other")
         if last == "overwrite":
             RunFolder.create(run.path, {"data": "a third"}, overwrite=True)
         run.backup.restore_unless_checkpointed()
-        assert content(run) == before, calls
+        assert read_files(run) == before, calls
         assert not run.backup.path.exists(), calls
-        if through:
+        if completed:
             break
     assert calls > 20
 
@@ -114,18 +114,18 @@ def test_kill_during_replacement_loses_no_run(tmp_path: Path, last: str) -> None
 def test_kill_during_deletion_of_the_backup_keeps_the_new_run(tmp_path: Path) -> None:
     for calls in itertools.count():
         run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
-        old_run(run)
+        fill_run(run)
         RunFolder.create(run.path, {"data": "other"}, overwrite=True)
         run.last_checkpoint.write_bytes(b"new weights")
         with pytest.MonkeyPatch.context() as patch:
-            left = killed_after(patch, calls)
+            left = kill_after_file_operations(patch, calls)
             with suppress(Killed):
                 run.backup.delete_backup()
-            through = left() > 0
+            completed = left() > 0
         run.backup.finish_interrupted_operation()
-        assert sorted(content(run)) == ["checkpoints/last.ckpt", "config.yaml"]
+        assert sorted(read_files(run)) == ["checkpoints/last.ckpt", "config.yaml"]
         assert run.last_checkpoint.read_bytes() == b"new weights"
-        if through:
+        if completed:
             break
     assert calls > 5
 
