@@ -1,4 +1,4 @@
-"""Low-rank adapters, against explicit matrix products."""
+"""Low-rank adapters (LoRA), compared with explicit matrix products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import nn
 
 from contraport.encoders import Model
 from contraport.encoders.lora import inject_lora, with_merged_lora
-from contraport.errors import UsageError
 
 
 def randomize(encoder: nn.Module) -> None:
@@ -31,10 +30,10 @@ def test_adapted_layer_computes_w_x_plus_twice_b_a_x() -> None:
     before = encoder(x)
     inject_lora(encoder, 2)
     assert torch.equal(encoder(x), before)
-    learning = {name: value for name, value in encoder.named_parameters() if value.requires_grad}
-    (down,) = (value for name, value in learning.items() if "lora_A" in name)
-    (up,) = (value for name, value in learning.items() if "lora_B" in name)
-    assert len(learning) == 2
+    trainable = {name: value for name, value in encoder.named_parameters() if value.requires_grad}
+    (down,) = (value for name, value in trainable.items() if "lora_A" in name)
+    (up,) = (value for name, value in trainable.items() if "lora_B" in name)
+    assert len(trainable) == 2
     assert (down.shape, up.shape) == ((2, 5), (4, 2))
     randomize(encoder)
     expected = (x @ (weights + 2 * up @ down).T + encoder[0].bias).relu()
@@ -47,23 +46,23 @@ def test_merged_model_has_the_original_structure(name: str) -> None:
     shape = (6,) if name == "mlp" else (3, 32, 32)
     torch.manual_seed(0)
     model = Model(name, [shape]).eval()
-    own = {key: value.clone() for key, value in model.state_dict().items()}
+    original = {key: value.clone() for key, value in model.state_dict().items()}
     inject_lora(model.encoders[0], 2)
     items = torch.rand(4, *shape)
     assert all(
-        torch.equal(value, own[key.replace(".base_layer", "")])
+        torch.equal(value, original[key.replace(".base_layer", "")])
         for key, value in model.state_dict().items()
         if "lora_" not in key
     )
     randomize(model.encoders[0])
     with torch.no_grad():
-        adapted, whole = model(items), with_merged_lora(model)
-        torch.testing.assert_close(whole(items), adapted, rtol=1e-4, atol=1e-4)
+        adapted, merged = model(items), with_merged_lora(model)
+        torch.testing.assert_close(merged(items), adapted, rtol=1e-4, atol=1e-4)
         assert torch.equal(model(items), adapted)
-    assert whole.state_dict().keys() == own.keys()
-    assert any(not torch.equal(value, own[key]) for key, value in whole.state_dict().items())
+    assert merged.state_dict().keys() == original.keys()
+    assert any(not torch.equal(value, original[key]) for key, value in merged.state_dict().items())
     assert not torch.equal(adapted, Model(name, [shape]).eval()(items))
-    assert with_merged_lora(whole) is whole
+    assert with_merged_lora(merged) is merged
 
 
 def test_transposed_linear_layers_of_gpt2() -> None:
@@ -81,24 +80,24 @@ def test_transposed_linear_layers_of_gpt2() -> None:
     torch.testing.assert_close(encoder(x), expected)
     model = nn.Module()
     model.encoders = nn.ModuleList([encoder])
-    (whole,) = with_merged_lora(model).encoders
-    assert type(whole[0]) is layers.Conv1D
-    torch.testing.assert_close(whole(x), expected)
+    (merged,) = with_merged_lora(model).encoders
+    assert type(merged[0]) is layers.Conv1D
+    torch.testing.assert_close(merged(x), expected)
 
 
-def test_adapted_layers() -> None:
+def test_adapts_all_linear_layers_but_attention_modules_and_grouped_convolutions() -> None:
     pytest.importorskip("peft")
     encoder = timm.create_model("test_vit", num_classes=0)
     inject_lora(encoder, 1)
-    of_blocks = {name.split(".lora_A")[0] for name, _ in encoder.named_parameters() if ".lora_A" in name}
-    assert of_blocks == {
+    adapted_layers = {name.split(".lora_A")[0] for name, _ in encoder.named_parameters() if ".lora_A" in name}
+    assert adapted_layers == {
         f"blocks.{block}.{layer}"
         for block in range(len(encoder.blocks))
         for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
     }
-    both = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2), "after": nn.Linear(4, 4)})
-    inject_lora(both, 1)
-    assert {name.partition(".")[0] for name, _ in both.named_parameters() if ".lora_A" in name} == {"after"}
+    network = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2), "after": nn.Linear(4, 4)})
+    inject_lora(network, 1)
+    assert {name.partition(".")[0] for name, _ in network.named_parameters() if ".lora_A" in name} == {"after"}
     grouped = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4))
     inject_lora(grouped, 1)
     assert {name.partition(".")[0] for name, _ in grouped.named_parameters() if ".lora_A" in name} == {"0"}
@@ -120,6 +119,5 @@ def test_rejects_rank_above_every_layer() -> None:
 
 def test_missing_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UsageError) as caught:
+    with raises_usage_error("lora.*", "contraport[peft]"):
         inject_lora(nn.Linear(2, 2), 1)
-    assert "contraport[peft]" in str(caught.value)

@@ -13,7 +13,7 @@ from contraport.errors import UsageError
 @pytest.mark.parametrize(
     "shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (13, 64, 64), (3, 33, 20), (3, 224, 224), (1, 2, 2)]
 )
-def test_small_cnn_takes_images_of_any_size(shape):
+def test_small_cnn_accepts_images_of_any_size(shape):
     encoder = build_encoder("small-cnn", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
 
@@ -31,14 +31,16 @@ def test_small_cnn_keeps_the_resolution_of_tiny_images():
 
 def test_gradients_encode_edge_directions():
     image = torch.zeros(1, 1, 28, 28)
-    image[..., 14:] = 1  # one upright edge, so gradients that point across
+    image[..., 14:] = 1  # a vertical edge, so the gradient is horizontal
     encoder = build_encoder("gradients", (1, 28, 28))
     blocks = encoder(image).view(4, 9, 6, 6)
     assert blocks[:, 1:].abs().max() < 1e-6
-    beside = blocks[:, 0].amax(dim=(0, 1))
-    assert beside[2:4].min() > 0.4
-    assert beside[[0, 1, 4, 5]].max() < 1e-6
-    level = encoder(image.transpose(2, 3)).view(4, 9, 6, 6)  # half a turn: between the two directions in the middle
+    edge_columns = blocks[:, 0].amax(dim=(0, 1))
+    assert edge_columns[2:4].min() > 0.4
+    assert edge_columns[[0, 1, 4, 5]].max() < 1e-6
+    level = encoder(image.transpose(2, 3)).view(
+        4, 9, 6, 6
+    )  # a horizontal edge: 90 degrees, halfway between bins 4 and 5
     assert torch.allclose(level[:, 4], level[:, 5], atol=1e-5)
     assert level[:, [0, 1, 2, 3, 6, 7, 8]].abs().max() < 1e-5
     assert level[:, 4].amax(dim=(0, 2))[2:4].min() > 0.3
@@ -58,29 +60,37 @@ def test_gradients_ignore_contrast_sign_and_brightness():
 def test_gradients_use_the_steepest_channel():
     image = torch.rand(1, 1, 14, 14)
     flat = torch.cat([image, 0.01 * torch.rand(1, 1, 14, 14)], dim=1)
-    alone, among = build_encoder("gradients", (1, 14, 14))(image), build_encoder("gradients", (2, 14, 14))(flat)
-    assert torch.nn.functional.cosine_similarity(alone, among).min() > 0.99
+    of_one_channel, of_two_channels = (
+        build_encoder("gradients", (1, 14, 14))(image),
+        build_encoder("gradients", (2, 14, 14))(flat),
+    )
+    assert torch.nn.functional.cosine_similarity(of_one_channel, of_two_channels).min() > 0.99
 
 
 def test_gradients_encode_the_hue_of_each_cell():
     encoder = build_encoder("gradients", (3, 28, 28))
     grey = torch.rand(1, 1, 28, 28)
-    of_grey, alone = encoder(grey.expand(1, 3, 28, 28)), build_encoder("gradients", (1, 28, 28))(grey)
-    assert torch.equal(of_grey[:, :1296], alone)
-    assert of_grey[:, 1296:].abs().max() == 0
+    of_equal_channels, of_one_channel = (
+        encoder(grey.expand(1, 3, 28, 28)),
+        build_encoder("gradients", (1, 28, 28))(grey),
+    )
+    assert torch.equal(of_equal_channels[:, :1296], of_one_channel)
+    assert of_equal_channels[:, 1296:].abs().max() == 0
     plain = torch.full((2, 3, 28, 28), 0.5)
-    plain[0, 0, :, 14:] = 1  # red at the right
-    plain[1, 2, :14] = 1  # blue above
+    plain[0, 0, :, 14:] = 1  # the right half is red
+    plain[1, 2, :14] = 1  # the upper half is blue
     red, blue = encoder(plain)[:, 1296:].view(2, 9, 7, 7)
     assert red[:, :, :3].abs().max() == 0
     assert blue[:, 4:].abs().max() == 0
-    assert torch.equal(red[:, :, 4:].sum(dim=(1, 2)).nonzero().flatten(), torch.tensor([0, 1]))  # 30 of 360 degrees
+    assert torch.equal(
+        red[:, :, 4:].sum(dim=(1, 2)).nonzero().flatten(), torch.tensor([0, 1])
+    )  # red is at 30 degrees, between the bins at 0 and 40
     assert not (red[:, :, 4:].sum(dim=(1, 2)) * blue[:, :3].sum(dim=(1, 2))).any()
     assert encoder(torch.rand(2, 3, 64, 17)).shape == (2, encoder.num_features)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (6, 100), (12, 7)])
-def test_small_tcn_takes_series_of_any_length(shape):
+def test_small_tcn_accepts_series_of_any_length(shape):
     encoder = build_encoder("small-tcn", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
     longer = torch.rand(3, shape[0], 2 * shape[1])
@@ -98,7 +108,7 @@ def test_receptive_field_of_small_tcn_is_61_steps():
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 8, 8), (3, 5, 6), (3, 50)])
-def test_mlp_takes_vectors_images_and_series(shape):
+def test_mlp_accepts_vectors_images_and_series(shape):
     encoder = build_encoder("mlp", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
 
@@ -122,7 +132,7 @@ def test_decoder_returns_the_shape_of_the_view(shape):
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "resnet18", "test_vit", "test_convnext"])
-def test_timm_models_take_images_of_the_shape(name):
+def test_timm_models_accept_images_of_the_shape(name):
     encoder = build_encoder(name, (2, 32, 32))
     assert encoder(torch.rand(2, 2, 32, 32)).shape == (2, encoder.num_features)
     assert encoder.training
@@ -150,7 +160,7 @@ def test_building_changes_no_buffers():
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def encoder_modules(tmp_path, monkeypatch):
     def write(name, content):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(content))
         sys.modules.pop(name, None)
@@ -171,10 +181,10 @@ def own(tmp_path, monkeypatch):
             def forward(self, x):
                 return self.layer(x.flatten(1))
 
-        class Liar(Flat):
+        class WrongFeatures(Flat):
             num_features = 10
 
-        class Deep(Flat):
+        class WrongShape(Flat):
             def forward(self, x):
                 return x
 
@@ -198,7 +208,7 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("encoder_modules")
 @pytest.mark.parametrize(("name", "features"), [("own_encoder:Flat", 9), ("own_encoder:function", 5)])
 def test_custom_encoder(name, features):
     encoder = build_encoder(name, (1, 6, 6))
@@ -206,7 +216,7 @@ def test_custom_encoder(name, features):
     assert encoder(torch.rand(2, 1, 6, 6)).shape == (2, features)
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("encoder_modules")
 @pytest.mark.parametrize(
     ("name", "shape", "code", "value"),
     [
@@ -230,8 +240,8 @@ def test_custom_encoder(name, features):
         ("own_encoder:number", (4,), "encoder.not_callable", "int"),
         ("own_encoder:text", (4,), "encoder.not_a_module", "str"),
         ("own_encoder:fails", (4,), "encoder.call_failed", "KeyError"),
-        ("own_encoder:Liar", (4,), "encoder.features", 10),
-        ("own_encoder:Deep", (1, 4, 4), "encoder.output_shape", (2, 1, 4, 4)),
+        ("own_encoder:WrongFeatures", (4,), "encoder.features", 10),
+        ("own_encoder:WrongShape", (1, 4, 4), "encoder.output_shape", (2, 1, 4, 4)),
         ("no_such_module:Net", (4,), "encoder.import_failed", "no_such_module"),
         ("broken_encoder:Net", (4,), "encoder.import_failed", "no_such_package_at_all"),
         ("crashing_encoder:Net", (4,), "encoder.import_failed", "ZeroDivisionError"),

@@ -20,19 +20,19 @@ from contraport.encoders import Model, load_pretrained_weights, read_initial_wei
 SHAPE = (3, 32, 32)
 
 
-def make_timm(name: str = "resnet18", **settings: Any) -> nn.Module:
+def build_timm_model(name: str = "resnet18", **settings: Any) -> nn.Module:
     torch.manual_seed(7)
     model: nn.Module = timm.create_model(name, **settings)
     return model
 
 
 def assert_loaded(model: Model, encoder: nn.Module) -> None:
-    own, theirs = model.tower(0).encoder.state_dict(), encoder.state_dict()
-    assert own
-    assert all(torch.equal(value, theirs[name]) for name, value in own.items())
+    actual, expected = model.tower(0).encoder.state_dict(), encoder.state_dict()
+    assert actual
+    assert all(torch.equal(value, expected[name]) for name, value in actual.items())
 
 
-def timm_folder(path: Path, encoder: nn.Module, name: str, **config: Any) -> Path:
+def write_timm_folder(path: Path, encoder: nn.Module, name: str, **config: Any) -> Path:
     path.mkdir()
     save_file(encoder.state_dict(), path / "model.safetensors")
     (path / "config.json").write_text(json.dumps({"architecture": name, "pretrained_cfg": config}))
@@ -42,7 +42,7 @@ def timm_folder(path: Path, encoder: nn.Module, name: str, **config: Any) -> Pat
 @pytest.mark.parametrize("nested", [None, "state_dict", "model"])
 @pytest.mark.parametrize("prefix", ["", "module.", "pipeline.model.towers.0.encoder."])
 def test_reads_weights_behind_any_prefix(tmp_path: Path, nested: str | None, prefix: str) -> None:
-    encoder = make_timm()
+    encoder = build_timm_model()
     state = {prefix + name: value for name, value in encoder.state_dict().items()}
     torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "weights.pt")
     weights = read_initial_weights(tmp_path / "weights.pt", "resnet18")
@@ -65,8 +65,8 @@ def test_reads_safetensors_of_a_built_in_encoder(tmp_path: Path) -> None:
 
 
 def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
-    encoder = make_timm(num_classes=0)
-    folder = timm_folder(
+    encoder = build_timm_model(num_classes=0)
+    folder = write_timm_folder(
         tmp_path / "timm", encoder, "resnet18", input_size=[3, 96, 96], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]
     )
     weights = read_initial_weights(folder, None)
@@ -79,7 +79,7 @@ def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
 
 
 def test_weights_of_three_channels_are_summed_for_one(tmp_path: Path) -> None:
-    encoder = make_timm()
+    encoder = build_timm_model()
     torch.save(encoder.state_dict(), tmp_path / "weights.pt")
     model = Model("resnet18", [(1, 32, 32)], low_resolution=False)
     read_initial_weights(tmp_path / "weights.pt", "resnet18").load_into(model)
@@ -91,21 +91,21 @@ def test_weights_of_three_channels_are_summed_for_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"])
 def test_position_embeddings_are_resampled_as_in_timm(tmp_path: Path, name: str) -> None:
-    encoder = make_timm(name, depth=1, img_size=48)
+    encoder = build_timm_model(name, depth=1, img_size=48)
     save_file(encoder.state_dict(), tmp_path / "vit.safetensors")
-    model = Model(make_timm(name, depth=1, img_size=32, num_classes=0), [SHAPE])
+    model = Model(build_timm_model(name, depth=1, img_size=32, num_classes=0), [SHAPE])
     read_initial_weights(tmp_path / "vit.safetensors", model.tower(0).encoder).load_into(model)
-    own, theirs = model.tower(0).encoder.state_dict(), encoder.state_dict()
-    prefix = theirs["pos_embed"].shape[1] - 9
-    expected = resample_abs_pos_embed(theirs["pos_embed"], [2, 2], num_prefix_tokens=prefix)
-    torch.testing.assert_close(own["pos_embed"], expected)
-    assert all(torch.equal(value, theirs[key]) for key, value in own.items() if key != "pos_embed")
-    other = Model(make_timm(name, depth=1, img_size=24, patch_size=8, num_classes=0), [(3, 24, 24)])
-    with raises_usage_error("init.architecture", "patch_embed.proj.weight"):  # no other weight is made to fit
+    resampled, source = model.tower(0).encoder.state_dict(), encoder.state_dict()
+    prefix = source["pos_embed"].shape[1] - 9
+    expected = resample_abs_pos_embed(source["pos_embed"], [2, 2], num_prefix_tokens=prefix)
+    torch.testing.assert_close(resampled["pos_embed"], expected)
+    assert all(torch.equal(value, source[key]) for key, value in resampled.items() if key != "pos_embed")
+    other = Model(build_timm_model(name, depth=1, img_size=24, patch_size=8, num_classes=0), [(3, 24, 24)])
+    with raises_usage_error("init.architecture", "patch_embed.proj.weight"):  # only position embeddings are resampled
         read_initial_weights(tmp_path / "vit.safetensors", None).load_into(other)
 
 
-def test_run_has_encoder_stem_and_statistics(tmp_path: Path) -> None:
+def test_weights_of_a_run_have_encoder_stem_and_statistics(tmp_path: Path) -> None:
     torch.manual_seed(0)
     source = Model("resnet18", [SHAPE], mean=[[0.3] * 3], std=[[0.2] * 3])
     source.save_pretrained(tmp_path / "run" / "model")
@@ -120,7 +120,7 @@ def test_run_has_encoder_stem_and_statistics(tmp_path: Path) -> None:
 
 
 def test_rejects_weights_of_another_architecture(tmp_path: Path) -> None:
-    torch.save(make_timm("resnet18").state_dict(), tmp_path / "weights.pt")
+    torch.save(build_timm_model("resnet18").state_dict(), tmp_path / "weights.pt")
     file = tmp_path / "weights.pt"
     with raises_usage_error("init.architecture", "resnet50", "missing"):
         read_initial_weights(file, "resnet50").load_into(Model("resnet50", [SHAPE], low_resolution=False))
@@ -129,7 +129,8 @@ def test_rejects_weights_of_another_architecture(tmp_path: Path) -> None:
     with raises_usage_error("init.architecture", "resnet10t") as caught:
         read_initial_weights(file, "resnet10t").load_into(Model("resnet10t", [SHAPE], low_resolution=False))
     torch.save(
-        {name.replace(".", "/"): value for name, value in make_timm().state_dict().items()}, tmp_path / "named.pt"
+        {name.replace(".", "/"): value for name, value in build_timm_model().state_dict().items()},
+        tmp_path / "named.pt",
     )
     with raises_usage_error("init.no_names_match", "resnet18"):
         read_initial_weights(tmp_path / "named.pt", "resnet18").load_into(
@@ -138,13 +139,13 @@ def test_rejects_weights_of_another_architecture(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with raises_usage_error("init.no_names_match", "SmallCNN", "--encoder"):
         read_initial_weights(file, None).load_into(Model("small-cnn", [SHAPE]))
-    both = {f"{part}.{name}": value for part in "qk" for name, value in make_timm().state_dict().items()}
+    both = {f"{part}.{name}": value for part in "qk" for name, value in build_timm_model().state_dict().items()}
     torch.save(both, tmp_path / "both.pt")
     with raises_usage_error("init.ambiguous", "k., q."):
         read_initial_weights(tmp_path / "both.pt", "resnet18").load_into(
             Model("resnet18", [SHAPE], low_resolution=False)
         )
-    folder = timm_folder(tmp_path / "timm", make_timm(num_classes=0), "resnet18")
+    folder = write_timm_folder(tmp_path / "timm", build_timm_model(num_classes=0), "resnet18")
     with raises_usage_error("init.other_encoder", "resnet18", "resnet34"):
         read_initial_weights(folder, "resnet34")
     Model("mlp", [(4,)]).save_pretrained(tmp_path / "model")
@@ -164,7 +165,7 @@ def test_rejects_files_without_weights(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "nothing.pt")
     with raises_usage_error("init.empty", "nothing.pt"):
         read_initial_weights(tmp_path / "nothing.pt", None)
-    torch.save(make_timm().eval(), tmp_path / "module.pt")
+    torch.save(build_timm_model().eval(), tmp_path / "module.pt")
     with raises_usage_error("init.unreadable", "torch.save(module.state_dict()"):
         read_initial_weights(tmp_path / "module.pt", "resnet18")
 
@@ -179,11 +180,11 @@ def test_folder_runs_no_code_unless_trusted(tmp_path: Path) -> None:
 
 
 def test_reads_weights_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, requests = make_timm(num_classes=0), list[str]()
+    encoder, requests = build_timm_model(num_classes=0), list[str]()
 
     def download(name: str, **options: Any) -> str:
         requests.append(name)
-        return str(timm_folder(tmp_path / "snapshot", encoder, "resnet18", input_size=[3, 64, 64]))
+        return str(write_timm_folder(tmp_path / "snapshot", encoder, "resnet18", input_size=[3, 64, 64]))
 
     monkeypatch.setitem(read_initial_weights.__globals__, "snapshot_download", download)
     weights = load_pretrained_weights("resnet18")
@@ -194,17 +195,14 @@ def test_reads_weights_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert_loaded(model, encoder)
 
 
-def test_error_names_where_weights_were_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_names_the_cache_and_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(name: str, **options: Any) -> str:
         raise OSError("no network\nat all")
 
     monkeypatch.setitem(read_initial_weights.__globals__, "snapshot_download", download)
-    with raises_usage_error("pretrained.not_loaded", "timm/resnet18.") as caught:
+    values = ("timm/resnet18.", HF_HUB_CACHE, "no network at all", "init='FOLDER'", "encoder='lite0'")
+    with raises_usage_error("pretrained.not_loaded", *values) as caught:
         load_pretrained_weights("resnet18")
-    assert HF_HUB_CACHE in str(caught.value)
-    assert "no network at all" in str(caught.value)
-    assert "init='FOLDER'" in str(caught.value)
-    assert "encoder='lite0'" in str(caught.value)
     assert "\n" not in str(caught.value)
     for encoder in ("small-cnn", None, nn.Linear(2, 2)):
         with raises_usage_error("pretrained.no_weights", "resnet18"):

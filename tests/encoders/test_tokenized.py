@@ -1,4 +1,4 @@
-"""Text encoders from transformers models: tiny models with random weights, written by the tests."""
+"""Text encoders from transformers models: tiny models with random weights."""
 
 import json
 
@@ -25,8 +25,8 @@ TEXTS = [f"{color} {thing} {number}" for color in ("red", "blue") for thing in (
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for text in TEXTS for word in text.split()})]
 
 
-def write_model(folder, *, kind="bert", seed=0, **more):
-    """Write a model of two layers, and a tokenizer that knows the words of the texts."""
+def write_model(folder, *, kind="bert", seed=0, **options):
+    """Write a small model with random weights, and a tokenizer whose vocabulary is the words of the texts."""
     torch.manual_seed(seed)
     words = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]")
@@ -38,7 +38,7 @@ def write_model(folder, *, kind="bert", seed=0, **more):
         )
         config = transformers.BertConfig(
             vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-            max_position_embeddings=12, **more,
+            max_position_embeddings=12, **options,
         )  # fmt: skip
         special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     else:
@@ -59,8 +59,8 @@ def folder(tmp_path):
 
 
 @torch.no_grad()
-def expected(folder, texts, pooling="mean"):
-    """What a model gives of texts, one at a time, nothing padded."""
+def compute_reference_features(folder, texts, pooling="mean"):
+    """Compute reference features: one text at a time, without padding."""
     network = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     states = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
@@ -76,19 +76,21 @@ def test_token_budgets_change_neither_features_nor_gradients(folder, monkeypatch
     encoder = model.tower(0).encoder.eval()
     passes = []
     encoder.network.register_forward_pre_hook(
-        lambda _, __, given: passes.append(given["input_ids"].shape), with_kwargs=True
+        lambda _, __, inputs: passes.append(inputs["input_ids"].shape), with_kwargs=True
     )
-    outcomes = []
+    results = []
     for tokens in (10**6, budget):
         monkeypatch.setitem(MAX_TOKENS_PER_PASS_BY_DEVICE, "cpu", tokens)
         encoder.zero_grad()
-        got = encoder(texts_to_tensor(texts))
-        got.square().sum().backward()
-        outcomes.append((got.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]))
-    whole, grouped = outcomes
-    torch.testing.assert_close(grouped[0], whole[0], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(grouped[1], whole[1], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(whole[0][:3], expected(folder, texts[:3], pooling), atol=1e-5, rtol=1e-5)
+        features = encoder(texts_to_tensor(texts))
+        features.square().sum().backward()
+        results.append((features.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]))
+    in_one_pass, in_groups = results
+    torch.testing.assert_close(in_groups[0], in_one_pass[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(in_groups[1], in_one_pass[1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        in_one_pass[0][:3], compute_reference_features(folder, texts[:3], pooling), atol=1e-5, rtol=1e-5
+    )
     first, *others = passes
     assert first[0] == sum(rows for rows, _ in others) == len(texts)
     assert all(rows * width <= budget or rows == 1 for rows, width in others)
@@ -102,10 +104,10 @@ def test_features_are_pooled_token_states(folder, pooling):
     name = f"{folder}@{pooling}"
     encoder = build_encoder(name, ())
     load_pretrained_weights(name).load_into(model := Model(name, [()]))
-    got = model.tower(0).encoder.eval()(texts_to_tensor(texts))
-    assert got.shape == (3, encoder.num_features) == (3, 16)
-    assert torch.allclose(got, expected(folder, texts, pooling), atol=1e-5)
-    assert not torch.allclose(encoder.eval()(texts_to_tensor(texts)), got, atol=1e-2)
+    features = model.tower(0).encoder.eval()(texts_to_tensor(texts))
+    assert features.shape == (3, encoder.num_features) == (3, 16)
+    assert torch.allclose(features, compute_reference_features(folder, texts, pooling), atol=1e-5)
+    assert not torch.allclose(encoder.eval()(texts_to_tensor(texts)), features, atol=1e-2)
 
 
 @torch.no_grad()
@@ -147,17 +149,21 @@ def test_pooling_suffix_overrides_the_config(folder):
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 @torch.no_grad()
 def test_features_match_sentence_transformers(folder, tmp_path, pooling):
-    peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="sentence-transformers is not installed"
+    )
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     saved = str(tmp_path / "saved")
-    theirs = peer.SentenceTransformer(
+    reference = sentence_transformers.SentenceTransformer(
         modules=[modules.Transformer(str(folder)), modules.Pooling(16, pooling_mode=pooling)], device="cpu"
     )
-    theirs.max_seq_length = 7
-    theirs.save(saved)
+    reference.max_seq_length = 7
+    reference.save(saved)
     load_pretrained_weights(saved).load_into(model := Model(saved, [()]).eval())
     texts = ["red bag 3", "blue", "blue shoe 1 red bag 2 3 4 0 1"]
-    assert torch.allclose(model.tower(0).encoder(texts_to_tensor(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
+    assert torch.allclose(
+        model.tower(0).encoder(texts_to_tensor(texts)), torch.tensor(reference.encode(texts)), atol=1e-5
+    )
     assert model.tower(0).encoder.length == 7
 
 
@@ -176,14 +182,14 @@ def test_half_precision_weights_are_loaded_in_single(folder):
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
     load_pretrained_weights(str(folder)).load_into(model := Model(str(folder), [()], projection=4))
     assert {value.dtype for value in model.parameters()} == {torch.float32}
-    got = dict(model.tower(0).encoder.network.named_parameters())
-    assert all(torch.equal(got[name], value.float()) for name, value in half.named_parameters())
+    features = dict(model.tower(0).encoder.network.named_parameters())
+    assert all(torch.equal(features[name], value.float()) for name, value in half.named_parameters())
     assert model.project(model.encode([texts_to_tensor(TEXTS[:2])]))[0].shape == (2, 4)
 
 
 @torch.no_grad()
 def test_length_excludes_padding_positions_of_roberta(folder):
-    """The positions of RoBERTa begin behind that of its padding, so that twelve of them are places for ten tokens."""
+    """RoBERTa counts positions from its padding index + 1, so twelve position embeddings serve ten tokens."""
     size = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.RobertaConfig(**size, intermediate_size=16, max_position_embeddings=12, pad_token_id=1)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
@@ -194,12 +200,12 @@ def test_length_excludes_padding_positions_of_roberta(folder):
 
 def test_rejects_incomplete_weights(folder):
     weights = safetensors.load_file(folder / "model.safetensors")
-    pooler = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
-    assert len(pooler) < len(weights)
-    safetensors.save_file(pooler, folder / "model.safetensors", {"format": "pt"})
-    load_pretrained_weights(str(folder))  # the features are made without it
-    layers = {name: value for name, value in pooler.items() if "layer.1." not in name}
-    safetensors.save_file(layers, folder / "model.safetensors", {"format": "pt"})
+    without_pooler = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    assert len(without_pooler) < len(weights)
+    safetensors.save_file(without_pooler, folder / "model.safetensors", {"format": "pt"})
+    load_pretrained_weights(str(folder))  # the features do not need the pooler
+    without_layer = {name: value for name, value in without_pooler.items() if "layer.1." not in name}
+    safetensors.save_file(without_layer, folder / "model.safetensors", {"format": "pt"})
     with raises_usage_error("encoder.missing_weights", 16, "bert", "encoder.layer.1"):
         load_pretrained_weights(str(folder))
     build_encoder(str(folder), ())
@@ -227,7 +233,7 @@ def test_rejects_model_without_attention_mask(folder):
 
 
 def test_feature_cache_depends_on_pooling_and_tokenizer(folder, tmp_path, caplog):
-    def trained(name, encoder):
+    def train_and_check_encoding(name, encoder):
         data = from_arrays((TEXTS, TEXTS[::-1]), name="texts")
         caplog.clear()
         train(
@@ -237,14 +243,14 @@ def test_feature_cache_depends_on_pooling_and_tokenizer(folder, tmp_path, caplog
         return any(record.module == "feature_cache" for record in caplog.records)
 
     caplog.set_level("INFO")
-    assert trained("first", str(folder))
-    assert not trained("again", str(folder))
-    assert trained("pooled", f"{folder}@first")
+    assert train_and_check_encoding("first", str(folder))
+    assert not train_and_check_encoding("again", str(folder))
+    assert train_and_check_encoding("pooled", f"{folder}@first")
     tokenizer = folder / "tokenizer.json"
     config = json.loads(tokenizer.read_text())
     config["model"]["vocab"] |= {"red": WORDS.index("blue"), "blue": WORDS.index("red")}
     tokenizer.write_text(json.dumps(config))
-    assert trained("other", f"{folder}@first")
+    assert train_and_check_encoding("other", f"{folder}@first")
 
 
 @torch.no_grad()
@@ -254,15 +260,15 @@ def test_saved_model_does_not_need_the_original_folder(folder, tmp_path):
     texts = texts_to_tensor(TEXTS[:3])
     expected = model(texts, texts)
     folder.rename(tmp_path / "moved")
-    again = Model.from_pretrained(tmp_path / "model")
-    assert torch.equal(again(texts, texts), expected)
-    assert again.config["encoder"] == [f"{folder}@first", "small-text"]
-    again.save_pretrained(tmp_path / "again")
-    assert torch.equal(Model.from_pretrained(tmp_path / "again")(texts, texts), expected)
+    loaded = Model.from_pretrained(tmp_path / "model")
+    assert torch.equal(loaded(texts, texts), expected)
+    assert loaded.config["encoder"] == [f"{folder}@first", "small-text"]
+    loaded.save_pretrained(tmp_path / "loaded")
+    assert torch.equal(Model.from_pretrained(tmp_path / "loaded")(texts, texts), expected)
 
 
 def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
-    def trained(name, epochs, **more):
+    def train_run(name, epochs, **options):
         settings = {
             "data": from_arrays(TEXTS, name="texts"),
             "batch_size": 5,
@@ -270,63 +276,67 @@ def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
             "lr_scheduler": "constant",
         }
         settings |= {"encoder": str(folder), "pretrained": True, "warmup_epochs": 0}
-        return train(**settings, epochs=epochs, out=tmp_path / name, progress=False, **more)
+        return train(**settings, epochs=epochs, out=tmp_path / name, progress=False, **options)
 
-    whole = trained("whole", 2)
-    trained("parts", 1)
-    parts = trained("parts", 2, resume=True)
-    for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
+    uninterrupted = train_run("uninterrupted", 2)
+    train_run("resumed", 1)
+    resumed = train_run("resumed", 2, resume=True)
+    for (name, one), other in zip(
+        uninterrupted.model().state_dict().items(), resumed.model().state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), name
-    weights = Model.from_pretrained(as_run_folder(whole).initial_path).tower(0).encoder
+    weights = Model.from_pretrained(as_run_folder(uninterrupted).initial_path).tower(0).encoder
     assert torch.equal(
         weights.network.embeddings.word_embeddings.weight,
         transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight,
     )
-    result = read_features(embed(parts.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
+    result = read_features(embed(resumed.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
     assert result.features.shape == (20, 16)
     assert result.keys.tolist() == TEXTS
 
 
-@pytest.mark.parametrize("options", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
+@pytest.mark.parametrize("options", [{}, {"pretrained": True}], ids=["random", "pretrained"])
 def test_run_resumes_without_the_original_folder(folder, tmp_path, options):
-    def trained(name, **more):
+    def train_run(name, **options):
         settings = {
             "data": from_arrays(TEXTS, name="texts"),
             "batch_size": 5,
             "augment": "none",
             "lr_scheduler": "constant",
         }
-        return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **more)
+        return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **options)
 
-    whole = trained("whole", encoder=str(folder), epochs=2, **options)
-    trained("parts", encoder=str(folder), epochs=1, **options)
+    uninterrupted = train_run("uninterrupted", encoder=str(folder), epochs=2, **options)
+    train_run("resumed", encoder=str(folder), epochs=1, **options)
     folder.rename(tmp_path / "moved")
-    parts = trained("parts", epochs=2, resume=True)
-    for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
+    resumed = train_run("resumed", epochs=2, resume=True)
+    for (name, one), other in zip(
+        uninterrupted.model().state_dict().items(), resumed.model().state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), name
-    assert as_run_folder(parts).model_config()["encoder"] == [str(folder)]
-    assert parts.settings().encoder == str(folder)
+    assert as_run_folder(resumed).model_config()["encoder"] == [str(folder)]
+    assert resumed.settings().encoder == str(folder)
 
 
 @pytest.mark.parametrize("by_view", [False, True])
 def test_initialization_from_a_run_uses_the_files_of_the_run(folder, tmp_path, by_view):
-    """Not of the folder that the run began with, which may be gone, or of another tokenizer since."""
+    """The folder that the run started from may be missing or contain another tokenizer by then."""
 
-    def trained(name, data, **options):
+    def train_run(name, data, **options):
         return train(
             data=from_arrays(data, name="texts"), epochs=1, batch_size=5, out=tmp_path / name, progress=False, **options
         )
 
-    first = trained("first", TEXTS, encoder=f"{folder}@first", pretrained=True)
+    first = train_run("first", TEXTS, encoder=f"{folder}@first", pretrained=True)
     for name in ("tokenizer.json", "config.json"):
         (folder / name).write_text((folder / name).read_text().replace("red", "xyz").replace("gelu", "relu"))
     options = {"init": {"caption": first.path}} if by_view else {"init": first.path}
     photos = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
     data = {"photo": photos.numpy(), "caption": TEXTS} if by_view else TEXTS
-    changed = trained("changed", data, **options)
+    changed = train_run("changed", data, **options)
     folder.rename(tmp_path / "moved")
-    gone = trained("gone", data, **options)
-    for run in (changed, gone):
+    after_move = train_run("after_move", data, **options)
+    for run in (changed, after_move):
         encoder = run.model().encoders[-1]
         assert repr(encoder) == repr(first.model().encoders[0])
         assert encoder.network.config.hidden_act == "gelu"
@@ -339,12 +349,14 @@ def test_adapters_of_a_text_transformer(folder, tmp_path):
         data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, lora=2, shared_encoder=True, epochs=2,
         batch_size=5, out=tmp_path / "run", progress=False,
     )  # fmt: skip
-    own = run.model().tower(0).encoder.network.state_dict()
-    theirs = transformers.AutoModel.from_pretrained(folder).state_dict()
-    assert own.keys() == theirs.keys()
-    moved = {name for name, value in theirs.items() if not torch.equal(own[name], value)}
+    actual = run.model().tower(0).encoder.network.state_dict()
+    reference = transformers.AutoModel.from_pretrained(folder).state_dict()
+    assert actual.keys() == reference.keys()
+    moved = {name for name, value in reference.items() if not torch.equal(actual[name], value)}
     assert moved == {
-        name for name, value in theirs.items() if value.ndim == 2 and "embeddings" not in name and "pooler" not in name
+        name
+        for name, value in reference.items()
+        if value.ndim == 2 and "embeddings" not in name and "pooler" not in name
     }
 
 
@@ -353,9 +365,9 @@ def test_frozen_encoder_is_unchanged(folder, tmp_path):
         data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, freeze=True, shared_encoder=True, epochs=1, batch_size=5,
         out=tmp_path / "run", progress=False,
     )  # fmt: skip
-    own = run.model().tower(0).encoder.network.state_dict()
+    actual = run.model().tower(0).encoder.network.state_dict()
     for name, value in transformers.AutoModel.from_pretrained(folder).state_dict().items():
-        assert torch.equal(own[name], value), name
+        assert torch.equal(actual[name], value), name
     assert Run(tmp_path / "run").settings().init == str(folder)
 
 
@@ -364,15 +376,17 @@ def test_pretrained_weights_of_some_views(folder):
     for encoder in ({"caption": str(folder)}, ["small-cnn", str(folder)]):
         initial = load_pretrained_weights(encoder)
         model = Model(encoder, views["shapes"], view_names=views["names"])
-        drawn = model.tower(0).encoder.state_dict()
-        drawn = {name: value.clone() for name, value in drawn.items()}
+        initial_state = model.tower(0).encoder.state_dict()
+        initial_state = {name: value.clone() for name, value in initial_state.items()}
         initial.load_into(model)
         weights = model.tower(1).encoder.network.embeddings.word_embeddings.weight
-        theirs = transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight
-        assert torch.equal(weights, theirs)
-        assert all(torch.equal(value, drawn[name]) for name, value in model.tower(0).encoder.state_dict().items())
-        given = [([0.0], [1.0]), ([], [])]
-        assert initial.resolve_input_statistics(given, views["names"], views["shapes"]) == given
+        reference = transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight
+        assert torch.equal(weights, reference)
+        assert all(
+            torch.equal(value, initial_state[name]) for name, value in model.tower(0).encoder.state_dict().items()
+        )
+        statistics = [([0.0], [1.0]), ([], [])]
+        assert initial.resolve_input_statistics(statistics, views["names"], views["shapes"]) == statistics
 
 
 @pytest.mark.parametrize(
@@ -384,7 +398,7 @@ def test_pretrained_weights_of_some_views(folder):
     ],
     ids=["tokenizer", "config", "weights"],
 )  # fmt: skip
-def test_names_the_missing_part_in_one_line(folder, missing, part):
+def test_error_names_the_missing_part_in_one_line(folder, missing, part):
     for name in missing:
         (folder / name).unlink(missing_ok=True)
     with raises_usage_error("encoder.not_loaded", f"the {part} of", folder) as caught:
@@ -393,7 +407,7 @@ def test_names_the_missing_part_in_one_line(folder, missing, part):
     assert "Without a network" not in str(caught.value)
 
 
-def test_names_encoders_that_need_no_network(monkeypatch):
+def test_error_names_encoders_that_need_no_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with raises_usage_error("encoder.not_loaded", "no-such/model", "local folder", "encoder='small-text'"):
         load_pretrained_weights("no-such/model")

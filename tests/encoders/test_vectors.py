@@ -1,4 +1,4 @@
-"""Encoders that return one vector per token, patch or time step, and training on them."""
+"""Encoders with one vector per token, patch or time step, and training with late interaction."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ TEXTS = "a red bag", "bag", "  blue   shoe\nof leather "
 
 
 @pytest.mark.parametrize("name", ["small-cnn", "small-tcn"])
-def test_the_mean_of_the_vectors_is_the_pooled_feature(name):
+def test_pooled_feature_is_the_mean_of_the_vectors(name):
     model = Model(name, shapes=[ITEMS[name]]).eval()
     items = [torch.rand(3, *ITEMS[name])]
     (vectors,), (pooled,) = model.encode(items, pooled=False), model.encode(items)
@@ -31,13 +31,13 @@ def test_the_mean_of_the_vectors_is_the_pooled_feature(name):
 
 
 @pytest.mark.parametrize(("name", "number"), [("resnet10t", 16), ("vit_tiny_patch16_224", 4)])
-def test_vectors_of_timm_are_patches_without_class_tokens(name, number):
+def test_timm_vectors_exclude_class_tokens(name, number):
     model = Model(name, shapes=[ITEMS[name]]).eval()
     (vectors,) = model.encode([torch.rand(2, *ITEMS[name])], pooled=False)
     assert vectors.shape == (2, number, model.num_features)
 
 
-def test_vectors_of_a_text_are_those_of_its_words():
+def test_text_vectors_are_word_features():
     model = Model("small-text", shapes=[()], projection=16).eval()
     features = model.encode([texts_to_tensor(TEXTS)], pooled=False)
     words = model.encode([texts_to_tensor(["a", "red", "bag"])])[0]
@@ -51,10 +51,10 @@ def test_vectors_of_a_text_are_those_of_its_words():
 @pytest.mark.parametrize("projection", [16, 0])
 def test_dims_keep_the_first_coordinates_of_each_vector(projection):
     representation = "projection" if projection > 0 else "concatenate"
-    whole = Model("small-text", shapes=[()], projection=projection, representation=representation).eval()
-    short = whole.truncate(2)
-    sets = whole.encode([texts_to_tensor(TEXTS)], pooled=False)
-    (expected,) = whole.project(sets)
+    full = Model("small-text", shapes=[()], projection=projection, representation=representation).eval()
+    short = full.truncate(2)
+    sets = full.encode([texts_to_tensor(TEXTS)], pooled=False)
+    (expected,) = full.project(sets)
     assert expected.shape[:2] == (3, 4)
     for (result,) in (short.project(sets), short.to_representations(sets)):
         assert torch.equal(result, expected[:, :, :2])
@@ -72,11 +72,11 @@ def test_projector_normalizes_over_vectors_without_padding():
     torch.testing.assert_close(projector(sets)[:, :4].flatten(0, 1), projector(sets[:, :4].flatten(0, 1)))
 
 
-def test_rejects_an_encoder_of_one_vector():
+def test_rejects_encoders_without_vectors():
     with raises_usage_error("encoder.no_vectors"):
         Model("mlp", shapes=[(4,)]).encode([torch.rand(2, 4)], pooled=False)
 
-    class Wrong(nn.Module):
+    class NarrowVectors(nn.Module):
         def forward(self, items):
             return items
 
@@ -84,16 +84,16 @@ def test_rejects_an_encoder_of_one_vector():
             return items[:, None, :2]
 
     with raises_usage_error("encoder.vectors_shape"):
-        Model(Wrong(), shapes=[(4,)]).encode([torch.rand(2, 4)], pooled=False)
+        Model(NarrowVectors(), shapes=[(4,)]).encode([torch.rand(2, 4)], pooled=False)
 
 
-def step_loss(chunk=None, **options):
-    """Return the loss of a step on pairs of texts, and its gradient."""
+def compute_step_loss(chunk=None, **options):
+    """Return the loss and the gradients of a step on pairs of texts."""
     texts = [f"item {word} number {word}" for word in "abcdefgh"], [f"{word} thing" * (1 + k % 3) for k, word in
                                                                   enumerate("abcdefgh")]  # fmt: skip
     dataset = contraport.data.from_arrays(texts)
-    own = {"recipe": "late-interaction", "cache_chunk": chunk, "augment": "none"} | options
-    settings = Settings(**apply_recipe(own))
+    defaults = {"recipe": "late-interaction", "cache_chunk": chunk, "augment": "none"} | options
+    settings = Settings(**apply_recipe(defaults))
     module = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=1).eval()
     batch = next(iter(contraport.data.build_loader(dataset, 8)))
     value = module(batch, step=0)
@@ -101,24 +101,24 @@ def step_loss(chunk=None, **options):
     return value.detach(), [weights.grad for weights in module.parameters() if weights.grad is not None]
 
 
-def test_a_step_in_chunks_equals_that_of_the_whole_batch():
-    whole, in_chunks = step_loss(), step_loss(chunk=3)
-    torch.testing.assert_close(in_chunks[0], whole[0])
-    for one, other in zip(in_chunks[1], whole[1], strict=True):
+def test_step_in_chunks_equals_the_step_on_the_whole_batch():
+    full, in_chunks = compute_step_loss(), compute_step_loss(chunk=3)
+    torch.testing.assert_close(in_chunks[0], full[0])
+    for one, other in zip(in_chunks[1], full[1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("momentum", 0.9), ("negatives", "queue"), ("predictor", True), ("prototypes", 4)]
 )
-def test_rejects_options_of_one_vector_per_item(option, value):
+def test_rejects_options_that_need_one_vector_per_item(option, value):
     with raises_usage_error(f"{option}.sets"):
-        step_loss(**{option: value})
+        compute_step_loss(**{option: value})
 
 
 def test_training_on_pairs_of_texts_is_reproducible(tmp_path):
-    numbers = [f"the number {n}" for n in range(64)], [f"{n} is a number" for n in range(64)]
+    texts = [f"the number {n}" for n in range(64)], [f"{n} is a number" for n in range(64)]
     options = {"recipe": "late-interaction", "batch_size": 16, "progress": False, "threads": 1, "device": "cpu"}
-    data = contraport.data.from_arrays(numbers)
-    once, again = (contraport.train(data=data, epochs=1, out=tmp_path / name, **options).model() for name in "ab")
-    assert all(torch.equal(one, other) for one, other in zip(once.parameters(), again.parameters(), strict=True))
+    data = contraport.data.from_arrays(texts)
+    first, second = (contraport.train(data=data, epochs=1, out=tmp_path / name, **options).model() for name in "ab")
+    assert all(torch.equal(one, other) for one, other in zip(first.parameters(), second.parameters(), strict=True))

@@ -1,4 +1,4 @@
-"""Views by name, number or kind: for encoders and for the representation."""
+"""Selection of views by name, number or kind, for encoders and the representation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHAPES = [(1, 8, 8), (3,), (6, 20)]
 NAMES = ["photo", "tags", "voice"]
 
 
-def model(**settings: object) -> Model:
+def build_model(**settings: object) -> Model:
     return Model(shapes=SHAPES, view_names=NAMES, **settings)
 
 
 def test_encoders_by_name_and_by_kind() -> None:
-    assert model(encoder={"image": "mlp"}).config["encoder"] == ["mlp", "mlp", "small-tcn"]
-    assert model(encoder={"photo": "mlp", "2": "mlp"}).config["encoder"] == ["mlp", "mlp", "mlp"]
-    assert model(encoder={}).config["encoder"] == ["small-cnn", "mlp", "small-tcn"]
+    assert build_model(encoder={"image": "mlp"}).config["encoder"] == ["mlp", "mlp", "small-tcn"]
+    assert build_model(encoder={"photo": "mlp", "2": "mlp"}).config["encoder"] == ["mlp", "mlp", "mlp"]
+    assert build_model(encoder={}).config["encoder"] == ["small-cnn", "mlp", "small-tcn"]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_encoders_by_name_and_by_kind() -> None:
 )
 def test_rejects_unknown_and_repeated_views(encoder: dict[str, str], code: str) -> None:
     with raises_usage_error(code, "'photo'"):
-        model(encoder=encoder)
+        build_model(encoder=encoder)
 
 
 def test_rejects_kind_of_several_views() -> None:
@@ -42,22 +42,22 @@ def test_rejects_kind_of_several_views() -> None:
 
 
 def test_representation_by_view_name() -> None:
-    one = model(representation="tags")
-    assert one.representation_views == (1,)
+    network = build_model(representation="tags")
+    assert network.representation_views == (1,)
     views = tuple(torch.rand(2, *shape) for shape in SHAPES)
-    assert torch.equal(one.eval()(*views), one.encode(views)[1])
+    assert torch.equal(network.eval()(*views), network.encode(views)[1])
     with raises_usage_error("representation.unknown", "'tag'", "'tags'"):
-        model(representation="tag")
+        build_model(representation="tag")
 
 
 def test_view_names_are_saved(tmp_path) -> None:
-    model(encoder={"photo": "mlp"}).save_pretrained(tmp_path / "saved")
-    again = Model.from_pretrained(tmp_path / "saved")
-    assert again.view_names == ("photo", "tags", "voice")
-    own = Model({"b": torch.nn.Linear(4, 2)}, [(3,), (4,)], view_names=["a", "b"])
-    own.save_pretrained(tmp_path / "own")
-    again = Model.from_pretrained(tmp_path / "own", encoder={"b": torch.nn.Linear(4, 2)})
-    assert all(torch.equal(*pair) for pair in zip(again.parameters(), own.parameters(), strict=True))
+    build_model(encoder={"photo": "mlp"}).save_pretrained(tmp_path / "saved")
+    loaded = Model.from_pretrained(tmp_path / "saved")
+    assert loaded.view_names == ("photo", "tags", "voice")
+    custom = Model({"b": torch.nn.Linear(4, 2)}, [(3,), (4,)], view_names=["a", "b"])
+    custom.save_pretrained(tmp_path / "custom")
+    loaded = Model.from_pretrained(tmp_path / "custom", encoder={"b": torch.nn.Linear(4, 2)})
+    assert all(torch.equal(*pair) for pair in zip(loaded.parameters(), custom.parameters(), strict=True))
     assert has_object_placeholder(Settings(encoder={"b": torch.nn.Linear(4, 2)}).to_config()["encoder"])
 
 
@@ -69,7 +69,7 @@ def test_training_uses_the_view_names_of_its_data() -> None:
     assert dataset.view_names == ("left", "right")
     with raises_usage_error("encoder.import_failed", "tests.own_networks"):
         build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=1)
-    made = build_training_module(
+    module = build_training_module(
         Settings(representation="right"), dataset, build_objective(Settings()), steps_per_epoch=1
     )
-    assert made.model.representation_views == (1,)
+    assert module.model.representation_views == (1,)
