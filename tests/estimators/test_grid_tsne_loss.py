@@ -1,4 +1,4 @@
-"""The t-SNE objective with sums interpolated on a grid: value and gradient against a dense one in double precision."""
+"""t-SNE loss with sums interpolated on a grid: value and gradient compared with a dense loss in double precision."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from contraport.estimators.grid_tsne_loss import GridTSNELoss
 from contraport.objectives.perplexity_affinities import compute_affinity_plan
 
 
-def dense_divergence(plan, points, exaggeration):
+def compute_dense_divergence(plan, points, exaggeration):
     """KL(P | Q) over all pairs with plain broadcasting, in double precision."""
     distances = (points[:, None] - points).square().sum(2)
-    off = ~torch.eye(len(points), dtype=torch.bool)
+    off_diagonal = ~torch.eye(len(points), dtype=torch.bool)
     entropy = torch.special.xlogy(plan, plan).sum()
     attraction = exaggeration * (plan * distances.log1p()).sum()
-    return entropy + attraction + (1 / (1 + distances))[off].sum().log()
+    return entropy + attraction + (1 / (1 + distances))[off_diagonal].sum().log()
 
 
 @pytest.mark.parametrize("exaggeration", [1.0, 12.0])
@@ -33,7 +33,7 @@ def test_value_and_gradient_match_a_dense_objective(spread, error, exaggeration)
     value = GridTSNELoss(plan, exaggeration)(points)
     (gradient,) = torch.autograd.grad(value, points)
     exact_points = points.detach().double().requires_grad_()
-    expected = dense_divergence(plan.to_dense(), exact_points, exaggeration)
+    expected = compute_dense_divergence(plan.to_dense(), exact_points, exaggeration)
     (expected_gradients,) = torch.autograd.grad(expected, exact_points)
     assert value.item() == pytest.approx(expected.item(), abs=min(error, 5e-3), rel=1e-5)
     assert float((gradient - expected_gradients).norm() / expected_gradients.norm()) < error
@@ -45,13 +45,13 @@ def test_value_and_gradient_match_scikit_learn():
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)) * 4).float().requires_grad_()
     upper = plan.to_dense().numpy()[np.triu_indices(300, 1)]
     value, gradient = _kl_divergence(points.detach().numpy().astype(float).ravel(), upper, 1.0, 300, 2)
-    ours = GridTSNELoss(plan)(points)
-    (own,) = torch.autograd.grad(ours, points)
-    assert ours.item() == pytest.approx(value, abs=5e-3)
-    np.testing.assert_allclose(own.numpy(), gradient.reshape(-1, 2), atol=0.03 * np.abs(gradient).max())
+    loss = GridTSNELoss(plan)(points)
+    (loss_gradient,) = torch.autograd.grad(loss, points)
+    assert loss.item() == pytest.approx(value, abs=5e-3)
+    np.testing.assert_allclose(loss_gradient.numpy(), gradient.reshape(-1, 2), atol=0.03 * np.abs(gradient).max())
 
 
-def test_reaches_the_divergence_of_all_pairs():
+def test_interpolated_fit_reaches_the_divergence_of_a_sparse_fit():
     x = load_digits().data[:300]
     settings = {"perplexity": 10.0, "max_iter": 300, "random_state": 0}
     exact, interpolated = (TSNE(method=method, **settings).fit(x) for method in ("sparse", "interpolated"))
@@ -61,13 +61,13 @@ def test_reaches_the_divergence_of_all_pairs():
 
 
 @pytest.mark.parametrize(
-    ("make", "settings", "code"),
+    ("estimator", "settings", "code"),
     [
         (SNE, {}, "method.conflict"),
         (TSNE, {"n_components": 3}, "method.conflict"),
         (TSNE, {"learning_rate": 1e9}, "learning_rate.diverged"),
     ],
 )
-def test_rejects_unsupported_settings(make, settings, code):
+def test_rejects_unsupported_settings(estimator, settings, code):
     with raises_usage_error(code):
-        make(method="interpolated", perplexity=5, **settings).fit(load_digits().data[:50])
+        estimator(method="interpolated", perplexity=5, **settings).fit(load_digits().data[:50])

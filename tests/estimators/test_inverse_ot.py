@@ -1,4 +1,4 @@
-"""InverseOT recovers planted costs from couplings that POT computes."""
+"""InverseOT: recovery of planted costs from couplings computed by POT."""
 
 from __future__ import annotations
 
@@ -22,72 +22,72 @@ COST = -X @ W @ Y.T
 TEMPERATURE = 0.5
 
 
-def coupling(cost, a=None, b=None):
+def compute_coupling(cost, a=None, b=None):
     a, b = (np.full(n, 1 / n) if m is None else m for n, m in zip(cost.shape, (a, b), strict=True))
     return ot.sinkhorn(a, b, cost, TEMPERATURE, numItermax=100_000, stopThr=1e-13)
 
 
-def correlation(learned, cost):
-    return np.corrcoef(learned.cost_.ravel(), double_center(cost).ravel())[0, 1]
+def compute_correlation(estimator, cost):
+    return np.corrcoef(estimator.cost_.ravel(), double_center(cost).ravel())[0, 1]
 
 
 @pytest.mark.parametrize("uniform", [True, False])
 def test_recovers_a_planted_bilinear_cost(uniform):
     a, b = (None, None) if uniform else (RNG.dirichlet(np.full(200, 5.0)) for _ in range(2))
-    observed = coupling(COST, a, b)
-    learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, 7 * observed)
-    assert correlation(learned, COST) > 0.999999
-    np.testing.assert_allclose(learned.module_.weight.detach().numpy(), W, atol=1e-5)
-    np.testing.assert_allclose(learned.coupling_, observed, atol=1e-9)
-    assert learned.kl_divergence_ < 1e-9
-    assert learned.marginal_error_ < 1e-6
+    observed = compute_coupling(COST, a, b)
+    estimator = InverseOT(temperature=TEMPERATURE).fit(X, Y, 7 * observed)
+    assert compute_correlation(estimator, COST) > 0.999999
+    np.testing.assert_allclose(estimator.module_.weight.detach().numpy(), W, atol=1e-5)
+    np.testing.assert_allclose(estimator.coupling_, observed, atol=1e-9)
+    assert estimator.kl_divergence_ < 1e-9
+    assert estimator.marginal_error_ < 1e-6
 
 
 def test_recovers_the_cost_from_sampled_matches():
-    counts = RNG.multinomial(20_000, coupling(COST).ravel()).reshape(200, 200)
-    learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, counts)
-    assert correlation(learned, COST) > 0.99
+    counts = RNG.multinomial(20_000, compute_coupling(COST).ravel()).reshape(200, 200)
+    estimator = InverseOT(temperature=TEMPERATURE).fit(X, Y, counts)
+    assert compute_correlation(estimator, COST) > 0.99
 
 
 def test_rectangular_couplings_and_prediction_for_new_items():
-    observed = coupling(COST[:150])
-    learned = InverseOT(temperature=TEMPERATURE).fit(X[:150], Y, observed)
-    np.testing.assert_allclose(learned.predict(X[150:], Y), COST[150:], atol=1e-5)
-    assert learned.cost_.shape == learned.coupling_.shape == (150, 200)
+    observed = compute_coupling(COST[:150])
+    estimator = InverseOT(temperature=TEMPERATURE).fit(X[:150], Y, observed)
+    np.testing.assert_allclose(estimator.predict(X[150:], Y), COST[150:], atol=1e-5)
+    assert estimator.cost_.shape == estimator.coupling_.shape == (150, 200)
 
 
 def test_one_to_one_matching_with_ridge_determines_the_cost_up_to_scale():
     matching = ot.emd(np.full(200, 1.0), np.full(200, 1.0), COST)
-    learned = InverseOT(temperature=TEMPERATURE, ridge=1e-3, tolerance=1e-6).fit(X, Y, matching)
-    assert correlation(learned, COST) > 0.97
+    estimator = InverseOT(temperature=TEMPERATURE, ridge=1e-3, tolerance=1e-6).fit(X, Y, matching)
+    assert compute_correlation(estimator, COST) > 0.97
 
 
-class Bend(nn.Module):
+class ShiftedDistance(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.0))
-        self.at = nn.Parameter(torch.tensor(0.5))
+        self.shift = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, x, y):
-        return self.scale * (x[:, None, 0] - y[None, :, 0] - self.at).square()
+        return self.scale * (x[:, None, 0] - y[None, :, 0] - self.shift).square()
 
 
 def test_cost_module_is_copied_and_fitted():
-    truth, start = Bend(), Bend()
+    truth, start = ShiftedDistance(), ShiftedDistance()
     with torch.no_grad():
         truth.scale.fill_(0.7)
-        truth.at.fill_(-0.3)
+        truth.shift.fill_(-0.3)
         planted = truth(torch.from_numpy(X), torch.from_numpy(Y)).numpy()
-    learned = InverseOT(start, temperature=TEMPERATURE).fit(X, Y, coupling(planted))
-    assert correlation(learned, planted) > 0.999999
-    assert learned.module_.scale.item() == pytest.approx(0.7, abs=1e-4)
+    estimator = InverseOT(start, temperature=TEMPERATURE).fit(X, Y, compute_coupling(planted))
+    assert compute_correlation(estimator, planted) > 0.999999
+    assert estimator.module_.scale.item() == pytest.approx(0.7, abs=1e-4)
     assert start.scale.item() == 1.0
 
 
 def test_warns_about_too_few_iterations():
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
-        learned = InverseOT(temperature=TEMPERATURE, max_iter=2).fit(X, Y, coupling(COST))
-    assert learned.n_iter_ == 2
+        estimator = InverseOT(temperature=TEMPERATURE, max_iter=2).fit(X, Y, compute_coupling(COST))
+    assert estimator.n_iter_ == 2
 
 
 def test_clone_keeps_the_parameters():
@@ -95,8 +95,8 @@ def test_clone_keeps_the_parameters():
     assert clone(estimator).get_params() == estimator.get_params()
 
 
-class OfRows(InverseOT):
-    """Columns and coupling are always the same, so that scikit-learn's checks, which know X and y only, can call it."""
+class RowEstimator(InverseOT):
+    """InverseOT with fixed columns and coupling, so that scikit-learn's checks can call `fit(X, y)`."""
 
     COLUMNS = ((0.0,), (1.0,))
 
@@ -107,11 +107,11 @@ class OfRows(InverseOT):
         return super().predict(X, self.COLUMNS)
 
 
-# InverseOT itself passes those that call no fit: `fit(X, y)` lacks the third argument. What they hold is held of the
-# rows instead; none is left out but check_array_api_input, which skips itself unless SCIPY_ARRAY_API is set.
+# InverseOT itself passes only the checks without a fit, since `fit(X, y)` lacks the third argument. RowEstimator passes
+# all of them; only check_array_api_input is skipped, by itself, unless SCIPY_ARRAY_API is set.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([OfRows(max_iter=5)])
-def test_passes_scikit_learn_checks_of_the_rows(estimator, check):
+@parametrize_with_checks([RowEstimator(max_iter=5)])
+def test_row_estimator_passes_scikit_learn_checks(estimator, check):
     check(estimator)
 
 

@@ -1,4 +1,4 @@
-"""`contraport inverse-ot`: planted affinities from folders and matrices, output files and errors."""
+"""`contraport inverse-ot`: recovery of planted affinities from folders and matrices, output files, and errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from contraport.features import Features
 RNG = np.random.default_rng(0)
 
 
-def standardized(values):
+def standardize(values):
     return (values - values.mean(0)) / values.std(0)
 
 
-X, Y = standardized(RNG.normal(size=(40, 3))), standardized(RNG.normal(size=(30, 2)))
+X, Y = standardize(RNG.normal(size=(40, 3))), standardize(RNG.normal(size=(30, 2)))
 AFFINITY = np.array([[0.9, 0.0], [0.2, -0.5], [0.0, 0.1]])
 PLAN = ot.sinkhorn(np.full(40, 1 / 40), np.full(30, 1 / 30), -X @ AFFINITY @ Y.T, 1.0, stopThr=1e-13)
 
@@ -28,28 +28,28 @@ PLAN = ot.sinkhorn(np.full(40, 1 / 40), np.full(30, 1 / 30), -X @ AFFINITY @ Y.T
 def test_features_of_a_file_are_sorted_by_row():
     order = RNG.permutation(40)
     embedded = Features((X[order]).astype(np.float32), order, np.where(order % 5, "train", "test"))
-    learned = contraport.inverse_ot(PLAN, row_features=embedded, column_features=Y)
+    result = contraport.inverse_ot(PLAN, row_features=embedded, column_features=Y)
     np.testing.assert_allclose(
-        learned.affinity, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).affinity, atol=1e-5
+        result.affinity, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).affinity, atol=1e-5
     )
 
 
 def test_recovers_a_planted_affinity(tmp_path):
     np.savetxt(tmp_path / "plan.csv", 100 * PLAN, delimiter=",")
     np.save(tmp_path / "rows.npy", 5 * X.astype(np.float32) + 2)  # in other units
-    learned = contraport.inverse_ot(
+    result = contraport.inverse_ot(
         tmp_path / "plan.csv",
         row_features=tmp_path / "rows.npy",
         column_features=Y.astype(np.float32),
         out=tmp_path / "learned",
     )
-    np.testing.assert_allclose(learned.affinity, AFFINITY, atol=1e-4)
-    np.testing.assert_allclose(learned.plan, PLAN, atol=1e-7)
+    np.testing.assert_allclose(result.affinity, AFFINITY, atol=1e-4)
+    np.testing.assert_allclose(result.plan, PLAN, atol=1e-7)
     independent = (PLAN * np.log(PLAN * 40 * 30)).sum()
-    assert learned.independent_kl == pytest.approx(independent, abs=1e-9)
-    assert learned.explained_share > 0.999999
-    strengths = np.linalg.svd(AFFINITY, compute_uv=False)
-    np.testing.assert_allclose(learned.direction_shares, strengths / strengths.sum(), atol=1e-4)
+    assert result.independent_kl == pytest.approx(independent, abs=1e-9)
+    assert result.explained_share > 0.999999
+    singular_values = np.linalg.svd(AFFINITY, compute_uv=False)
+    np.testing.assert_allclose(result.direction_shares, singular_values / singular_values.sum(), atol=1e-4)
     with np.load(tmp_path / "learned" / "inverse_ot.npz") as saved:
         rebuilt = -saved["row_features"] @ saved["affinity"] @ saved["column_features"].T
         centered = rebuilt - rebuilt.mean(0) - rebuilt.mean(1, keepdims=True) + rebuilt.mean()
@@ -68,28 +68,28 @@ def test_learns_from_the_folder_of_a_coupling(tmp_path, capsys):
     counts[3] = 0  # a row without pairs
     pairs = [f"rows{i},columns{j},{counts[i, j]}" for i, j in np.argwhere(counts > 0)]
     (folder / "pairs.csv").write_text("\n".join(["row,column,weight", *pairs]) + "\n")
-    learned = contraport.inverse_ot(folder)
-    assert 3 not in learned.row_positions
-    assert learned.plan.shape == (39, 30)
-    np.testing.assert_allclose(learned.affinity, AFFINITY, atol=0.06)
-    assert learned.explained_share > 0.9
+    result = contraport.inverse_ot(folder)
+    assert 3 not in result.row_positions
+    assert result.plan.shape == (39, 30)
+    np.testing.assert_allclose(result.affinity, AFFINITY, atol=0.06)
+    assert result.explained_share > 0.9
     assert main(["inverse-ot", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(learned.kl_divergence)
+    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(result.kl_divergence)
 
 
 def test_keeps_principal_components_of_many_features():
     wide = X @ RNG.normal(size=(3, 50))
-    learned = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=3)
-    assert learned.affinity.shape == (3, 2)
-    assert learned.explained_share > 0.99999  # the three components span the features
-    poor = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=1)
-    assert poor.explained_share < learned.explained_share
+    result = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=3)
+    assert result.affinity.shape == (3, 2)
+    assert result.explained_share > 0.99999  # three components span the features
+    one_component = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=1)
+    assert one_component.explained_share < result.explained_share
 
 
-def test_independent_couplings_need_no_cost():
-    learned = contraport.inverse_ot(np.outer([1.0, 2.0, 3.0], [1.0, 1.0]))
-    assert learned.explained_share == pytest.approx(1, abs=1e-6)
-    np.testing.assert_allclose(learned.cost, 0, atol=1e-6)
+def test_cost_of_an_independent_coupling_is_zero():
+    result = contraport.inverse_ot(np.outer([1.0, 2.0, 3.0], [1.0, 1.0]))
+    assert result.explained_share == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(result.cost, 0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ def test_rejects_invalid_couplings(values, code):
         contraport.inverse_ot(**values)
 
 
-def test_accepts_the_former_names_of_the_features(tmp_path, capsys, caplog):
+def test_accepts_deprecated_names_of_the_features(tmp_path, capsys, caplog):
     with pytest.warns(FutureWarning, match="row_features"):
-        learned = contraport.inverse_ot(PLAN, rows=X, column_features=Y)
-    np.testing.assert_array_equal(learned.cost, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).cost)
+        result = contraport.inverse_ot(PLAN, rows=X, column_features=Y)
+    np.testing.assert_array_equal(result.cost, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).cost)
     for name, values in (("plan", PLAN), ("users", X), ("items", Y)):
         np.save(tmp_path / f"{name}.npy", values)
     line = ["inverse-ot", "plan.npy", "--rows", "users.npy", "--columns", "items.npy", "--json"]
     assert main([str(tmp_path / word) if word.endswith(".npy") else word for word in line]) == 0
-    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(learned.kl_divergence)
+    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(result.kl_divergence)
     assert [record.getMessage().split()[-1] for record in caplog.records] == ["--row_features.", "--column_features."]
 
 
@@ -143,19 +143,19 @@ def test_rejects_files_and_folders_of_another_kind(tmp_path):
         contraport.inverse_ot(np.zeros((5001, 5000), dtype=np.uint8))
 
 
-def warnings_of_code(recwarn):
-    """Leave out files that another test left open, and that are closed only now."""
+def without_resource_warnings(recwarn):
+    """Ignore warnings about files that another test left open."""
     return [warning for warning in recwarn if not issubclass(warning.category, ResourceWarning)]
 
 
-def test_names_the_option_to_increase_if_it_stops_early(caplog, recwarn):
+def test_early_stop_names_the_options_to_increase(caplog, recwarn):
     contraport.inverse_ot(PLAN, iterations=2)
     assert "increase iterations or ridge" in caplog.text
-    assert not warnings_of_code(recwarn)
+    assert not without_resource_warnings(recwarn)
 
 
 def test_rejects_an_empty_file_without_a_warning(tmp_path, recwarn):
     (tmp_path / "empty.csv").write_text("")
     with raises_usage_error("coupling.shape"):
         contraport.inverse_ot(tmp_path / "empty.csv")
-    assert not warnings_of_code(recwarn)
+    assert not without_resource_warnings(recwarn)

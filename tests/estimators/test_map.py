@@ -1,4 +1,4 @@
-"""`contraport map`: its inputs, files, page and errors; the trustworthiness against scikit-learn's."""
+"""`contraport map`: inputs, files, page and errors, and trustworthiness compared with scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.manifold import trustworthiness as peer_trustworthiness
+from sklearn.manifold import trustworthiness as reference_trustworthiness
 from tests.errors import raises_usage_error
 
 import contraport
@@ -34,7 +34,7 @@ def test_writes_coordinates_picture_and_page(tmp_path, features):
     assert sorted(file.name for file in (tmp_path / "map").iterdir()) == ["map.csv", "map.html", "map.npz", "map.png"]
     rows = list(csv.DictReader((tmp_path / "map" / "map.csv").open()))
     assert (rows[0]["position"], rows[0]["row"]) == ("0", "7")
-    assert rows[0]["name"] == "'=digit 0"  # no formula
+    assert rows[0]["name"] == "'=digit 0"  # escaped, so that spreadsheets do not read a formula
     assert rows[3]["class"] == "class 3"
     np.testing.assert_allclose([[float(row["x"]), float(row["y"])] for row in rows], result.points)
     saved = read_features(tmp_path / "map" / "map.npz")
@@ -45,7 +45,7 @@ def test_writes_coordinates_picture_and_page(tmp_path, features):
     assert '"noun":"item"' in page
     assert "60 test items" not in page
     assert result.trustworthiness == pytest.approx(
-        peer_trustworthiness(features.features, result.points, n_neighbors=12), abs=1e-3
+        reference_trustworthiness(features.features, result.points, n_neighbors=12), abs=1e-3
     )
 
 
@@ -53,30 +53,30 @@ def test_maps_runs_and_data(tmp_path):
     x = load_digits().data[:80].astype(np.float32)
     np.savez(tmp_path / "data.npz", x=x, labels=load_digits().target[:80])
     run = contraport.train(data=tmp_path / "data.npz", epochs=1, batch_size=20, out=tmp_path / "run", progress=False)
-    of_run = contraport.map(run, out=tmp_path / "map", **QUICK)
-    of_data = contraport.map(tmp_path / "data.npz", **QUICK)
-    assert len(of_run.points) == 16  # the test split
+    run_map = contraport.map(run, out=tmp_path / "map", **QUICK)
+    data_map = contraport.map(tmp_path / "data.npz", **QUICK)
+    assert len(run_map.points) == 16  # the test split
     assert len(contraport.map(run.path, split="train", **QUICK).points) == 64
-    assert of_data.positions.tolist() == list(range(80))
-    assert of_data.folder is None
-    assert np.array_equal(of_data.points, contraport.map(x, **QUICK).points)
+    assert data_map.positions.tolist() == list(range(80))
+    assert data_map.folder is None
+    assert np.array_equal(data_map.points, contraport.map(x, **QUICK).points)
     assert (tmp_path / "map" / "map.html").exists()
 
 
-def test_chooses_items_by_seed_and_is_reproducible(features):
-    first, again, other = (
+def test_seed_selects_the_items(features):
+    first, repeated, other = (
         contraport.map(features, max_items=30, seed=seed, method="sne", exact=True, **QUICK) for seed in (0, 0, 1)
     )
     assert len(first.points) == 30
-    assert np.array_equal(first.points, again.points)
+    assert np.array_equal(first.points, repeated.points)
     assert not np.array_equal(first.positions, other.positions)
 
 
-def test_trustworthiness_of_parts_and_ties(monkeypatch):
+def test_trustworthiness_in_chunks_and_with_ties(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(90, 6, generator=generator)
     z = x[:, :2] + 0.1 * torch.randn(90, 2, generator=generator)
-    expected = peer_trustworthiness(x.numpy(), z.numpy(), n_neighbors=12)
+    expected = reference_trustworthiness(x.numpy(), z.numpy(), n_neighbors=12)
     assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
     monkeypatch.setattr("contraport.metrics.embedding_geometry.MAX_PAIRS_IN_MEMORY", 200)
     assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
@@ -125,6 +125,6 @@ def test_does_not_overwrite_other_files(tmp_path, features):
         (np.where(np.eye(9) > 0, np.nan, 0), "source.not_finite"),
     ],
 )
-def test_names_the_source_of_features_that_cannot_be_mapped(values, code):
+def test_errors_of_features_name_the_source(values, code):
     with raises_usage_error(code):
         contraport.map(values.astype(np.float32), **QUICK)

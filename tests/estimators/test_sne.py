@@ -1,4 +1,4 @@
-"""SNE and t-SNE: the data's plan against scikit-learn's, the value against the formula, and the quality on digits."""
+"""SNE and t-SNE: affinities compared with scikit-learn, the loss with its formula, and the quality on digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy.special import entr
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.manifold import TSNE as Peer
+from sklearn.manifold import TSNE as ReferenceTSNE
 from sklearn.manifold import trustworthiness
 from sklearn.manifold._t_sne import _joint_probabilities, squareform
 from sklearn.metrics import pairwise_distances
@@ -32,7 +32,7 @@ def digits():
     return load_digits(n_class=5).data[:300]
 
 
-def clusters(n=60, d=5):
+def draw_clusters(n=60, d=5):
     rng = np.random.default_rng(0)
     return rng.normal(size=(n, d)) + 8 * np.eye(d)[np.arange(n) % 3], np.arange(n) % 3
 
@@ -41,12 +41,12 @@ def test_affinities_match_scikit_learn(digits):
     # With a perplexity above a third of the items every pair is kept, as in the exact method.
     ours = compute_affinity_plan(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
     distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
-    peers = squareform(_joint_probabilities(distances, 100.0, verbose=0))
-    np.testing.assert_allclose(ours, peers, atol=2e-8)
+    reference = squareform(_joint_probabilities(distances, 100.0, verbose=0))
+    np.testing.assert_allclose(ours, reference, atol=2e-8)
 
 
-def dense_plan(x, perplexity, *, symmetric):
-    """Return P over all pairs: the precision of each row by bisection of its logarithm."""
+def compute_dense_plan(x, perplexity, *, symmetric):
+    """Compute P over all pairs, with the precision of each row by bisection of its logarithm."""
     distances = pairwise_distances(x.astype(np.float64), metric="sqeuclidean")
     np.fill_diagonal(distances, np.inf)
     excess = distances - distances.min(1, keepdims=True)
@@ -64,28 +64,28 @@ def dense_plan(x, perplexity, *, symmetric):
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_exact_affinities_cover_all_pairs(digits, symmetric):
     exact = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
-    np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(exact, compute_dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
     sparse = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
-    assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
+    assert np.abs(sparse - exact).sum() > 0.01  # the sparse plan lacks a measurable part
 
 
 def test_exact_method_reaches_the_divergence_of_scikit_learn(digits):
     x = digits[:150]
     settings = {"perplexity": 5.0, "max_iter": 750, "init": "pca", "random_state": 0}
-    ours, peer = (made(**settings, method="exact").fit(x) for made in (TSNE, Peer))
+    ours, reference = (estimator(**settings, method="exact").fit(x) for estimator in (TSNE, ReferenceTSNE))
     sparse = TSNE(**settings).fit(x)
-    P = dense_plan(x, 5.0, symmetric=True)
+    P = compute_dense_plan(x, 5.0, symmetric=True)
 
     def divergence(points):
         K = 1 / (1 + pairwise_distances(points.astype(np.float64), metric="sqeuclidean"))
         np.fill_diagonal(K, 0)
-        Q, some = K / K.sum(), P > 0
-        return (P[some] * np.log(P[some] / Q[some])).sum()
+        Q, positive = K / K.sum(), P > 0
+        return (P[positive] * np.log(P[positive] / Q[positive])).sum()
 
     assert ours.kl_divergence_ == pytest.approx(divergence(ours.embedding_), abs=1e-4)
-    assert peer.kl_divergence_ == pytest.approx(divergence(peer.embedding_), abs=1e-3)
-    assert ours.kl_divergence_ == pytest.approx(peer.kl_divergence_, rel=0.1)
-    assert abs(sparse.kl_divergence_ - divergence(sparse.embedding_)) > 0.01  # of another plan
+    assert reference.kl_divergence_ == pytest.approx(divergence(reference.embedding_), abs=1e-3)
+    assert ours.kl_divergence_ == pytest.approx(reference.kl_divergence_, rel=0.1)
+    assert abs(sparse.kl_divergence_ - divergence(sparse.embedding_)) > 0.01  # its divergence refers to the sparse plan
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -105,12 +105,12 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 
 def test_nearest_neighbors_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
-    whole = squared_distances_and_neighbors(x, 7)
+    expected = squared_distances_and_neighbors(x, 7)
     monkeypatch.setattr("contraport.objectives.perplexity_affinities.MAX_DISTANCES_IN_MEMORY", 1000)
     distances, neighbors = squared_distances_and_neighbors(x, 7)
-    torch.testing.assert_close(distances, whole[0])
-    between = (x[:, None] - x[neighbors]).square().sum(2)  # equally near items may be in another order
-    torch.testing.assert_close(between.double(), distances)
+    torch.testing.assert_close(distances, expected[0])
+    recomputed = (x[:, None] - x[neighbors]).square().sum(2)  # ties may be in another order
+    torch.testing.assert_close(recomputed.double(), distances)
 
 
 def test_nearest_neighbors_of_near_duplicates():
@@ -142,7 +142,7 @@ def test_embedding_depends_neither_on_scale_nor_byte_order_nor_offset(method):
     X = np.random.default_rng(0).normal(size=(60, 3)) + 9 * (np.arange(60) % 3 == 0)[:, None]
     embed = TSNE(perplexity=5, max_iter=40, random_state=0, method=method).fit_transform
     expected = embed(X)
-    # Powers of 2 change no digits.
+    # Powers of 2 are exact.
     for other in (X * 2.0**900, X * 2.0**-900, X.astype(">f8"), X.astype(np.longdouble)):
         np.testing.assert_array_equal(embed(other), expected)
     far = TSNE(perplexity=5, random_state=0, method=method).fit(X + 1e9)
@@ -152,15 +152,15 @@ def test_embedding_depends_neither_on_scale_nor_byte_order_nor_offset(method):
 
 def test_rejects_masked_values_and_numbers_too_large_for_the_encoder():
     with raises_usage_error("X.masked"):
-        TSNE(perplexity=3).fit(np.ma.masked_greater(GOOD, 0))
+        TSNE(perplexity=3).fit(np.ma.masked_greater(POINTS, 0))
     with raises_usage_error("X.not_finite"):
-        TSNE(perplexity=3, encoder=torch.nn.Linear(GOOD.shape[1], 2)).fit(GOOD * 1e60)
+        TSNE(perplexity=3, encoder=torch.nn.Linear(POINTS.shape[1], 2)).fit(POINTS * 1e60)
 
 
 @pytest.mark.parametrize("method", ["sparse", "exact"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_divergence_matches_the_formula(estimator, method):
-    X, _ = clusters()
+    X, _ = draw_clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
     P = (
         compute_affinity_plan(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
@@ -185,8 +185,8 @@ def test_divergence_matches_the_formula(estimator, method):
         pytest.param(TSNE, "random", marks=pytest.mark.slow),
     ],
 )
-def test_clusters_stay_apart(estimator, init):
-    X, labels = clusters()
+def test_clusters_are_separated(estimator, init):
+    X, labels = draw_clusters()
     Z = estimator(perplexity=8, max_iter=400, init=init, random_state=0).fit_transform(X)
     assert Z.shape == (60, 2)
     assert Z.dtype == np.float32
@@ -197,7 +197,7 @@ def test_clusters_stay_apart(estimator, init):
 
 
 def test_is_reproducible_and_leaves_the_global_generator_unchanged():
-    X, _ = clusters()
+    X, _ = draw_clusters()
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -207,7 +207,7 @@ def test_is_reproducible_and_leaves_the_global_generator_unchanged():
 
 
 def test_init_from_an_array_and_three_components():
-    X, _ = clusters()
+    X, _ = draw_clusters()
     start = np.random.default_rng(1).normal(size=(60, 3)) * 1e-3
     with pytest.warns(ConvergenceWarning, match="learning_rate=1e-09"):
         fitted = TSNE(3, perplexity=8, max_iter=1, init=start, learning_rate=1e-9).fit(X)
@@ -216,22 +216,22 @@ def test_init_from_an_array_and_three_components():
 
 @pytest.mark.parametrize("method", ["sparse", "exact"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_warns_if_with_a_given_learning_rate_the_result_is_no_better_than_one_point(estimator, method, recwarn):
-    X, _ = clusters()
+def test_warns_if_a_chosen_learning_rate_ends_no_better_than_one_point(estimator, method, recwarn):
+    X, _ = draw_clusters()
     settings = {"perplexity": 8, "method": method, "random_state": 0}
     fitted = estimator(**settings, learning_rate=1e-9, max_iter=300).fit(X)
     assert [warning.category for warning in recwarn] == [ConvergenceWarning]
     assert f"{fitted.kl_divergence_:.3g}" in str(recwarn[0].message)
     recwarn.clear()
-    continued = estimator(**settings, learning_rate=1.0, max_iter=400, init=estimator(**settings).fit(X).embedding_)
-    assert continued.fit(X).kl_divergence_ < 0.5 * fitted.kl_divergence_
+    improved = estimator(**settings, learning_rate=1.0, max_iter=400, init=estimator(**settings).fit(X).embedding_)
+    assert improved.fit(X).kl_divergence_ < 0.5 * fitted.kl_divergence_
     estimator(**settings, max_iter=1).fit(X)
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_encoder_embeds_other_data(estimator):
-    X, labels = clusters(120)
+    X, labels = draw_clusters(120)
     encoder = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
     before = [p.clone() for p in encoder.parameters()]
     fitted = estimator(perplexity=8, max_iter=400, encoder=encoder, learning_rate=0.01, random_state=0).fit(X[:60])
@@ -241,7 +241,7 @@ def test_encoder_embeds_other_data(estimator):
     assert (labels[pairwise_distances(unseen, seen).argmin(1)] == labels[60:]).mean() > 0.95
 
 
-def test_encoder_by_name_takes_images():
+def test_encoder_by_name_accepts_images():
     images = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
     fitted = TSNE(perplexity=4, max_iter=3, encoder="small-cnn", random_state=0).fit(images)
     assert fitted.transform(images[:2]).shape == (2, 2)
@@ -252,42 +252,42 @@ def test_clone_keeps_the_parameters():
     assert clone(estimator).get_params() == estimator.get_params()
 
 
-def test_verbose_prints(capsys):
-    X, _ = clusters()
+def test_verbose_prints_iterations(capsys):
+    X, _ = draw_clusters()
     TSNE(perplexity=8, max_iter=50, verbose=True).fit(X)
     assert capsys.readouterr().out.startswith("[TSNE] iteration 50: exaggerated objective ")
 
 
-GOOD = np.random.default_rng(0).normal(size=(20, 3))
+POINTS = np.random.default_rng(0).normal(size=(20, 3))
 
 
 @pytest.mark.parametrize(
     ("settings", "X", "code", "values"),
     [
-        ({"perplexity": 20}, GOOD, "perplexity.invalid", [19, 20]),
-        ({"perplexity": 0.5}, GOOD, "perplexity.invalid", [0.5]),
-        ({"perplexity": float("nan")}, GOOD, "perplexity.invalid", ["nan"]),
-        ({"perplexity": "auto"}, GOOD, "perplexity.invalid", ["'auto'"]),
-        ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, GOOD), "X.not_finite", [1]),
+        ({"perplexity": 20}, POINTS, "perplexity.invalid", [19, 20]),
+        ({"perplexity": 0.5}, POINTS, "perplexity.invalid", [0.5]),
+        ({"perplexity": float("nan")}, POINTS, "perplexity.invalid", ["nan"]),
+        ({"perplexity": "auto"}, POINTS, "perplexity.invalid", ["'auto'"]),
+        ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, POINTS), "X.not_finite", [1]),
         ({}, np.ones((20, 3)), "X.constant", [20]),
-        ({"n_components": 0}, GOOD, "n_components.invalid", [0]),
-        ({"perplexity": 3, "n_components": 4}, GOOD, "n_components.pca", [3, 4]),
-        ({"max_iter": 2.5}, GOOD, "max_iter.invalid", [2.5]),
-        ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration.invalid", [0.5]),
-        ({"early_exaggeration": np.inf}, GOOD, "early_exaggeration.invalid", ["inf"]),
-        ({"device": "gpu"}, GOOD, "device.invalid", ["'gpu'"]),
-        ({"device": []}, GOOD, "device.invalid", []),
-        ({"device": "meta"}, GOOD, "device.invalid", ["'meta'"]),
-        ({"perplexity": 3, "random_state": -1}, GOOD, "random_state.invalid", []),
-        ({}, torch.from_numpy(GOOD).to("meta"), "X.invalid", []),
-        ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate.unknown", ["'fast'"]),
-        ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate.invalid", [-1.0]),
-        ({"perplexity": 3, "method": "barnes_hut"}, GOOD, "method.unknown", ["'barnes_hut'"]),
-        ({"perplexity": 3, "init": "pcb"}, GOOD, "init.unknown", ["'pca'"]),
-        ({"perplexity": 3, "init": GOOD}, GOOD, "init.shape", [(20, 2), (20, 3)]),
-        ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, GOOD, "encoder.shape", [(20, 2), (20, 5)]),
-        ({"perplexity": 3, "encoder": "mpl"}, GOOD, "encoder.unknown", ["'mpl'"]),
-        ({"perplexity": 3, "learning_rate": 1e30}, GOOD, "learning_rate.diverged", []),
+        ({"n_components": 0}, POINTS, "n_components.invalid", [0]),
+        ({"perplexity": 3, "n_components": 4}, POINTS, "n_components.pca", [3, 4]),
+        ({"max_iter": 2.5}, POINTS, "max_iter.invalid", [2.5]),
+        ({"early_exaggeration": 0.5}, POINTS, "early_exaggeration.invalid", [0.5]),
+        ({"early_exaggeration": np.inf}, POINTS, "early_exaggeration.invalid", ["inf"]),
+        ({"device": "gpu"}, POINTS, "device.invalid", ["'gpu'"]),
+        ({"device": []}, POINTS, "device.invalid", []),
+        ({"device": "meta"}, POINTS, "device.invalid", ["'meta'"]),
+        ({"perplexity": 3, "random_state": -1}, POINTS, "random_state.invalid", []),
+        ({}, torch.from_numpy(POINTS).to("meta"), "X.invalid", []),
+        ({"perplexity": 3, "learning_rate": "fast"}, POINTS, "learning_rate.unknown", ["'fast'"]),
+        ({"perplexity": 3, "learning_rate": -1.0}, POINTS, "learning_rate.invalid", [-1.0]),
+        ({"perplexity": 3, "method": "barnes_hut"}, POINTS, "method.unknown", ["'barnes_hut'"]),
+        ({"perplexity": 3, "init": "pcb"}, POINTS, "init.unknown", ["'pca'"]),
+        ({"perplexity": 3, "init": POINTS}, POINTS, "init.shape", [(20, 2), (20, 3)]),
+        ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, POINTS, "encoder.shape", [(20, 2), (20, 5)]),
+        ({"perplexity": 3, "encoder": "mpl"}, POINTS, "encoder.unknown", ["'mpl'"]),
+        ({"perplexity": 3, "learning_rate": 1e30}, POINTS, "learning_rate.diverged", []),
     ],
 )
 def test_rejects_invalid_parameters_and_data(settings, X, code, values):
@@ -296,7 +296,7 @@ def test_rejects_invalid_parameters_and_data(settings, X, code, values):
 
 
 def test_accepts_tensors_with_gradients_of_any_precision():
-    tensor = torch.from_numpy(GOOD).bfloat16().requires_grad_()
+    tensor = torch.from_numpy(POINTS).bfloat16().requires_grad_()
     points = TSNE(perplexity=3, max_iter=3).fit_transform(tensor)
     np.testing.assert_array_equal(points, TSNE(perplexity=3, max_iter=3).fit_transform(tensor.detach().float()))
 
@@ -304,8 +304,8 @@ def test_accepts_tensors_with_gradients_of_any_precision():
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (GOOD[:3], r"\(3, 3\).* minimum of 4 is required by TSNE"),
-        (GOOD[0], "Expected 2D array, got 1D array instead"),
+        (POINTS[:3], r"\(3, 3\).* minimum of 4 is required by TSNE"),
+        (POINTS[0], "Expected 2D array, got 1D array instead"),
         ([["a", "b"]] * 5, "not compatible with arrays of bytes/strings"),
     ],
 )
@@ -317,10 +317,10 @@ def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
 def test_transform_requires_an_encoder_and_fit():
     assert not hasattr(TSNE(), "transform")
     with pytest.raises(AttributeError, match="has no attribute 'transform'") as caught:
-        TSNE().transform(GOOD)
+        TSNE().transform(POINTS)
     assert str(caught.value.__cause__).startswith("encoder: ")
     with pytest.raises(NotFittedError):
-        TSNE(encoder="mlp").transform(GOOD)
+        TSNE(encoder="mlp").transform(POINTS)
 
 
 @parametrize_with_checks([SNE(perplexity=2, max_iter=5), TSNE(perplexity=2, max_iter=5, encoder="mlp")])
@@ -336,31 +336,31 @@ def test_passes_scikit_learn_estimator_checks_with_and_without_encoder(estimator
 
 def test_set_output_returns_a_frame():
     fitted = TSNE(perplexity=3, max_iter=5).set_output(transform="pandas")
-    assert list(fitted.fit_transform(GOOD).columns) == ["tsne0", "tsne1"]
+    assert list(fitted.fit_transform(POINTS).columns) == ["tsne0", "tsne1"]
 
 
 @pytest.mark.slow
 def test_embedding_of_digits_is_as_good_as_scikit_learns():
     X = load_digits().data
     ours = TSNE(random_state=0).fit(X)
-    peer = Peer(random_state=0).fit(X)
-    measured = [trustworthiness(X, fitted.embedding_, n_neighbors=5) for fitted in (ours, peer)]
-    assert measured[0] > measured[1] - 0.005
-    assert ours.kl_divergence_ < peer.kl_divergence_ + 0.05
+    reference = ReferenceTSNE(random_state=0).fit(X)
+    scores = [trustworthiness(X, fitted.embedding_, n_neighbors=5) for fitted in (ours, reference)]
+    assert scores[0] > scores[1] - 0.005
+    assert ours.kl_divergence_ < reference.kl_divergence_ + 0.05
 
 
 @pytest.mark.parametrize("method", ["interpolated", "exact"])
 @pytest.mark.parametrize(("items", "perplexity"), [(50, 16), (60, 30)])
-def test_few_items_for_the_perplexity_do_not_collapse(digits, method, items, perplexity):
-    """Exaggerated attraction draws such items to one point."""
-    reference = Peer(perplexity=perplexity, random_state=0, init="pca").fit(digits[:items])
+def test_few_items_with_a_large_perplexity_do_not_collapse(digits, method, items, perplexity):
+    """With few items, exaggerated attraction can collapse all points into one."""
+    reference = ReferenceTSNE(perplexity=perplexity, random_state=0, init="pca").fit(digits[:items])
     ours = TSNE(perplexity=perplexity, random_state=0, method=method).fit(digits[:items])
     assert ours.embedding_.std() > 0.1
     assert ours.kl_divergence_ < 1.3 * reference.kl_divergence_
 
 
 def test_does_not_stop_while_the_points_spread():
-    """Neighborhoods in many dimensions are so even that the divergence hardly changes for hundreds of iterations."""
+    """In many dimensions all distances are similar, so the divergence hardly changes for hundreds of iterations."""
     noise = np.random.default_rng(0).normal(size=(50, 1000))
     result = TSNE(perplexity=30, random_state=0, method="exact").fit(noise)
     assert result.embedding_.std() > 0.1
@@ -368,7 +368,7 @@ def test_does_not_stop_while_the_points_spread():
 
 @pytest.mark.parametrize(("items", "perplexity", "seed"), [(5, 1.2, 0), (4, 1.5, 1)])
 def test_sne_of_few_items_does_not_diverge(items, perplexity, seed):
-    """The neighbor of all other items has several times the usual curvature; a map worse than one point diverged."""
+    """An item that is a neighbor of all others has several times the usual curvature, which can make SNE diverge."""
     X = np.random.default_rng(seed).normal(size=(items, 4))
     fitted = SNE(perplexity=perplexity, random_state=0, method="exact", max_iter=600).fit(X)
     assert fitted.kl_divergence_ < 0.5 * np.log((items - 1) / perplexity)
