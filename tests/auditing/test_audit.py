@@ -115,7 +115,7 @@ def test_vectors_of_late_interaction_rows_are_read_on_demand(
         (canonical_maps, "MAX_FITTED_WIDTH", 16),
         (canonical_maps, "MAX_VALUES_AT_A_TIME", 300 * width),
         (paired_features, "MAX_EXACT_NEIGHBOR_ITEMS", 100),
-        (paired_features, "MAX_KEPT_PRODUCTS_ITEMS", 100),
+        (paired_features, "MAX_SIMILARITY_MATRIX_ITEMS", 100),
         (paired_features, "MAX_REFERENCE_ITEMS", 200),
         (paired_features, "MAX_VALUES_PER_BLOCK", 300 * width),
         (vector_search, "MAX_TILE_PRODUCTS", 300 * width),
@@ -262,7 +262,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
 
     monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", sides)
     monkeypatch.setattr(audit_rounds, "score_pairs", judged)
-    judgements = audit_rounds.CrossFitScores(None, (2, 2, items))
+    judgements = audit_rounds.CrossFitScores(None, num_rounds=2, num_repeats=2, num_pairs=items)
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
         audit_rounds.train_crossfit_rounds(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
@@ -280,7 +280,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(kept)]
     assert sorted(kept) == rounds[0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = audit_rounds.CrossFitScores(None, (1, 1, 4))
+    half = audit_rounds.CrossFitScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
     assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))

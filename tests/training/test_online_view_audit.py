@@ -140,7 +140,7 @@ def test_enough_items_stay_if_all_views_look_wrong() -> None:
     pipeline: Any = None
     audit = ViewAuditCallback(dataset, pipeline, order, epochs=12)
     scores = -1 - torch.rand(ITEMS + 48, VIEWS, generator=torch.Generator().manual_seed(0)).double()
-    positions, trusted = audit._select_positions_and_views(scores, with_decoys=False)
+    positions, trusted = audit._select_positions_and_view_mask(scores, with_decoys=False)
     assert len(positions) >= 100
     assert int(trusted[positions].sum(dim=1).min()) >= 2
     assert float(trusted[:ITEMS].double().mean()) > 1 / 3

@@ -220,7 +220,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
         device = select_training_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
         path = None if options.out is None else folder / "judgements.npz"
-        saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
+        saved = CrossFitScores(path, num_rounds=options.rounds, num_repeats=options.repeats, num_pairs=len(dataset))
         rounds = train_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     paired = result.last_computed_features

@@ -87,7 +87,9 @@ class CrossFitScores:
 
     Args:
         path: the file; None: nothing is saved.
-        shape: numbers of rounds, repeats and pairs.
+        num_rounds: number of rounds.
+        num_repeats: number of repeats of each round.
+        num_pairs: number of pairs, `n`.
 
     Attributes:
         scores_by_round: scores of pairs and of their mismatches, float32 ``(rounds, repeats, 2, n)``; NaN in unfinished
@@ -97,10 +99,9 @@ class CrossFitScores:
         UsageError: the file is damaged.
     """
 
-    def __init__(self, path: Path | None, shape: tuple[int, int, int]) -> None:
-        rounds, repeats, pairs = shape
+    def __init__(self, path: Path | None, *, num_rounds: int, num_repeats: int, num_pairs: int) -> None:
         self._path = path
-        self.scores_by_round = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
+        self.scores_by_round = np.full((num_rounds, num_repeats, 2, num_pairs), np.nan, dtype=np.float32)
         if path is None or not path.exists():
             return
         try:

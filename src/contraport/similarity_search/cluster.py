@@ -32,7 +32,7 @@ from contraport.similarity_search.page import (
     ItemCard,
     check_output_path,
     write_cards_page,
-    write_items,
+    write_items_csv,
 )
 
 log = logging.getLogger("contraport.similarity_search")
@@ -136,7 +136,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     ]
     result = Clusters(labels, tuple(clusters))
     if options.out is not None:
-        write_items(options.out, features, "cluster", zip(result.labels.tolist(), range(len(features)), strict=True))
+        write_items_csv(options.out, features, "cluster", dict(enumerate(result.labels.tolist())))
     if options.page is not None:
         _write_clusters_page(options.page, features, result, nearest)
     return result

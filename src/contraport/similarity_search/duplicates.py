@@ -32,7 +32,7 @@ from contraport.similarity_search.page import (
     ItemCard,
     check_output_path,
     write_cards_page,
-    write_items,
+    write_items_csv,
 )
 
 log = logging.getLogger("contraport.similarity_search")
@@ -169,8 +169,8 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if options.out is not None:
-        numbered = ((number, item) for number, group in enumerate(result, start=1) for item in group.positions)
-        write_items(options.out, features, "group", numbered)
+        numbers = {item: number for number, group in enumerate(result, start=1) for item in group.positions}
+        write_items_csv(options.out, features, "group", numbers)
     if options.page is not None:
         _write_duplicates_page(options.page, features, result, threshold)
     return result

@@ -59,7 +59,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
         "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
-    trusted_mask, better_partners = _read_mask_and_better_partners(options.audit, dataset)
+    trusted_mask, better_partners = _read_trusted_mask_and_partners(options.audit, dataset)
     mined = mine_hard_negatives(
         by_view[:, anchor].to(loader_config.device),
         by_view[:, positive].to(loader_config.device),
@@ -107,7 +107,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     return dataset
 
 
-def _read_mask_and_better_partners(
+def _read_trusted_mask_and_partners(
     folder: str | Path | None, dataset: Dataset
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Read from an audit the mask of unflagged pairs and the index of each better partner (-1: none), ``(n,)`` each."""

@@ -57,7 +57,7 @@ def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_it
     return normalize(rows.to(device))
 
 
-def find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
+def find_late_interaction(run: RunFolder) -> LateInteraction | None:
     """Return the kernel of a run that was trained on sets of vectors; None if items are compared by one vector each."""
     settings = run.settings()
     if has_object_placeholder(settings.objective):
@@ -79,7 +79,7 @@ def warn_of_pooled_sets(run: str | Path | None) -> None:
     A run that was moved or removed passes: the features are all that is left of it.
     """
     try:
-        kernel = None if run is None else find_kernel_of_sets(RunFolder(run))
+        kernel = None if run is None else find_late_interaction(RunFolder(run))
     except (UsageError, OSError):
         return
     if kernel is not None:

@@ -44,7 +44,7 @@ from contraport.similarity_search.config import (
     NeighborSearchOptions,
 )
 from contraport.similarity_search.nearest_rows import (
-    find_kernel_of_sets,
+    find_late_interaction,
     load_or_build_index,
     top_scores_and_indices,
     warn_of_pooled_sets,
@@ -165,7 +165,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     target = run.settings().predict
     message = f"run: {run.path} was trained with {format_options(predict=target)}, so its views cannot be compared."
     check(target is None, message, "not_comparable")
-    query_view, kernel = _resolve_query_view(options, model), find_kernel_of_sets(run)
+    query_view, kernel = _resolve_query_view(options, model), find_late_interaction(run)
     if features is None:
         others = [name for name in model.view_names if name != query_view]
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
@@ -225,12 +225,12 @@ def _nearest_items_by_sets(
     with rename_argument("query", "data"):
         views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
         check_views_fit_model(encoder, item, views)
-    encode_query = partial(_encode_sets, encoder)
+    encode_query = partial(_project_vector_sets, encoder)
     query = extract_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
     is_query_first = model.view_index(query_view) <= model.view_index(view)
 
     def compare(encoder: Model, inputs: Tensor) -> Tensor:
-        sets = _encode_sets(encoder, inputs)
+        sets = _project_vector_sets(encoder, inputs)
         # As in the loss, where the vectors of the earlier view look for their match in those of the later one.
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
@@ -244,7 +244,7 @@ def _nearest_items_by_sets(
     return result
 
 
-def _encode_sets(model: Model, inputs: Tensor) -> Tensor:
+def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
     """Return the projected vectors of each item, ``(b, t, d)``, by a model of one view."""
     (sets,) = model.project(model.encode([inputs], pooled=False))
     return sets
@@ -271,18 +271,18 @@ def _find_nearest_items(
     return [near for near in nearest if near.position != exclude][: options.top]
 
 
-def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) -> list[Neighbor]:
-    """Return a `Neighbor` for each item index in `places`, with its similarity."""
+def _list_neighbors(features: Features, similarities: Tensor, positions: Tensor) -> list[Neighbor]:
+    """Return a `Neighbor` for each position, with its similarity."""
     return [
         Neighbor(
-            place,
-            features.item_name(place),
+            position,
+            features.item_name(position),
             similarity,
-            features.class_name_at(place),
-            features.item_description(place),
-            int(features.source_rows[place]),
+            features.class_name_at(position),
+            features.item_description(position),
+            int(features.source_rows[position]),
         )
-        for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
+        for similarity, position in zip(similarities.tolist(), positions.tolist(), strict=True)
     ]
 
 

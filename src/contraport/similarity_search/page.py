@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,10 +61,12 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
         check_new_file(argument, path, overwrite=overwrite)
 
 
-def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
-    """Write a table of items atomically: position, row, name, description, and a number, under the heading `column`."""
+def write_items_csv(
+    path: str | Path, features: Features, number_heading: str, numbers_by_position: Mapping[int, int]
+) -> None:
+    """Write items to a `.csv` file atomically: position, row, name, description if any, and number."""
     described = features.descriptions is not None
-    names = ["position", "row", "name", *(["description"] if described else []), column]
+    names = ["position", "row", "name", *(["description"] if described else []), number_heading]
     rows = (
         (
             position,
@@ -73,7 +75,7 @@ def write_items(path: str | Path, features: Features, column: str, numbered_item
             *([features.item_description(position)] if described else []),
             number,
         )
-        for number, position in numbered_items
+        for position, number in numbers_by_position.items()
     )
     with report_write_errors("out", Path(path)):
         write_csv(Path(path), names, rows)

@@ -166,7 +166,7 @@ def test_kept_similarities_give_the_scores_of_computed_ones(
 ) -> None:
     result = []
     for limit in (ITEMS, ITEMS - 1):
-        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_KEPT_PRODUCTS_ITEMS", limit)
+        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_SIMILARITY_MATRIX_ITEMS", limit)
         paired = PairedFeatures(sides.features)
         if with_pool:
             paired = PairedFeatures(sides.features, neighbor_pool=torch.arange(ITEMS)).with_neighbor_pool(

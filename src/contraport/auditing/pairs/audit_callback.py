@@ -289,7 +289,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
-        if has_vector_views(self._dataset, widest=MAX_SCORED_VECTOR_WIDTH):
+        if has_vector_views(self._dataset, max_width=MAX_SCORED_VECTOR_WIDTH):
             sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])

@@ -156,7 +156,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fit_maps_and_correlations(
-    num_pairs: Any, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
+    num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Fit the maps and correlations of one fold, from the products ``X'X``, ``Y'Y`` and ``X'Y`` of centered rows."""
     roots = []

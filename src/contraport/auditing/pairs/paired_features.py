@@ -45,7 +45,7 @@ MAX_REFERENCE_ITEMS = 1_024
 MAX_EXACT_NEIGHBOR_ITEMS = 20_000
 """Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
 
-MAX_KEPT_PRODUCTS_ITEMS = 4_096
+MAX_SIMILARITY_MATRIX_ITEMS = 4_096
 """Maximum number of items whose similarities within a view are all kept, in 64 MiB per view: neighbors and ranks take
 them from there. Of more items they are computed where needed."""
 
@@ -165,7 +165,7 @@ class PairedFeatures:
         """Similarities of all items within each view, ``(n, n)`` each; None if there are too many items to keep."""
         if self._parent is not None:
             return self._parent._similarity_matrices
-        if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
+        if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
             return None
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
@@ -345,15 +345,15 @@ MAX_SCORED_VECTOR_WIDTH = 1_024
 """Maximum width of vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
-def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
-    """Return whether all views of a dataset are vectors, with at most `widest` entries.
+def has_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:
+    """Return whether all views of a dataset are vectors, with at most `max_width` entries.
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((torch.zeros(60, 3), torch.zeros(60, 8)))
-    >>> has_vector_views(pairs), has_vector_views(pairs, widest=5)
+    >>> has_vector_views(pairs), has_vector_views(pairs, max_width=5)
     (True, False)
     """
-    return all(len(shape) == 1 and (widest is None or shape[0] <= widest) for shape in dataset.shapes)
+    return all(len(shape) == 1 and (max_width is None or shape[0] <= max_width) for shape in dataset.shapes)
 
 
 def load_vector_pairs(dataset: Dataset) -> PairedFeatures:

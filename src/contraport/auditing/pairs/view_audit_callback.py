@@ -142,7 +142,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         }
         view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(right_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
-        positions, trusted = self._select_positions_and_views(view_scores, with_decoys=epoch < self._decoy_epochs)
+        positions, trusted = self._select_positions_and_view_mask(view_scores, with_decoys=epoch < self._decoy_epochs)
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
@@ -157,7 +157,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]
-        if has_vector_views(dataset, widest=MAX_SCORED_VECTOR_WIDTH):
+        if has_vector_views(dataset, max_width=MAX_SCORED_VECTOR_WIDTH):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
         partners = self._draw_partner_per_fresh_decoy("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
@@ -181,7 +181,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
-    def _select_positions_and_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+    def _select_positions_and_view_mask(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
 
         Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If
