@@ -126,8 +126,8 @@ def message_if_out_of_memory(error: BaseException) -> str | None:
 
 
 @contextmanager
-def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
-    """Context manager: convert a write error in the block to a `UsageError` with the path.
+def translate_write_errors(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
+    """Context manager: convert an `OSError` in the block to the `UsageError` for a path that cannot be written to.
 
     For a full disk, the message states the free space.
 
@@ -136,7 +136,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         path: file or folder that the block writes to.
         remedy: returns a text to append to the message; called only if the block failed.
 
-    >>> with report_write_errors("out", Path("a.npz")):
+    >>> with translate_write_errors("out", Path("a.npz")):
     ...     raise OSError(errno.EACCES, "Permission denied")
     Traceback (most recent call last):
     contraport.errors.UsageError: out: a.npz cannot be written to: Permission denied.
@@ -486,8 +486,8 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 
 @contextmanager
-def report_missing_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Context manager: convert a failed import in the block to a `UsageError` with the extra to install."""
+def translate_import_errors(extra: str, purpose: str) -> Iterator[None]:
+    """Context manager: convert an import error in the block to the `UsageError` that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ import numpy as np
 
 from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
 from contraport._utils.formatting import join_names
-from contraport.errors import check, check_regular_file, report_write_errors, translate_read_errors, type_and_shape
+from contraport.errors import check, check_regular_file, translate_read_errors, translate_write_errors, type_and_shape
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
@@ -251,7 +251,7 @@ def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | 
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
     """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
-    with report_write_errors("out", path):
+    with translate_write_errors("out", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = temporary.open("wb")
     try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from contraport._utils.files import atomic_write, create_memmap, write_json
 from contraport._utils.locks import lock_folder
-from contraport.errors import report_write_errors
+from contraport.errors import translate_write_errors
 
 CACHE_KEY_FILE = "made_of.json"  # name of the file in a cache folder that holds the key of its arrays
 
@@ -48,7 +48,7 @@ def load_or_build_arrays(
     if arrays is not None:
         log.info("%s are those in %s", description, folder)
         return arrays
-    with lock_folder(folder, "train", argument=argument, wait=True), report_write_errors(argument, folder):
+    with lock_folder(folder, "train", argument=argument, wait=True), translate_write_errors(argument, folder):
         arrays = find_cached_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
             with replace_cached_arrays(folder, key) as empty:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from contraport.errors import report_missing_extra, similar_names
+from contraport.errors import similar_names, translate_import_errors
 
 EXTRA_BY_SUBPACKAGE = {
     "auditing": "train",
@@ -157,5 +157,5 @@ def load_public_name(name: str) -> Any:
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":
         return import_module(f"contraport.{name}")
-    with report_missing_extra(EXTRA_BY_SUBPACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
+    with translate_import_errors(EXTRA_BY_SUBPACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
         return getattr(import_module(module), name)

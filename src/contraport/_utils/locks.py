@@ -27,7 +27,7 @@ from contraport.errors import (
     check_creatable,
     check_regular_file,
     hint_on_error,
-    report_write_errors,
+    translate_write_errors,
 )
 
 LOCK_FILE = "lock.json"  # default name of the lock file in a locked folder
@@ -63,7 +63,7 @@ def lock_folder(
     lock = _Lock(folder, name, work, argument)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     check_creatable(argument, folder / name)
-    with report_write_errors(argument, folder):
+    with translate_write_errors(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(wait=wait)
     try:

@@ -39,7 +39,7 @@ from contraport.data.item_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
 from contraport.encoders.model import list_encoders_per_view
-from contraport.errors import UsageError, check, hint_on_error, report_write_errors
+from contraport.errors import UsageError, check, hint_on_error, translate_write_errors
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
 from contraport.training.config import Settings
@@ -90,7 +90,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
                 result = _score_two_views(options, dataset, folder)
                 if options.out is not None:
                     _save_audit_and_page(options, result, dataset, folder)
-            with report_write_errors("out", folder), console_logging(shown=options.progress):
+            with translate_write_errors("out", folder), console_logging(shown=options.progress):
                 for form in options.requested_export_forms:
                     if isinstance(result, ViewAudit):
                         path = result.write_npz_without_flagged_views(dataset, folder, data=options.data)
@@ -160,7 +160,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
     """Write the result of an audit of two views to a folder, with an HTML page of the worst pairs."""
-    with report_write_errors("out", folder), console_logging(shown=options.progress):
+    with translate_write_errors("out", folder), console_logging(shown=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
         page = folder / "audit.html"
@@ -181,7 +181,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
     if options.out is not None:
         for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
             _save_audit_and_page(options, audit, dataset.select_views(pair), folder / name)
-        with report_write_errors("out", folder):
+        with translate_write_errors("out", folder):
             result.save(folder)
     return result
 
@@ -273,7 +273,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         saved, fingerprint = read_json_or_none(record) or {}, fingerprint_dataset(dataset)
         message = f"data: must be the items of the audit in {path}."
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
-        with report_write_errors("out", path):
+        with translate_write_errors("out", path):
             for part in (path, *filter(Path.is_dir, path.iterdir())):
                 delete_leftovers(part)
             write_json(record, {"options": recorded, "items": fingerprint})

@@ -29,7 +29,7 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchanging_item_sets, rotate_partners
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
-from contraport.errors import UsageError, check, one_line_reason, report_write_errors
+from contraport.errors import UsageError, check, one_line_reason, translate_write_errors
 from contraport.seeding import derive_torch_seed, fork_rng_without_lock, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components.step_builder import build_objective, build_training_module
@@ -121,7 +121,7 @@ class CrossFitScores:
         """Store the scores of a fold's pairs and of one known mismatch per pair, ``(m,)`` each, and save the file."""
         self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
-            with report_write_errors("out", self._path):
+            with translate_write_errors("out", self._path):
                 write_npz(self._path, {"scores": self.scores_by_round})
 
 

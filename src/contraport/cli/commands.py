@@ -24,7 +24,7 @@ from contraport.errors import (
     check,
     hint_on_error,
     one_line_reason,
-    report_missing_extra,
+    translate_import_errors,
     unknown_name_error,
 )
 from contraport.options import COMMAND_GROUPS_IN_ORDER, TRAIN_AND_REPORT_EXTRAS, Command, Option
@@ -106,7 +106,7 @@ def run_command(name: str, argv: list[str]) -> None:
     flags = {flag: options.pop(flag) for flag in command.printer_flags if flag in options}
     # With several processes, the first one reports for all.
     is_quiet = not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
-    needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
+    needed = translate_import_errors(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(only_warnings=is_quiet):
         for message in _list_repeated_flag_warnings(argv):
             logging.getLogger("contraport").warning(message)
@@ -200,7 +200,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     if not _requires_parser(declared, argv):  # which is in an optional package
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
-        with report_missing_extra(
+        with translate_import_errors(
             command.required_extra or TRAIN_AND_REPORT_EXTRAS,
             name if command.required_extra else f"{name} with options",
         ):

@@ -50,7 +50,7 @@ from contraport.comparison.tuning import (
     settings_searched_by_other_rows,
 )
 from contraport.embedding import LoaderConfig
-from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, report_write_errors
+from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, translate_write_errors
 from contraport.evaluation.loaded_run import build_objective_for_test_plan
 from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
@@ -412,7 +412,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
     record = {**_build_command_and_machine_record(grid), **comparison.to_json_dict(), "cells": records}
     out, commands = comparison.folder, [build_cell_job(grid, cell).shell_script for cell in cells]
     # Another process may be running other cells of the same table.
-    with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
+    with lock_folder(out, "compare", wait=True), translate_write_errors("out", out):
         write_json(out / "results.json", record)
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())

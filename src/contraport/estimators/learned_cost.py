@@ -24,7 +24,7 @@ from contraport.errors import (
     check_existing_file,
     check_new_or_empty_folder,
     rename_argument,
-    report_write_errors,
+    translate_write_errors,
     unreadable_error,
 )
 from contraport.estimators.config import INVERSE_OT_COMMAND_SPEC, InverseOTOptions
@@ -127,7 +127,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
         None if options.out is None else Path(options.out),
     )
     if result.folder is not None:
-        with report_write_errors("out", result.folder), stage_files(result.folder) as folder:
+        with translate_write_errors("out", result.folder), stage_files(result.folder) as folder:
             _write_cost_files(folder, result, observed, x, y)
     return result
 

@@ -18,7 +18,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_without_random_split
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
-from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, report_write_errors
+from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.sample_arrays import ArraysByName, collect_item_arrays, fixed_random_positions
@@ -116,7 +116,7 @@ def map(values: dict[str, Any]) -> Map:
         None if options.out is None else Path(options.out),
     )
     if result.folder is not None:
-        with report_write_errors("out", result.folder), stage_files(result.folder) as folder:
+        with translate_write_errors("out", result.folder), stage_files(result.folder) as folder:
             _write_map_files(folder, result, features, dataset)
     return result
 

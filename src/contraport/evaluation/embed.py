@@ -27,7 +27,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
 from contraport.encoders import Model
-from contraport.errors import UsageError, check, check_new_file, rename_argument, report_write_errors
+from contraport.errors import UsageError, check, check_new_file, rename_argument, translate_write_errors
 from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
@@ -183,7 +183,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
-                with report_write_errors("out", path):
+                with translate_write_errors("out", path):
                     prefers_texts = view is not None and not has_own_keys
                     _add_batch_to_buffer(buffer, dataset, batch, features.numpy(), use_texts_as_keys=prefers_texts)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
@@ -192,7 +192,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
         dims = None if options.dims is None else str(options.dims)
         embedded = replace(buffer.to_features(class_names, str(run.path)), view=view, dims=dims, data_name=data)
         written = [path]
-        with report_write_errors("out", path):
+        with translate_write_errors("out", path):
             if options.shard_items is None:
                 write_features(path, embedded)
             else:

@@ -20,7 +20,7 @@ from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
-from contraport.errors import UsageError, check, report_write_errors
+from contraport.errors import UsageError, check, translate_write_errors
 from contraport.evaluation.config import (
     EVALUATE_COMMAND_SPEC,
     EvaluateOptions,
@@ -144,7 +144,7 @@ def _check_model_and_save(one: EvaluatedRun) -> None:
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.
-    with report_write_errors("run", one.run_folder.path), ExitStack() as files:
+    with translate_write_errors("run", one.run_folder.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
         write_npz(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
         if one.page_arrays:

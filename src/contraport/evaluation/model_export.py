@@ -19,7 +19,7 @@ from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.errors import UsageError, check, check_creatable, import_optional, report_write_errors
+from contraport.errors import UsageError, check, check_creatable, import_optional, translate_write_errors
 from contraport.evaluation.config import EXPORT_COMMAND_SPEC, ExportOptions
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
@@ -93,7 +93,7 @@ def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
     format = _FORMAT_BY_NAME[format_name]
     # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
     with (
-        report_write_errors("out", path),
+        translate_write_errors("out", path),
         format.atomic_writer(path) as temporary,
         warnings.catch_warnings(action="ignore"),
         torch.no_grad(),

@@ -24,7 +24,7 @@ from contraport.errors import (
     format_value,
     import_optional,
     is_number,
-    report_missing_extra,
+    translate_import_errors,
 )
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def is_run_source(value: object) -> bool:
 
 def load_run(folder: Any) -> RunFolder:
     """Open a run folder as a `RunFolder`, which needs the extra `report`."""
-    with report_missing_extra("report", "To read a run"):
+    with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 
         return as_run_folder(folder)

@@ -49,7 +49,7 @@ from contraport._utils.files import (
 )
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
-from contraport.errors import check, check_creatable, report_write_errors
+from contraport.errors import check, check_creatable, translate_write_errors
 from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_arrays, read_page_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -224,7 +224,7 @@ class RunFolder(Run):
                 return ""
             return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_advice}"
 
-        with report_write_errors("out", self.path, remedy):
+        with translate_write_errors("out", self.path, remedy):
             yield
 
     @classmethod

@@ -20,7 +20,7 @@ from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import resolve_view_index
-from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
+from contraport.errors import UsageError, check, check_existing_file, check_new_file, translate_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
@@ -76,7 +76,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     message = f"{message}. Choose a smaller k, or loosen the margins, scores and ranges."
     check(bool(found.any()), "k: no pair has a negative. Loosen the margins, scores and ranges.", "no_negatives")
     check(bool(written.any()), message, "no_negatives")
-    with report_write_errors("out", out):
+    with translate_write_errors("out", out):
         if out.suffix == ".npy":
             with atomic_write(out) as temporary:
                 np.save(temporary, mined.positions.numpy())

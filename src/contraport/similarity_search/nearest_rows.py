@@ -24,7 +24,7 @@ from contraport.errors import (
     check_regular_file,
     import_optional,
     one_line_reason,
-    report_write_errors,
+    translate_write_errors,
 )
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder
@@ -196,7 +196,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
     check_creatable("index", path)
     faiss_index = _build_index(faiss, features)
-    with report_write_errors("index", path):
+    with translate_write_errors("index", path):
         with atomic_write(path) as temporary:
             try:
                 faiss.write_index(faiss_index, str(temporary))

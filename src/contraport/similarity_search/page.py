@@ -14,7 +14,7 @@ from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import shortest_suffixes_by_path
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import make_image_thumbnails
-from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
+from contraport.errors import UsageError, check, check_new_file, check_regular_file, translate_write_errors
 from contraport.features import Features
 from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, render_page
 from contraport.runs import Run, RunFolder
@@ -77,7 +77,7 @@ def write_items_csv(
         )
         for position, number in numbers_by_position.items()
     )
-    with report_write_errors("out", Path(path)):
+    with translate_write_errors("out", Path(path)):
         write_csv(Path(path), names, rows)
 
 
@@ -97,7 +97,7 @@ def write_cards_page(
         short_names=shortest_suffixes_by_path(card.name for section in sections for card in section.cards),
         side=PICTURE_SIDE_PIXELS,
     )
-    with report_write_errors("page", Path(path)):
+    with translate_write_errors("page", Path(path)):
         write_text(Path(path), html)
 
 
