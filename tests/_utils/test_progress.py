@@ -10,7 +10,7 @@ import rich.progress
 import contraport
 from contraport._utils.progress import ProgressBars
 from contraport.evaluation import evaluate
-from tests.evaluation.making import make_run, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 SOURCES = Path(contraport.__file__).parent
 
@@ -64,8 +64,8 @@ def test_bar_disappears_on_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
-    run = make_run(tmp_path / "mine", vector_model())
-    data = (vectors(60, 3), vectors(40, 3))
+    run = make_run(tmp_path / "mine", build_vector_model())
+    data = (build_vectors(60, 3), build_vectors(40, 3))
     evaluate(run, data=data, metrics=["knn", "fine_tuning"], progress=False)
     assert terminal.getvalue() == ""
     update, updates = "rich.progress.Progress.update", []
@@ -89,6 +89,6 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
 
 
 def test_shows_nothing_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "mine", vector_model())
-    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"])
+    run = make_run(tmp_path / "mine", build_vector_model())
+    evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), metrics=["knn"])
     assert capsys.readouterr().err == ""

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run, vector_model
+from tests.evaluation.builders import build_vector_model, make_run
 
 from contraport.data import from_arrays, load
 from contraport.evaluation import evaluate
@@ -64,7 +64,7 @@ def test_rejects_a_column_of_several_numbers_per_item(tmp_path):
 
 
 def test_regression_targets_are_evaluated_without_classes(tmp_path):
-    run = make_run(tmp_path / "run", vector_model(), data=str(write(tmp_path / "data.npz")))
+    run = make_run(tmp_path / "run", build_vector_model(), data=str(write(tmp_path / "data.npz")))
     result = evaluate(run, progress=False)
     assert result["rows"]["raw"]["regression"] > 0.95
     assert set(result["intervals"]["raw"]["regression"]) == {"low", "high"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -16,7 +16,7 @@ from contraport.evaluation import evaluate
 from contraport.runs import RunFolder
 
 ASKED: dict[str, Any] = {
-    "data": (vectors(60, 3), vectors(40, 3)),
+    "data": (build_vectors(60, 3), build_vectors(40, 3)),
     "metrics": ["knn"],
     "neighbors": 5,
     "progress": False,
@@ -24,7 +24,7 @@ ASKED: dict[str, Any] = {
 
 
 def test_samples_of_an_older_evaluation_are_removed(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     evaluate(run, **ASKED)
     assert "points" in run.page_arrays()
     evaluate(run, alone=True, **ASKED)
@@ -36,7 +36,7 @@ def test_samples_of_an_older_evaluation_are_removed(tmp_path: Path) -> None:
 def test_rejects_a_model_that_changes_during_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    run = make_run(tmp_path / "run", vector_model(), epochs=3)
+    run = make_run(tmp_path / "run", build_vector_model(), epochs=3)
     own_model, own_epochs = RunFolder.model, RunFolder.num_trained_epochs
     left = [True]
 
@@ -65,7 +65,7 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
 
 
 def test_finished_evaluations_are_kept_if_a_later_run_fails(tmp_path: Path) -> None:
-    first, second = (make_run(tmp_path / name, vector_model()) for name in "ab")
+    first, second = (make_run(tmp_path / name, build_vector_model()) for name in "ab")
     (second.model_path / "model.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(UsageError) as caught:
         evaluate([first, second], **ASKED)

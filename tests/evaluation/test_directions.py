@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.evaluation.making import make_run
+from tests.evaluation.builders import make_run
 
 from contraport import evaluate
 from contraport.data import Dataset, from_arrays

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from tests.disk import largest_file
 from tests.errors import raises_usage_error
-from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
+from tests.evaluation.builders import build_image_model, build_vector_model, build_vectors, build_views, make_run
 from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
 
@@ -25,7 +25,7 @@ from contraport.features import read_features
 
 
 def test_embeds_the_representation_of_one_view(tmp_path: Path) -> None:
-    data = several(9, (4,), (7,))
+    data = build_views(9, (4,), (7,))
     torch.manual_seed(0)
     model = Model(shapes=data.shapes, representation="1").eval()
     run = make_run(tmp_path / "run", model, augment=None)
@@ -36,7 +36,7 @@ def test_embeds_the_representation_of_one_view(tmp_path: Path) -> None:
 
 
 def test_without_a_file_the_features_are_returned(tmp_path: Path) -> None:
-    data, run = vectors(30, 3), make_run(tmp_path / "run", vector_model())
+    data, run = build_vectors(30, 3), make_run(tmp_path / "run", build_vector_model())
     written = read_features(embed(run, data=data, out=tmp_path / "vectors.npz", progress=False))
     files = set(tmp_path.rglob("*"))
     returned = embed(run, data=data, out=None, progress=False)
@@ -49,7 +49,7 @@ def test_without_a_file_the_features_are_returned(tmp_path: Path) -> None:
 
 
 def test_npz_contains_every_item_of_both_splits(tmp_path: Path) -> None:
-    model = image_model()
+    model = build_image_model()
     run = make_run(tmp_path / "run", model)
     out = embed(run.path, out=tmp_path / "digits.npz", progress=False)
     with np.load(out, allow_pickle=False) as arrays:
@@ -66,10 +66,10 @@ def test_npz_contains_every_item_of_both_splits(tmp_path: Path) -> None:
 
 
 def test_parquet_has_a_column_per_feature(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    out = embed(run, data=vectors(30, 3), out=tmp_path / "vectors.parquet", progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    out = embed(run, data=build_vectors(30, 3), out=tmp_path / "vectors.parquet", progress=False)
     table = pq.read_table(out)
-    width = vector_model().num_features
+    width = build_vector_model().num_features
     assert table.column_names == [f"f{number}" for number in range(width)] + ["row", "split", "label", "class_name"]
     assert table.num_rows == 30
     assert table["row"].to_pylist() == list(range(30))
@@ -92,14 +92,14 @@ def test_features_in_parquet_are_read_in_batches(tmp_path: Path, monkeypatch: py
 
 
 def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    out = embed(run, data=vectors(30, None), out=tmp_path / "vectors.parquet", progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    out = embed(run, data=build_vectors(30, None), out=tmp_path / "vectors.parquet", progress=False)
     assert pq.read_table(out).column_names[-2:] == ["row", "split"]
 
 
 def test_rejects_a_wrong_suffix_and_an_existing_file(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    data = vectors(30, 3)
+    run = make_run(tmp_path / "run", build_vector_model())
+    data = build_vectors(30, 3)
     with raises_usage_error("out.suffix", ".npz, .npy or .parquet", "vectors.csv"):
         embed(run, data=data, out=tmp_path / "vectors.csv", progress=False)
     with pytest.raises(UsageError) as caught:
@@ -122,7 +122,7 @@ def test_rejects_a_wrong_suffix_and_an_existing_file(tmp_path: Path) -> None:
 def test_shards_of_several_processes_equal_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    run = make_run(tmp_path / "run", image_model())
+    run = make_run(tmp_path / "run", build_image_model())
     whole = embed(run, out=tmp_path / f"whole{suffix}", progress=False)
     monkeypatch.setenv("WORLD_SIZE", "3")
     shards = []
@@ -137,19 +137,19 @@ def test_shards_of_several_processes_equal_one_file(
 def test_older_files_are_neither_overwritten_nor_read_by_accident(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    run, out = make_run(tmp_path / "run", vector_model()), tmp_path / f"vectors{suffix}"
+    run, out = make_run(tmp_path / "run", build_vector_model()), tmp_path / f"vectors{suffix}"
 
     def in_two(items: int, **options: Any) -> None:
         with monkeypatch.context() as patched:
             patched.setenv("WORLD_SIZE", "2")
             for rank in range(2):
                 patched.setenv("RANK", str(rank))
-                embed(run, data=vectors(items, None), out=out, progress=False, **options)
+                embed(run, data=build_vectors(items, None), out=out, progress=False, **options)
 
     def in_shards(items: int, **options: Any) -> None:
-        embed(run, data=vectors(items, None), out=out, shard_items=10, progress=False, **options)
+        embed(run, data=build_vectors(items, None), out=out, shard_items=10, progress=False, **options)
 
-    embed(run, data=vectors(20, None), out=out, progress=False)
+    embed(run, data=build_vectors(20, None), out=out, progress=False)
     for write in (in_two, in_shards):
         with pytest.raises(UsageError) as caught:
             write(30)
@@ -189,7 +189,7 @@ def embed_in_group(rank: int, report: Report, run: Path, out: Path) -> None:
 
 
 def test_two_processes_embed_their_shares(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", image_model())
+    run = make_run(tmp_path / "run", build_image_model())
     out = tmp_path / "digits.npz"
     reports_of(embed_in_group, 2, run.path, out)
     embed(run, out=out, progress=False)
@@ -197,10 +197,10 @@ def test_two_processes_embed_their_shares(tmp_path: Path) -> None:
 
 
 def test_rejects_more_processes_than_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     monkeypatch.setenv("WORLD_SIZE", "4")
     with raises_usage_error("data.too_few_items", 3, 4):
-        embed(run, data=vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
+        embed(run, data=build_vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
     with raises_usage_error("data.stream", 4):
         embed(run, data=from_stream(np.ones((30, 6), dtype=np.float32)), out=tmp_path / "vectors.npz", progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
@@ -243,7 +243,7 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     splits = ["train", "val", "test"] * 3
     lines = [",".join([*map(str, row), split]) for row, split in zip(numbers, splits, strict=True)]
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,d,e,f,split", *lines]))
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     result = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
     assert result.source_rows.tolist() == [0, 3, 6, 2, 5, 8]
     assert result.keys is None
@@ -307,11 +307,11 @@ def test_full_disk_keeps_the_previous_file(
         with largest_file(10_000):
             original(*args, **kwargs)
 
-    run = make_run(tmp_path / "run", vector_model())
-    out = embed(run, data=vectors(30, 3), out=tmp_path / f"vectors{suffix}", progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    out = embed(run, data=build_vectors(30, 3), out=tmp_path / f"vectors{suffix}", progress=False)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     original = getattr(sys.modules["contraport.evaluation.embed"], function)
     monkeypatch.setattr(sys.modules["contraport.evaluation.embed"], function, limited)
     with raises_usage_error("out.not_writable", "vectors"):
-        embed(run, data=vectors(200, 3), out=out, overwrite=True, progress=False)
+        embed(run, data=build_vectors(200, 3), out=out, overwrite=True, progress=False)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run
+from tests.evaluation.builders import make_run
 
 import contraport
 from contraport.encoders import Model

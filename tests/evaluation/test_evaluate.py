@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.disk import largest_file
 from tests.errors import raises_usage_error
-from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
+from tests.evaluation.builders import build_image_model, build_vector_model, build_vectors, build_views, make_run
 
 import contraport
 from contraport._utils.locks import lock_folder
@@ -35,7 +35,7 @@ from contraport.runs import Run, RunFolder, as_run_folder
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
-    run = make_run(tmp_path_factory.mktemp("runs") / "digits", image_model())
+    run = make_run(tmp_path_factory.mktemp("runs") / "digits", build_image_model())
     return run, evaluate(run.path, progress=False)
 
 
@@ -64,20 +64,20 @@ def test_full_disk_leaves_the_previous_evaluation(tmp_path: Path, monkeypatch: p
 
         return written
 
-    run = make_run(tmp_path / "run", vector_model())
-    evaluate(run, data=(vectors(60, 3), vectors(30, 3)), neighbors=3, progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    evaluate(run, data=(build_vectors(60, 3), build_vectors(30, 3)), neighbors=3, progress=False)
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     for name in ("write_json", "write_npz"):
         monkeypatch.setattr(module, name, limited(getattr(module, name)))
     with raises_usage_error("run.not_writable", run.path):
-        evaluate(run, data=(vectors(90, 3), vectors(31, 3)), neighbors=3, progress=False)
+        evaluate(run, data=(build_vectors(90, 3), build_vectors(31, 3)), neighbors=3, progress=False)
     assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
     assert len(calls) == call
 
 
 def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / name, vector_model()) for name in "ab"]
-    data = vectors(60, 3), vectors(30, 3)
+    runs = [make_run(tmp_path / name, build_vector_model()) for name in "ab"]
+    data = build_vectors(60, 3), build_vectors(30, 3)
     with (
         lock_folder(runs[1].path, "evaluate", name=as_run_folder(runs[1]).evaluation_lock_path.name),
         pytest.raises(FolderInUseError) as caught,
@@ -95,7 +95,7 @@ def test_untrained_encoder_equals_its_baseline(evaluated: tuple[Run, dict[str, A
 
 
 def test_deterioration_is_noted(tmp_path: Path) -> None:
-    model = vector_model()
+    model = build_vector_model()
     rows = np.random.default_rng(0).normal(size=(90, 6)) + 2 * np.eye(6)[np.arange(90) % 3]
     data = tuple(from_arrays(rows[part], labels=np.arange(90)[part] % 3) for part in (slice(60), slice(60, None)))
     drawn = evaluate(make_run(tmp_path / "drawn", model), data=data, progress=False)
@@ -187,7 +187,7 @@ def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
 def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
     data = str(tmp_path / "data.npz")
-    run = make_run(tmp_path / "run", vector_model(), data=data, test_fraction=0.4)
+    run = make_run(tmp_path / "run", build_vector_model(), data=data, test_fraction=0.4)
     for batch in (None, data):
         result = evaluate(run, data=batch, neighbors=5, progress=False)
         assert (result["train_items"], result["test_items"]) == (48, 32)
@@ -237,7 +237,7 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     x = (9 * np.eye(6)[labels] + np.random.default_rng(0).normal(size=(60, 6))).astype(np.float32)
     wrong = labels.copy()
     wrong[[4, 11]] = (labels[[4, 11]] + 1) % 3
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     data = (from_arrays(x, labels=labels), from_arrays(x, labels=wrong))
     evaluate(run, data=data, metrics=["linear_probe"], progress=False)
     samples = as_run_folder(run).page_arrays()
@@ -281,8 +281,10 @@ def test_neighbors_of_a_sample_are_within_the_sample() -> None:
 
 
 def test_item_losses_average_to_the_loss() -> None:
-    test, objective = vectors(30, 3), contraport.nt_xent(0.5)
-    subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
+    test, objective = build_vectors(30, 3), contraport.nt_xent(0.5)
+    subject = EvalContext(
+        build_vector_model(), build_vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective
+    )
     losses = collect_test_sample_arrays(subject, has_probe=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*subject.two_view_projections)), rel=1e-5)
@@ -306,26 +308,26 @@ def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
 
 
 def test_evaluate_changes_neither_model_nor_random_state(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     before = (as_run_folder(run).model_path / "model.safetensors").read_bytes()
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
     assert torch.equal(torch.rand(1), expected)
     assert (as_run_folder(run).model_path / "model.safetensors").read_bytes() == before
 
 
 def test_evaluating_twice_gives_the_same_numbers(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    data = (vectors(60, 3), vectors(40, 3))
+    run = make_run(tmp_path / "run", build_vector_model())
+    data = (build_vectors(60, 3), build_vectors(40, 3))
     first, second = (evaluate(run, data=data, progress=False)["rows"] for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("representation", ["concatenate", "1"])
 def test_views_with_separate_encoders_are_evaluated(tmp_path: Path, representation: str) -> None:
-    train, test = (several(items, (4,), (7,), (2, 9)) for items in (60, 30))
+    train, test = (build_views(items, (4,), (7,), (2, 9)) for items in (60, 30))
     torch.manual_seed(0)
     model = Model(shapes=train.shapes, representation=representation)
     run = make_run(tmp_path / "run", model, data="<views>", augment=None)
@@ -346,7 +348,7 @@ def test_views_with_separate_encoders_are_evaluated(tmp_path: Path, representati
     ids=["time series", "given views of one encoder"],
 )
 def test_views_with_a_shared_encoder_are_evaluated(tmp_path: Path, shapes: Any, settings: dict[str, Any]) -> None:
-    train, test = (several(items, *shapes) for items in (60, 30))
+    train, test = (build_views(items, *shapes) for items in (60, 30))
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model(shapes=train.shapes, **settings), data="<views>", augment=None)
     rows = evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]
@@ -356,7 +358,7 @@ def test_views_with_a_shared_encoder_are_evaluated(tmp_path: Path, shapes: Any, 
 
 @pytest.mark.parametrize("views", ["colour", "2+2"])
 def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, views: str) -> None:
-    train, test = (several(items, (3, 16, 16), integers=True) for items in (40, 20))
+    train, test = (build_views(items, (3, 16, 16), integers=True) for items in (40, 20))
     torch.manual_seed(0)
     model = Model(shapes=Views(train, views=views).unaugmented_shapes)
     run = make_run(tmp_path / "run", model, data="<images>", views=views)
@@ -390,15 +392,15 @@ def test_data_frame_is_read_with_the_roles_of_training(tmp_path: Path) -> None:
 
 
 def test_rejects_splits_of_different_shapes(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     with raises_usage_error("data.shape", (6,), (7,)):
-        evaluate(run, data=(several(30, (6,)), several(30, (7,))), progress=False)
+        evaluate(run, data=(build_views(30, (6,)), build_views(30, (7,))), progress=False)
 
 
 @pytest.mark.parametrize(("classes", "note"), [(None, "there are no labels"), (1, "all labels are of one class")])
 def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes: int | None, note: str) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=(vectors(60, classes), vectors(40, classes)), progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    result = evaluate(run, data=(build_vectors(60, classes), build_vectors(40, classes)), progress=False)
     without = {"alignment", "uniformity", "effective_rank", "hubness", "mutual_information"}
     without |= {"recall@1", "recall@5", "recall@10", "median_rank"}
     measured = set(result["rows"]["trained"])
@@ -409,8 +411,8 @@ def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes:
 
 
 def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), objective="<MyLoss>")
-    result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    run = make_run(tmp_path / "run", build_vector_model(), objective="<MyLoss>")
+    result = evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
     assert "plan" not in as_run_folder(run).page_arrays()
     assert any("the objective was an object" in note for note in result["notes"])
 
@@ -423,11 +425,13 @@ def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
     ],
 )
 def test_runs_without_a_plan_have_a_note(tmp_path: Path, config: dict[str, Any], note: str) -> None:
-    run = make_run(tmp_path / "run", vector_model(), **config)
-    result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    run = make_run(tmp_path / "run", build_vector_model(), **config)
+    result = evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
     assert "plan" not in as_run_folder(run).page_arrays()
     assert any(note in one for one in result["notes"])
-    alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], alone=True, progress=False)
+    alone = evaluate(
+        run, data=(build_vectors(60, 3), build_vectors(40, 3)), metrics=["knn"], alone=True, progress=False
+    )
     assert alone["notes"] == [], "no samples were requested"
 
 
@@ -435,8 +439,8 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
     settings = {"temperature": "1:0.3", "epochs": 9}
     plans = []
     for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
-        run = make_run(tmp_path / str(number), vector_model(), constraint=constraint, **settings)
-        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+        run = make_run(tmp_path / str(number), build_vector_model(), constraint=constraint, **settings)
+        evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
         plans.append(as_run_folder(run).page_arrays()["plan"] * 64)
     free, balanced, begun = plans
     assert np.allclose(free, begun)
@@ -445,8 +449,8 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
 
 
 def test_plan_target_uses_labels(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), objective="sup-con")
-    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    run = make_run(tmp_path / "run", build_vector_model(), objective="sup-con")
+    evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
     target, labels = (
         as_run_folder(run).page_arrays()["target"],
         np.tile(as_run_folder(run).page_arrays()["plan_labels"], 2),
@@ -455,27 +459,27 @@ def test_plan_target_uses_labels(tmp_path: Path) -> None:
 
 
 def test_rejects_more_neighbors_than_items_and_writes_nothing(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     with raises_usage_error("neighbors.invalid", 12, 20):
-        evaluate(run, data=(vectors(12, 3), vectors(12, 3)), progress=False)
+        evaluate(run, data=(build_vectors(12, 3), build_vectors(12, 3)), progress=False)
     assert not as_run_folder(run).evaluation_path.exists()
     assert not as_run_folder(run).samples_path.exists()
 
 
 def test_evaluate_rejects_wrong_arguments(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    run = make_run(tmp_path / "run", build_vector_model(), data="<vectors>")
     with raises_usage_error("data.missing", "data="):
         evaluate(run, progress=False)
     with raises_usage_error("data.one_split"):
-        evaluate(run, data=vectors(60, 3), progress=False)  # type: ignore[arg-type]
+        evaluate(run, data=build_vectors(60, 3), progress=False)  # type: ignore[arg-type]
     for number in (1, 3):
         with raises_usage_error("data.pair", number):
-            evaluate(run, data=(vectors(60, 3),) * number, progress=False)
+            evaluate(run, data=(build_vectors(60, 3),) * number, progress=False)
     with raises_usage_error("data.shape", (6,), "digits"):
         evaluate(run, data="digits", progress=False)
     for device in ("abacus", "meta"):
         with raises_usage_error("device.invalid", device):
-            evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device=device, progress=False)
+            evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), device=device, progress=False)
     with pytest.raises(UsageError) as caught:
         evaluate(tmp_path / "absent", progress=False)
     assert caught.value.argument == "run"
@@ -484,32 +488,32 @@ def test_evaluate_rejects_wrong_arguments(tmp_path: Path) -> None:
 
 
 def test_rejects_a_corrupt_model(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     (as_run_folder(run).model_path / "model.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(UsageError) as caught:
-        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+        evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), progress=False)
     assert str(as_run_folder(run).model_path) in str(caught.value)
 
 
 def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), objective="nt-xent-next", whirl=3)
-    notes = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
+    run = make_run(tmp_path / "run", build_vector_model(), objective="nt-xent-next", whirl=3)
+    notes = evaluate(run, data=(build_vectors(60, 3), build_vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
     assert "'whirl'" in notes[0]
     assert contraport.__version__ in notes[0]
     assert "the objective cannot be built" in notes[-1]
-    same = make_run(tmp_path / "same", vector_model())
-    notes = evaluate(same, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
+    same = make_run(tmp_path / "same", build_vector_model())
+    notes = evaluate(same, data=(build_vectors(60, 3), build_vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
 
 
 def trained(path: Path, **options: Any) -> RunFolder:
     settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | options
-    return as_run_folder(contraport.train(data=vectors(60, 3), out=path, **settings))
+    return as_run_folder(contraport.train(data=build_vectors(60, 3), out=path, **settings))
 
 
 def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", epochs=3, keep_every=1)
-    data = (vectors(60, 3), vectors(40, 3))
+    data = (build_vectors(60, 3), build_vectors(40, 3))
     result = evaluate(run, data=data, checkpoints="all", metrics=["uniformity", "knn"], progress=False)
     assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
     values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
@@ -535,7 +539,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(("first", "which"), [(3, "All test items"), (1, "13 of 40 test items"), (0, None)])
 def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, which: str | None) -> None:
-    train, test = vectors(60, 3), vectors(40, 3)
+    train, test = build_vectors(60, 3), build_vectors(40, 3)
     moved = from_arrays(np.asarray(test.__getitems__(list(range(40))).views[0]), labels=test.labels.numpy() + first)
     run = make_run(tmp_path / "run", Model("mlp", [(6,)]))
     notes = evaluate(run, data=(train, moved), metrics=["knn"], alone=True, progress=False)["notes"]
@@ -548,7 +552,7 @@ def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, wh
 
 
 def test_note_names_the_first_unseen_classes(tmp_path: Path) -> None:
-    rows, run = np.random.default_rng(0).normal(size=(60, 6)), make_run(tmp_path / "run", vector_model())
+    rows, run = np.random.default_rng(0).normal(size=(60, 6)), make_run(tmp_path / "run", build_vector_model())
     train, test = (from_arrays(rows, labels=[f"{of} {number % 10}" for number in range(60)]) for of in ("old", "new"))
     notes = evaluate(run, data=(train, test), metrics=["knn"], alone=True, progress=False)["notes"]
     assert [note for note in notes if "(new 0, new 1, new 2, new 3 and new 4 and others)" in note]
@@ -557,7 +561,7 @@ def test_note_names_the_first_unseen_classes(tmp_path: Path) -> None:
 def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
     torch.manual_seed(0)
     for side, shrunk in ((40, True), (16, False)):
-        data = tuple(several(items, (3, side, side), integers=True) for items in (40, 20))
+        data = tuple(build_views(items, (3, side, side), integers=True) for items in (40, 20))
         run = make_run(tmp_path / str(side), Model("small-cnn", [(3, side, side)]))
         notes = evaluate(run, data=data, metrics=["knn"], neighbors=5, progress=False)["notes"]
         messages = ["Raw inputs: images downscaled to 36 × 36 pixels."] if shrunk else []
@@ -577,7 +581,7 @@ def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
 def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     first, second = make_run(tmp_path / "a", Model("mlp", [(6,)])), make_run(tmp_path / "b", Model("mlp", [(6,)]))
-    data = (vectors(60, 3), vectors(40, 3))
+    data = (build_vectors(60, 3), build_vectors(40, 3))
     results = evaluate([first.path, second.path], data=data, progress=False)
     alone = evaluate(second.path, data=data, progress=False)
     a, b = results.values()
@@ -609,7 +613,7 @@ def test_prints_the_metrics_of_the_verdict_unless_all_are_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "ab"]
-    results = evaluate(paths, data=(vectors(60, 3), vectors(40, 3)), neighbors=5, progress=False)
+    results = evaluate(paths, data=(build_vectors(60, 3), build_vectors(40, 3)), neighbors=5, progress=False)
     measured = collect_metrics_from_rows([results[str(paths[0])]["rows"]["trained"]])
     tables = len(paths) + 1  # each run, and their difference
 
@@ -649,7 +653,12 @@ def test_all_is_a_flag_of_the_command_line_alone(
 def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "abc"]
-    options = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
+    options = {
+        "data": (build_vectors(60, 3), build_vectors(40, 3)),
+        "metrics": ["knn"],
+        "neighbors": 5,
+        "progress": False,
+    }
     three, two = evaluate(paths, **options), evaluate(paths[:2], **options)
     assert [result["pairs_of_runs"] for result in (*three.values(), *two.values())] == [3, 3, 3, 1, 1]
     wide, narrow = (of[str(paths[1])]["differences"][str(paths[0])]["knn"] for of in (three, two))
@@ -684,7 +693,9 @@ def test_runs_on_different_items_are_not_compared(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         random = np.random.default_rng(seed)
         np.savez(tmp_path / f"{name}.npz", x=random.normal(size=(60, 6)), y=np.arange(60) % 3)
-    runs = [make_run(tmp_path / f"run-{name}", vector_model(), data=str(tmp_path / f"{name}.npz")) for name in "ab"]
+    runs = [
+        make_run(tmp_path / f"run-{name}", build_vector_model(), data=str(tmp_path / f"{name}.npz")) for name in "ab"
+    ]
     results = evaluate(runs, neighbors=5, progress=False)
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
 
@@ -694,7 +705,7 @@ def test_different_rows_of_a_file_are_different_items(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(100, 6)))
     own = {"a": {}, "b": {}, "c": {"validation": 0.25}}
     runs = [
-        make_run(tmp_path / name, vector_model(), data=str(tmp_path / "data.npz"), **options)
+        make_run(tmp_path / name, build_vector_model(), data=str(tmp_path / "data.npz"), **options)
         for name, options in own.items()
     ]
     results = evaluate(runs, metrics=["uniformity"], progress=False)
@@ -715,12 +726,17 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(90, 6)) + 9 * np.eye(6)[np.arange(90) % 3]
     train = from_arrays(rows, labels=[f"class {label}" for label in np.arange(90) % 3])
     test = from_arrays(rows[1::3], labels=["class 1"] * 30)
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     assert evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]["raw"]["knn"] == 1
 
 
 def test_test_data_replace_the_test_split(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    options = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
-    other = evaluate(run, test_data=vectors(50, 3), **options)
+    run = make_run(tmp_path / "run", build_vector_model())
+    options = {
+        "data": (build_vectors(60, 3), build_vectors(40, 3)),
+        "metrics": ["knn"],
+        "neighbors": 5,
+        "progress": False,
+    }
+    other = evaluate(run, test_data=build_vectors(50, 3), **options)
     assert (other["train_items"], other["test_items"]) == (60, 50)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tests.evaluation.making import make_run, several, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, build_views, make_run
 
 import contraport
 from contraport.data import from_arrays
@@ -21,11 +21,11 @@ from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.metrics import eval_context, probes
 from contraport.runs import Run, as_run_folder
 
-DATA = (vectors(60, 3), vectors(40, 3))
+DATA = (build_vectors(60, 3), build_vectors(40, 3))
 
 
 def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
     items = as_run_folder(run).test_item_metric_values()
@@ -40,7 +40,7 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
 
 
 def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     options = {"data": DATA, "metrics": ["linear_probe", "knn", "retrieval"], "neighbors": 5, "progress": False}
     evaluate(run, **options)
     every = as_run_folder(run).test_item_metric_values()
@@ -62,7 +62,7 @@ def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkey
 
 
 def test_result_has_counts_and_options(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=DATA, metrics=["knn", "uniformity"], neighbors=5, progress=False)
     assert (result["train_items"], result["test_items"], result["uniformity_items"]) == (60, 40, 40)
     assert (result["neighbors"], result["classes"]) == (5, 3)
@@ -71,7 +71,7 @@ def test_result_has_counts_and_options(tmp_path: Path) -> None:
 
 
 def test_result_has_typed_attributes(tmp_path: Path) -> None:
-    run, other = make_run(tmp_path / "run", vector_model()), make_run(tmp_path / "other", Model("mlp", [(6,)]))
+    run, other = make_run(tmp_path / "run", build_vector_model()), make_run(tmp_path / "other", Model("mlp", [(6,)]))
     measured = evaluate([run, other], data=DATA, metrics=["knn"], neighbors=5, progress=False)
     result = measured[str(run.path)]
     knn, ends = result.metrics["knn"], result["intervals"]["trained"]["knn"]
@@ -90,13 +90,13 @@ def test_result_has_typed_attributes(tmp_path: Path) -> None:
 
 
 def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=(vectors(12, 3), vectors(12, 3)), metrics=["uniformity"], progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    result = evaluate(run, data=(build_vectors(12, 3), build_vectors(12, 3)), metrics=["uniformity"], progress=False)
     assert set(result["rows"]["trained"]) == {"uniformity"}
 
 
 def test_context_uses_the_options(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     options = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
     loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **options))
     context = loaded.build_context("trained", loaded.model)
@@ -108,14 +108,14 @@ def test_context_uses_the_options(tmp_path: Path) -> None:
 
 
 def test_verdict_on_random_labels_prefers_the_simplest_features(tmp_path: Path) -> None:
-    result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, metrics=["accuracy"], progress=False)
+    result = evaluate(make_run(tmp_path / "run", build_vector_model()), data=DATA, metrics=["accuracy"], progress=False)
     assert "Use raw inputs: on the linear probe and kNN the trained encoder is not" in result["verdict"]
 
 
 def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> None:
     options = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
-    run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **options)
-    unlabelled = (vectors(60, None), vectors(40, None))
+    run = contraport.train(data=build_vectors(60, 3), out=tmp_path / "run", progress=False, **options)
+    unlabelled = (build_vectors(60, None), build_vectors(40, None))
     notes = evaluate(run, data=unlabelled, metrics=["uniformity"], checkpoints="all", progress=False)["notes"]
     (message,) = [note for note in notes if "plan" in note]
     assert message.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
@@ -123,7 +123,7 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
 
 
 def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
+    run = make_run(tmp_path / "run", build_vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
     as_run_folder(run).replace_metrics(
         {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items()
@@ -137,7 +137,7 @@ def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
 def audited(tmp_path: Path) -> tuple[Run, str]:
     """A run on two views in a file, as a training with an audit leaves it, and the file."""
     path = str(tmp_path / "pairs.npz")
-    data = several(60, (6,), (4,))
+    data = build_views(60, (6,), (4,))
     views = data.__getitems__(list(range(60))).views
     np.savez(path, view0=views[0], view1=views[1])
     torch.manual_seed(0)
@@ -150,7 +150,7 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
 @pytest.mark.parametrize("given", ["nothing", "its own", "others"])
 def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], given: str) -> None:
     run, path = audited
-    others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
+    others = (build_views(45, (6,), (4,)), build_views(20, (6,), (4,)))  # as many as it was trained on
     data: Any = {"nothing": None, "its own": path, "others": others}[given]
     evaluate(run, data=data, metrics=["uniformity"], progress=False)
     samples = as_run_folder(run).page_arrays()
@@ -167,7 +167,11 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
         ({"metrics": ["uniformity"]}, {"audit": True}, False),
         ({"metrics": ["recall@1"]}, {"audit": False}, False),
         ({"metrics": ["recall@1"]}, {"audit": True, "mismatch": "0.2"}, False),
-        ({"metrics": ["recall@1"], "data": (several(45, (6,), (4,)), several(20, (6,), (4,)))}, {"audit": True}, False),
+        (
+            {"metrics": ["recall@1"], "data": (build_views(45, (6,), (4,)), build_views(20, (6,), (4,)))},
+            {"audit": True},
+            False,
+        ),
     ],
     ids=["recall", "no recall", "no audit", "only training pairs are exchanged", "test pairs of the user"],
 )
@@ -183,7 +187,7 @@ def test_notes_that_held_out_pairs_may_be_wrong_too(
 def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
     rows, names = np.random.default_rng(0).normal(size=(40, 6)), [f"site {number % 4}" for number in range(40)]
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
-    run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
+    run = make_run(tmp_path / "run", build_vector_model(), objective="info-nce", target="domains:alpha=0.5")
     evaluate(run, data=(data, data), metrics=["uniformity"], progress=False)
     samples = as_run_folder(run).page_arrays()
     assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
@@ -195,7 +199,7 @@ def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
 
 def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
     for shapes, drawn in (([(1, 8, 8), (6,)], False), ([(1, 8, 8), (1, 8, 8)], True)):
-        train, test = (several(items, *shapes, integers=True) for items in (40, 20))
+        train, test = (build_views(items, *shapes, integers=True) for items in (40, 20))
         torch.manual_seed(0)
         run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
         evaluate(run, data=(train, test), metrics=["uniformity"], progress=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.evaluation.making import several, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, build_views
 
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures
@@ -55,15 +55,15 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
-    dataset = vectors(400, 3)
+    dataset = build_vectors(400, 3)
     arrays = collect_cosine_matrix_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert arrays["cosines"].shape == (160, 160)
     assert arrays["cosine_labels"].tolist() == sorted(arrays["cosine_labels"])
-    assert "cosine_labels" not in collect_cosine_matrix_arrays(vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_cosine_matrix_arrays(build_vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
-    context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
+    context = context_of(Model(shapes=[(5,), (5,)], shared=True), build_views(60, (5,), (5,)))
     result = collect_test_sample_arrays(context, has_probe=False)["suspicion"]
     np.testing.assert_allclose(result, (-score_pairs(PairedFeatures(context.two_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(result, (-score_pairs(PairedFeatures(context.two_view_projections))).exp())
@@ -71,10 +71,14 @@ def test_suspicion_uses_features_of_a_shared_encoder() -> None:
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_test_sample_arrays(context_of(apart, several(60, (5,), (2, 20))), has_probe=False)
+    assert "suspicion" not in collect_test_sample_arrays(
+        context_of(apart, build_views(60, (5,), (2, 20))), has_probe=False
+    )
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_test_sample_arrays(context_of(few, several(30, (5,), (4,))), has_probe=False)
+    assert "suspicion" not in collect_test_sample_arrays(context_of(few, build_views(30, (5,), (4,))), has_probe=False)
 
 
 def test_no_losses_without_an_objective() -> None:
-    assert "losses" not in collect_test_sample_arrays(context_of(vector_model(), vectors(9, 3)), has_probe=False)
+    assert "losses" not in collect_test_sample_arrays(
+        context_of(build_vector_model(), build_vectors(9, 3)), has_probe=False
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.evaluation.making import make_run, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport.data import from_arrays
 from contraport.evaluation import evaluate
@@ -32,7 +32,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
 def test_metrics_that_need_more_items_are_noted(
     tmp_path: Path, train: dict[str, Any], test: dict[str, Any], missing: str | None
 ) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=(from_arrays(ROWS, **train), from_arrays(ROWS[:3], **test)), progress=False)
     assert missing is None or f"Not measured, as {missing}" in result["notes"]
     numbers = json.loads(run.evaluation_path.read_text("utf-8"), parse_constant=pytest.fail)
@@ -40,7 +40,7 @@ def test_metrics_that_need_more_items_are_noted(
 
 
 def test_domains_without_shared_classes_are_noted_if_requested(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
     result = evaluate(run, data=(own, own), metrics=["domains"], progress=False)
     assert set(result["rows"]["trained"]) == {"domain_probe"}
@@ -48,7 +48,7 @@ def test_domains_without_shared_classes_are_noted_if_requested(tmp_path: Path) -
 
 
 def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     rest = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
     left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
     result = evaluate(run, data=(rest, left_out), metrics=["domain_probe", "linear_probe"], progress=False)
@@ -60,20 +60,20 @@ def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", ["vic-reg", "barlow-twins"])
 def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> None:
     """Nor where it has as many coordinates as there are items, and would look like one of items."""
-    run = make_run(tmp_path / "run", vector_model(), objective=objective)
-    result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), metrics=["uniformity"], progress=False)
+    run = make_run(tmp_path / "run", build_vector_model(), objective=objective)
+    result = evaluate(run, data=(build_vectors(40, 2), build_vectors(32, 2)), metrics=["uniformity"], progress=False)
     assert "No plan is drawn: the objective compares coordinates, not items." in result["notes"]
     assert "plan" not in run.page_arrays()
 
 
 def test_elements_of_a_pair_are_whole_splits(tmp_path: Path) -> None:
     """They are the training and the test items already: no share of them is held out once more."""
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), metrics=["uniformity"], progress=False)
     assert (result["train_items"], result["test_items"]) == (40, 20)
 
 
 def test_two_test_items_are_enough(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)
+    run = make_run(tmp_path / "run", build_vector_model())
+    result = evaluate(run, data=(build_vectors(40, 2), build_vectors(2, 2)), progress=False)
     assert {"linear_probe", "knn", "recall@1", "alignment"} <= set(result["rows"]["trained"])

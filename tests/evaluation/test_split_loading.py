@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
@@ -43,7 +43,7 @@ def test_settings_of_own_data_do_not_apply_to_other_data(
     tmp_path: Path, own: dict[str, Any], items: tuple[int, int]
 ) -> None:
     views = 2 if "given_views" in own else 1
-    run = make_run(tmp_path / "run", vector_model(), data=arrays(tmp_path / "own.npz", 60, views), **own)
+    run = make_run(tmp_path / "run", build_vector_model(), data=arrays(tmp_path / "own.npz", 60, views), **own)
     result = evaluate(run, **ASKED)
     assert (result["train_items"], result["test_items"]) == items
     result = evaluate(run, data=arrays(tmp_path / "other.npz", 90), **ASKED)
@@ -54,7 +54,7 @@ def test_settings_of_own_data_do_not_apply_to_other_data(
 
 def test_loaded_splits_are_used_as_they_are(tmp_path: Path) -> None:
     path = arrays(tmp_path / "data.npz", 60)
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=(load(path, "train"), load(path, "test")), **ASKED)
     assert (result["train_items"], result["test_items"]) == (48, 12)
 
@@ -72,29 +72,29 @@ def test_columns_option_overrides_those_of_the_run(tmp_path: Path) -> None:
 def test_root_option_overrides_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(
-        split_loading, "build_dataset", lambda settings, split: calls.append(settings.root) or vectors(9, None)
+        split_loading, "build_dataset", lambda settings, split: calls.append(settings.root) or build_vectors(9, None)
     )
-    run = make_run(tmp_path / "run", vector_model(), root="own")
+    run = make_run(tmp_path / "run", build_vector_model(), root="own")
     for root in (None, "given"):
         evaluate(run, root=root, **ASKED)
     assert calls == ["own", "own", "given", "given"]
 
 
 def test_rejects_a_single_test_item(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     with raises_usage_error("data.test_items", 1):
-        evaluate(run, data=(vectors(40, 2), vectors(1, None)), **ASKED)
+        evaluate(run, data=(build_vectors(40, 2), build_vectors(1, None)), **ASKED)
 
 
 def test_rejects_streams(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", build_vector_model())
     stream = from_stream(np.ones((20, 6), dtype=np.float32), name="numbers")
-    for options in ({"data": (stream, vectors(40, 2))}, {"data": (vectors(40, 2), stream)}):
+    for options in ({"data": (stream, build_vectors(40, 2))}, {"data": (build_vectors(40, 2), stream)}):
         with pytest.raises(UsageError) as caught:
             evaluate(run, **options, **ASKED)
         assert "numbers" in str(caught.value)
     with pytest.raises(UsageError) as caught:
-        evaluate(run, data=(vectors(40, 2),) * 2, test_data=stream, **ASKED)
+        evaluate(run, data=(build_vectors(40, 2),) * 2, test_data=stream, **ASKED)
     assert "numbers" in str(caught.value)
 
 
@@ -127,8 +127,8 @@ def test_same_items_have_equal_rows_and_labels() -> None:
 def test_description_of_own_test_data_names_their_corruption(
     tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
-    settings = make_run(tmp_path / "run", vector_model(), corrupt="blur:2").settings()
-    assert describe_test_data(settings, vectors(4, None), EvaluateOptions(run="run", **options)) == expected
+    settings = make_run(tmp_path / "run", build_vector_model(), corrupt="blur:2").settings()
+    assert describe_test_data(settings, build_vectors(4, None), EvaluateOptions(run="run", **options)) == expected
 
 
 def test_image_size_of_square_inputs() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run, vector_model, vectors
+from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport import metrics
 from contraport._utils.formatting import use_flag_style
@@ -42,8 +42,8 @@ def near_metric():
 
 
 def test_registered_metric_works_in_evaluate_report_and_list(near_metric, tmp_path: Path, capsys) -> None:
-    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
-    data = (vectors(60, 3), vectors(40, 3))
+    run = make_run(tmp_path / "run", build_vector_model(), data="<vectors>")
+    data = (build_vectors(60, 3), build_vectors(40, 3))
     rows = evaluate(run, data=data, metrics=["near", "uniformity"], progress=False)["rows"]
     assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
     assert rows["trained"]["near@1000"] == 1
@@ -66,8 +66,8 @@ def test_metric_with_nan_is_left_out_with_a_note(nan_items, tmp_path: Path) -> N
         return actual.numpy()
 
     try:
-        run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
-        data = (vectors(60, 3), vectors(40, 3))
+        run = make_run(tmp_path / "run", build_vector_model(), data="<vectors>")
+        data = (build_vectors(60, 3), build_vectors(40, 3))
         result = evaluate(run, data=data, metrics=["broken", "uniformity"], progress=False)
         assert all(set(row) == {"uniformity"} for row in result["rows"].values())
         assert result["not_measured"] == ["Left out, as a value was NaN or infinite: Broken."]
@@ -78,8 +78,8 @@ def test_metric_with_nan_is_left_out_with_a_note(nan_items, tmp_path: Path) -> N
 
 
 def test_metric_with_unmet_requirement_is_left_out_with_a_note(near_metric, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
-    result = evaluate(run, data=(vectors(60, None), vectors(40, None)), metrics=["near@2"], progress=False)
+    run = make_run(tmp_path / "run", build_vector_model(), data="<vectors>")
+    result = evaluate(run, data=(build_vectors(60, None), build_vectors(40, None)), metrics=["near@2"], progress=False)
     assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
     assert "Not measured, as there are no labels: Near@2." in result["notes"]
 

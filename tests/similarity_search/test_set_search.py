@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tests.engine.test_late_interaction import similarity
 from tests.errors import raises_usage_error
-from tests.evaluation.making import make_run
+from tests.evaluation.builders import make_run
 
 import contraport
 from contraport import LateInteraction

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.errors import raises_usage_error
-from tests.evaluation.making import image_model, make_run
+from tests.evaluation.builders import build_image_model, make_run
 
 import contraport
 from contraport.cli.result_printers import print_clusters, print_duplicate_groups
@@ -441,7 +441,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
     with raises_usage_error("query.unreadable", "text.png"):
         neighbors(photos, query=tmp_path / "text.png")
     assert (result.query_name, of_key.query_name) == ("copy.png", str(tmp_path / "photos" / "3.png"))
-    grey = make_run(tmp_path / "grey", image_model())
+    grey = make_run(tmp_path / "grey", build_image_model())
     other = neighbors(photos, query=copy, run=grey, top=3)
     assert len(other) == 3
     assert other[0].similarity < 0.99, "another run sees something else in it"
@@ -538,7 +538,7 @@ def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
 
 def test_pages_show_pictures_of_the_run_or_state_that_there_are_none(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    run = make_run(tmp_path / "run", image_model(), data="digits")
+    run = make_run(tmp_path / "run", build_image_model(), data="digits")
     out = contraport.embed(run, out=tmp_path / "digits.npz", split="test", progress=False)
     neighbors(out, query=5, top=3, page=tmp_path / "near.html")
     shown = (tmp_path / "near.html").read_text()
@@ -567,7 +567,7 @@ def pictures_of(page: Path) -> dict[str, Image.Image]:
 def test_pictures_match_their_split_and_respect_exif_rotation(tmp_path: Path) -> None:
     black, white = (np.full((4, 1, 8, 8), shade, dtype=np.uint8) for shade in (0, 255))
     np.savez(tmp_path / "both.npz", x=black, x_test=white)
-    run = make_run(tmp_path / "run", image_model(), data=str(tmp_path / "both.npz"))
+    run = make_run(tmp_path / "run", build_image_model(), data=str(tmp_path / "both.npz"))
     out = contraport.embed(run, out=tmp_path / "of.npz", split="all", progress=False)
     neighbors(out, query=0, page=tmp_path / "near.html")
     shades = {name: picture.getextrema() for name, picture in pictures_of(tmp_path / "near.html").items()}

@@ -24,7 +24,7 @@ from contraport.runs import Run
 from contraport.training.components.assembly import build_components
 from contraport.training.run_folder_setup import resolve_settings
 from tests.errors import raises_usage_error
-from tests.evaluation.making import image_model, make_run
+from tests.evaluation.builders import build_image_model, make_run
 
 COLOURS = {"dark": 20, "grey": 120, "bright": 220}
 SHAPES = ("bar", "pole")
@@ -231,7 +231,7 @@ def test_search_rejects_unsuitable_features_and_queries(run: Run, folder: Path, 
 
 
 def test_search_rejects_runs_whose_views_cannot_be_compared(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", image_model())
+    run = make_run(tmp_path / "run", build_image_model())
     with raises_usage_error("run.one_view", run.path, "view0"):
         contraport.search(run, "a bar")
     model = Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"])
