@@ -82,7 +82,7 @@ def test_no_metric_changes_the_encoder(metric: Metric, monkeypatch: pytest.Monke
     flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     state = torch.get_rng_state()
     context = build_context(model, build_data)
-    assert metric.first_unmet_requirement(context) is None
+    assert metric.find_unmet_requirement(context) is None
     result = metric(context)
     assert torch.equal(torch.get_rng_state(), state)
     assert flags == [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
@@ -124,7 +124,7 @@ def finite_value(result: MetricResult | float) -> float:
 
 def test_raw_inputs_lack_weights_and_objective() -> None:
     raw = build_context(RawInputEncoder(((3, 12, 12),)))
-    lacking = {row.key for row in ALL_METRICS if row.first_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
+    lacking = {row.key for row in ALL_METRICS if row.find_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 

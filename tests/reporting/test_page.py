@@ -148,7 +148,7 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
         if "untrained" in evaluation.get(part, {}):
             evaluation[part] = {"given" if row == "untrained" else row: of for row, of in evaluation[part].items()}
     differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
-    evaluation["verdict"] = find_verdict_text(evaluation["rows"]["trained"], differences, test_items=50)
+    evaluation["verdict"] = find_verdict_text(evaluation["rows"]["trained"], differences, num_test_items=50)
     write_json(made.evaluation_path, evaluation)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]

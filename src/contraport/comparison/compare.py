@@ -186,7 +186,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     metrics, refusals = select_metrics(), list[Exception]()
     for cell in (cell for cell in grid.cells if cell.seed == 0):
         try:
-            unmet = _first_unmet_requirement_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
+            unmet = _unmet_requirement_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
             if not isinstance(error, UsageError) and message_if_out_of_memory(error) is None:
                 raise
@@ -261,7 +261,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
         settings, components = _build_cell_settings_and_components(grid, cell)
-        unmet = _first_unmet_requirement_by_metric(metrics, settings, components)
+        unmet = _unmet_requirement_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
             seconds = train_timed_steps(settings, components).median_step_seconds * steps
@@ -274,7 +274,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     return seconds
 
 
-def _first_unmet_requirement_by_metric(
+def _unmet_requirement_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
     """Return for each metric key the first requirement that the data or the model do not meet, or None."""
@@ -284,7 +284,7 @@ def _first_unmet_requirement_by_metric(
     with suppress(UsageError):  # metrics that need the objective are then unmet, as in the evaluation
         objective = build_objective_for_test_plan(settings)
     context = EvalContext(model, train, test, views, LoaderConfig(), objective=objective)
-    return {metric.key: metric.first_unmet_requirement(context) for metric in metrics}
+    return {metric.key: metric.find_unmet_requirement(context) for metric in metrics}
 
 
 def _print_training_estimate(

@@ -161,7 +161,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     baselines = {} if options.alone else loaded.load_baselines_by_name()
     if options.classes:
         _check_zero_shot_classes(trained, options.classes, run)
-    unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
+    unmet = {metric.key: metric.find_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
         check_enough_neighbors(options.neighbors, len(loaded.train))
@@ -298,7 +298,7 @@ def _compute_finite_results_by_metric(
     for metric in metrics:
         report_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
-        if context.name == "trained" or metric.first_unmet_requirement(context) is None:
+        if context.name == "trained" or metric.find_unmet_requirement(context) is None:
             result = metric(context)
             if np.isfinite(result.item_values if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result

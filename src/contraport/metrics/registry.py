@@ -129,7 +129,7 @@ class Metric:
         """Return one metric for each default number (the k of recall@k), or the metric itself if it has none."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
-    def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:
+    def find_unmet_requirement(self, context: EvalContext) -> Requirement | None:
         """Return the first requirement of the metric that the context does not meet, or None."""
         for requirement in self.requirements:
             if not requirement.is_met(context):

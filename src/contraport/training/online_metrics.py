@@ -58,7 +58,7 @@ class OnlineMetrics(Callback):
         self._scored_items = copy_subset_to_memory(whole, drawn[1::2], "test")
         context = self.build_eval_context(torch.device("cpu"))
         for metric, _ in self._scheduled:
-            need = metric.first_unmet_requirement(context)
+            need = metric.find_unmet_requirement(context)
             message = f"online_metrics: {metric.title} cannot be computed: {need and need.reason}."
             check(need is None, message, "unavailable")
             if metric.key == "knn":
