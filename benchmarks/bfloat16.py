@@ -3,7 +3,7 @@
 Times are CPU times of forward + backward in units of one matrix product X Y^T in single precision; the precisions and
 the unit take turns in one process with one thread, and the minimum over turns is reported. Errors are relative to
 double precision. Digits and 5,000 images of Fashion-MNIST are trained by NT-Xent in either precision from the same
-seeds; the printed difference of the losses and of kNN has a 95 % interval over seeds. `--turns 0` leaves out the times.
+seeds; the printed difference of the losses and of kNN has a 95% interval over seeds. `--turns 0` leaves out the times.
 
     python -m benchmarks.bfloat16 [--turns 7] [--seeds 5] [--epochs 15] [--out benchmarks/results/bfloat16.json]
 """
@@ -92,7 +92,7 @@ def train_encoder(data: str, seed: int, name: str, epochs: int) -> tuple[float, 
 
 
 def summarize_pairs(curves: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Return mean and deviation of loss and kNN by precision, and their paired difference with its 95 % interval."""
+    """Return mean and deviation of loss and kNN by precision, and their paired difference with its 95% interval."""
     summary = {}
     for place, what in enumerate(("loss", "knn")):
         values = {p: np.array([row[place] for row in curves[p]]) for p in PRECISIONS}

@@ -480,7 +480,7 @@ def measure_persons(ranking: LinkRanking) -> dict[str, float]:
 
 
 def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int = 2000) -> dict[str, list[float]]:
-    """Return the mean difference of each recall over trainings, with its 95 % bootstrap interval over test links."""
+    """Return the mean difference of each recall over trainings, with its 95% bootstrap interval over test links."""
     random, links = numpy_generator("benchmark.persons.bootstrap", 0), len(rankings[0].pair_ranks)
     drawn = random.integers(links, size=(draws, links))
     results = {}
@@ -661,7 +661,7 @@ def measure_auroc(wrong: list[np.ndarray], scores: list[np.ndarray]) -> list[flo
 
 
 def compare_auroc(wrong: list[np.ndarray], scores: list[np.ndarray], base: list[np.ndarray]) -> list[float]:
-    """Return the mean difference of the AUROC, with its 95 % bootstrap interval over links."""
+    """Return the mean difference of the AUROC, with its 95% bootstrap interval over links."""
     random = numpy_generator("benchmark.persons.bootstrap_audit", 0)
 
     def difference(parts: list[np.ndarray]) -> float:

@@ -97,7 +97,7 @@ def measure(features: dict[str, np.ndarray], labels: dict[str, np.ndarray]) -> d
 
 
 def differences(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, list[float]]]:
-    """Return by how much tuned distillation exceeds each method: the mean over seeds, and half its 95 % interval."""
+    """Return by how much tuned distillation exceeds each method: the mean over seeds, and half its 95% interval."""
     ours = results["distillation, tuned"]
     found: dict[str, dict[str, list[float]]] = {}
     for method, theirs in results.items():

@@ -3,7 +3,7 @@
 Digits compared by the projection, digits compared by the features themselves, and the six views of UCI's multiple
 features. `plain` is the training without nesting, cut to its first coordinates; `PCA` rotates its features to their
 principal axes (of the training items) before they are cut. Printed and written: accuracy of kNN at each number of
-coordinates per view, mean and standard deviation over seeds, and the difference of nested from the others with a 95 %
+coordinates per view, mean and standard deviation over seeds, and the difference of nested from the others with a 95%
 interval over seeds.
 
     python -m benchmarks.matryoshka [--seeds 3]
@@ -92,7 +92,7 @@ def measure(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def compare(rows: list[dict[str, Any]], case: str, dims: int, other: str) -> tuple[float, float]:
-    """Return the mean difference of nested from another way over seeds, and half of its 95 % interval."""
+    """Return the mean difference of nested from another way over seeds, and half of its 95% interval."""
     values = {(row["way"], row["seed"]): row["knn"] for row in rows if (row["case"], row["dims"]) == (case, dims)}
     seeds = sorted({seed for _, seed in values})
     differences = np.array([values["nested", seed] - values[other, seed] for seed in seeds])

@@ -1,6 +1,6 @@
 """Reliability of the estimated share of wrong pairs, for views that share much, little or nothing.
 
-Audits of frozen vectors, with 0, 5, 20 and 40 % of the pairs shuffled: the data of `benchmarks.partners`; digits and
+Audits of frozen vectors, with 0, 5, 20 and 40% of the pairs shuffled: the data of `benchmarks.partners`; digits and
 their classes; and synthetic views, each a hidden vector plus noise of another size, or nothing in common. Printed and
 written: the true and the estimated share, how often right pairs score above known mismatches as an audit estimates it,
 and whether it prints the share.

@@ -1,6 +1,6 @@
 """Outliers in a folder of images with one view per item: is the mass that unbalanced transport gives up a good score?
 
-Of 2,000 images of Fashion-MNIST 5 % are replaced by outliers: digits, noise, or shuffled pixels. An encoder is trained
+Of 2,000 images of Fashion-MNIST 5% are replaced by outliers: digits, noise, or shuffled pixels. An encoder is trained
 on random views of all of them. Each item is then scored by the mass that it keeps in the unbalanced plan between two
 random views of all items, by how far its two views are apart, by the distance to its nearest neighbors, and by an
 isolation forest on the features and on the pixels. Printed and written: the AUROC of each score.

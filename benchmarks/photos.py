@@ -3,7 +3,7 @@
 The pictures are those of the Debian packages `tuxpaint-stamps-default` (objects, set on white) and `gcompris-qt-data`
 (fish, tools, monuments, paintings). Of each kind a fifth, drawn anew for each split, is held out. Printed and written,
 per split: the accuracy of a linear probe and of the 5 nearest neighbors on raw pixels, on each encoder before training
-and after it, and the seconds of each training; then means with 95 % intervals over splits, also of the differences.
+and after it, and the seconds of each training; then means with 95% intervals over splits, also of the differences.
 
     apt-get install tuxpaint-stamps-default gcompris-qt-data && python -m benchmarks.photos [--splits 3]
 """
@@ -105,7 +105,7 @@ def write_split(folder: Path, pictures: dict[str, list[Image.Image]], number: in
 
 
 def interval(values: np.ndarray) -> list[float]:
-    """Return the mean and the half-width of its 95 % interval, in points."""
+    """Return the mean and the half-width of its 95% interval, in points."""
     half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
     return [round(100 * float(values.mean()), 1), round(100 * float(half), 1)]
 

@@ -127,7 +127,7 @@ def train_and_rank(pairs: list[tuple[str, str]], kernel: Kernel, seed: int) -> n
 
 
 def interval(differences: np.ndarray, draws: int = 2_000) -> tuple[float, float, float]:
-    """Return the mean of (seeds, queries) differences, with its 95 % bootstrap interval over seeds and queries."""
+    """Return the mean of (seeds, queries) differences, with its 95% bootstrap interval over seeds and queries."""
     random = np.random.default_rng(0)
     seeds, queries = differences.shape
     means = [
@@ -139,7 +139,7 @@ def interval(differences: np.ndarray, draws: int = 2_000) -> tuple[float, float,
 
 
 def print_table(data: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(title=f"{data}: NDCG@10, and its difference with a 95 % interval")
+    table = Table(title=f"{data}: NDCG@10, and its difference with a 95% interval")
     headings = "similarity", "NDCG@10", *(f"over {base}" for base in BASES)
     for heading in headings:
         table.add_column(heading)

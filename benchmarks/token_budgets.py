@@ -117,7 +117,7 @@ def main() -> None:
         )  # fmt: skip
     Console(width=110).print(table)
     quantiles = np.quantile(lengths.numpy(), [0.1, 0.5, 0.9]).tolist()
-    Console().print(f"{len(texts)} texts; tokens at 10, 50 and 90 %: {quantiles}; at most {encoder.length}")
+    Console().print(f"{len(texts)} texts; tokens at 10, 50 and 90%: {quantiles}; at most {encoder.length}")
     command = f"python -m benchmarks.token_budgets --texts {options.texts}"
     content = {"command": command, "machine": machine(), "tokens": quantiles, "results": results}
     options.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -106,7 +106,7 @@ def _trainings_of_several_views() -> str:
     audits = [one for one in results if one["method"] == "audit"]
     means = {key: statistics.mean(one[key] for one in audits) for key in audits[0] if key != "method"}
     text = (
-        f"UCI's six views, one view of 20 % of the items shuffled, {len(audits)} seeds (`python -m "
+        f"UCI's six views, one view of 20% of the items shuffled, {len(audits)} seeds (`python -m "
         "benchmarks.view_audit --training`): recall@1 on clean test items, the mean over "
         "all ordered pairs of views and over those with the "
         "shuffled view, and a linear probe on all views and on the shuffled one. The oracle trains with the wrong "
@@ -127,7 +127,7 @@ def _believed_rates() -> str:
     excess = [one["estimated"] - one["wrong"] for one in withheld]
     names = "; ".join(dict.fromkeys(one["data"].replace("made,", "synthetic,") for one in withheld))
     return fill(
-        f"With 0, 5, 20 and 40 % of the pairs shuffled (`python -m benchmarks.noise_rate`), {len(printed)} of "
+        f"With 0, 5, 20 and 40% of the pairs shuffled (`python -m benchmarks.noise_rate`), {len(printed)} of "
         f"{len(results)} frozen audits gave a share, at most {max(map(abs, errors)):.3f} from the truth. The other "
         f"{len(withheld)} gave none ({names}): it would have been {min(excess):.3f} to {max(excess):.3f} too high. "
         "Digits paired with their class, where a view has no information but the class, did give a share.",
@@ -212,7 +212,7 @@ contraport train --data pairs.npz --objective info-nce --audit --out runs/pairs
 
 ```python
 audit = contraport.audit(data=(images, sounds))
-audit.noise_rate, audit.noise_interval  # share of wrong pairs, 95 % interval
+audit.noise_rate, audit.noise_interval  # share of wrong pairs, 95% interval
 audit.flagged()  # suspected mismatches, the worst first: as many as that share
 audit.flagged(count=100)
 audit.flagged(fdr=0.1)
@@ -306,9 +306,9 @@ They must be treated like the unknown ones, so an online audit uses *decoys* fro
 items (200 to 2,000, at most a fifth) pass their second views on to one another for a third of the training, and are
 trained on, dropped and scored like all others.
 
-Notes tell if the scores look memorized (a decoy scores above a fresh mismatch in more than 75 % of all cases), or if
+Notes tell if the scores look memorized (a decoy scores above a fresh mismatch in more than 75% of all cases), or if
 more than two thirds of the pairs look wrong. A share is given if right pairs score above known mismatches in at least
-87 % of cases.
+87% of cases.
 
 {_believed_rates()}
 
@@ -354,14 +354,14 @@ def audit_results() -> str:
 ## Wrong pairs found
 
 `python -m benchmarks.audit` shuffles a share of the training pairs; the test pairs are clean. The tables show the mean
-± the half-width of the 95 % interval over 3 seeds (Student's t), where 20 or 40 % were shuffled.
+± the half-width of the 95% interval over 3 seeds (Student's t), where 20 or 40% were shuffled.
 `benchmarks/results/audit.csv` has all shares and quantities. All training runs, including the one on the right pairs
 alone, use the same encoders, temperature (.2) and number of steps: 18 epochs (8 for captions). The data are pairs of
 UCI's feature sets of digits (1,600), halves of digits (1,348), and halves and captions of Fashion-MNIST (1,200 each).
 Images are 14 x 14 and given as vectors. A caption is one of five phrases with the name of the class, and a pair is
 right if the image and the caption are of the same class. The online audits of these tables scored their pairs eight
 times. With five scorings, as today, the area was .965, .971 and .977 in place of .966, .972 and .977 (fou-kar, halves
-of digits and of clothes, 20 % wrong, 3 seeds; `python -m benchmarks.audit_change`).
+of digits and of clothes, 20% wrong, 3 seeds; `python -m benchmarks.audit_change`).
 
 How well encoders are trained is on [a page of its own](audit-trainings.md).
 
@@ -403,7 +403,7 @@ The estimated share of wrong pairs, and the share of right pairs that is flagged
 
 {describe_no_wrong_pairs(results)}
 
-Of shuffled captions a tenth are still right, by chance: if 20 and 40 % are shuffled, 18 and 36 % are wrong. The same
+Of shuffled captions a tenth are still right, by chance: if 20 and 40% are shuffled, 18 and 36% are wrong. The same
 holds for known mismatches.
 
 {describe_coverage(results)}
@@ -421,7 +421,7 @@ twice, and the mean confidence was 0.43.
 
 Alone, the same generic item is proposed up to {largest_hub:.0f} times, and most proposals are wrong. The plan proposes
 nothing where right partners cannot be separated from wrong ones, as for most of UCI's views. Where it proposes more
-than five, it misses 30 to 50 % of the right ones that are found alone, and proposes 6 to 24 times fewer wrong ones; the
+than five, it misses 30 to 50% of the right ones that are found alone, and proposes 6 to 24 times fewer wrong ones; the
 share of right ones is then above the mean confidence.
 
 ### Wrong pairs that resemble right ones
@@ -469,20 +469,20 @@ than leaving pairs out, and add nothing significant to `--audit` ([halves](claim
 [UCI](claims.md#mismatch-2)). Losses for wrong pairs: [UCI](claims.md#beyond-3), [halves](claims.md#halves-3).
 
 Wrong pairs harm the search for partners, not the classes that a probe learns. With InfoNCE on halves of
-Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.8 % to 11.8 % with 40 % wrong pairs, and the accuracy
-of a linear probe was 79.5 and 79.0 %; on halves of digits 23.2 and 11.8 %, and 97.9 and 97.1 %. Features
+Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.8% to 11.8% with 40% wrong pairs, and the accuracy
+of a linear probe was 79.5 and 79.0%; on halves of digits 23.2 and 11.8%, and 97.9 and 97.1%. Features
 that only serve a classifier need no audit.
 
 {describe_cost(results)}
 
 ## Repair in place of leaving out
 
-Recall@1 with `train --audit` (*drop*) where 40 % were shuffled, and differences from it with the same {repair_seeds}
+Recall@1 with `train --audit` (*drop*) where 40% were shuffled, and differences from it with the same {repair_seeds}
 seeds (`python -m benchmarks.repair`). All networks take equally many steps, *twice as long* twice as many; *together*
 and *co-training* need two. *Target repair*: soft positives from neighbors within each view, as in IN2R but without its
 learned refiner; *partner repair*: partners from the plan with slack; *plan score*: the encoders' features scored by the
 balanced plan of all items; *co-training*: each network trains on the pairs that the other selects. The last column
-counts the settings, also with 20 % shuffled, whose interval excludes 0.
+counts the settings, also with 20% shuffled, whose interval excludes 0.
 
 {_repairs()}
 
@@ -492,15 +492,15 @@ loses in two; by chance alone about one of these 24 intervals would exclude 0. S
 
 ## Where the rest is lost
 
-On zer-kar and fou-kar at 20 and 40 %, with one seed and 18 epochs, before the score included `canonical` and raw
+On zer-kar and fou-kar at 20 and 40%, with one seed and 18 epochs, before the score included `canonical` and raw
 vectors: recall@5, as a share of the way from a training run on all pairs to one on the right pairs alone.
 
-- Training runs that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to 107 %, from
-  epoch 7 on 54 to 81 %; with the decoys of an audit 96 to 102 %. The epochs before the first scoring, and the decoys,
+- Training runs that leave out all wrong pairs from epoch 2 on reach 91 to 124%, from epoch 3 on 95 to 107%, from
+  epoch 7 on 54 to 81%; with the decoys of an audit 96 to 102%. The epochs before the first scoring, and the decoys,
   cost nothing.
-- A training run that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93 %, about as
+- A training run that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93%, about as
   much as the audit itself. So the loss comes from the choice of the pairs. Wrong pairs that are kept (without them: 75
-  to 109 %) and right pairs that are left out (with them: 84 to 96 %) matter alike.
+  to 109%) and right pairs that are left out (with them: 84 to 96%) matter alike.
 
 ## What did not help
 
@@ -509,11 +509,11 @@ These were tried once, by code that was not kept: read them as hints.
 - Scoring before the first step (33 training runs): recall changed by -.011 ± .009 on halves of images and by +.006 ±
   .009 on UCI's views.
 - Leaving out a quarter more than the estimated share: worse on zer-kar (1 seed).
-- Features of the untrained encoders in place of raw vectors: 8.3 % of the pairs kept were wrong, with raw vectors 7.4 %
-  (two seeds at 40 %, six data sets).
-- `neighbors` and `canonical` weighted by what separates the decoys best: 7.5 to 7.6 % wrong, added up 7.3 %.
-- The likelihood ratio of jointly normal canonical variates, in place of a cosine: 8.6 % wrong, not 8.0 %.
-- Fourteen scorings in place of eight: .279 against .268 on halves of images at 40 % (intervals of .04), for a third
+- Features of the untrained encoders in place of raw vectors: 8.3% of the pairs kept were wrong, with raw vectors 7.4%
+  (two seeds at 40%, six data sets).
+- `neighbors` and `canonical` weighted by what separates the decoys best: 7.5 to 7.6% wrong, added up 7.3%.
+- The likelihood ratio of jointly normal canonical variates, in place of a cosine: 8.6% wrong, not 8.0%.
+- Fourteen scorings in place of eight: .279 against .268 on halves of images at 40% (intervals of .04), for a third
   more CPU time.
 - Weights by the probability that a pair is right (two seeds of fou-kar and zer-kar): no encoder was better.
 - `--sample_weight plan` with a strength that rises from zero, because wrong pairs are memorized by then.
@@ -588,7 +588,7 @@ def describe_separation(results: list[dict[str, Any]]) -> str:
         if (values := values_by_seed(results, name, level, "online", "auroc"))
     ]
     return (
-        f"With 20 or 40 % of the pairs shuffled, wrong pairs are separated from right ones with an AUROC of "
+        f"With 20 or 40% of the pairs shuffled, wrong pairs are separated from right ones with an AUROC of "
         f"{min(means):.2f} to {max(means):.2f}, by data set (median {statistics.median(means):.2f})."
     )
 
@@ -636,7 +636,7 @@ def describe_lead(results: list[dict[str, Any]]) -> str:
 
 
 def mean_interval(numbers: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a mean (Student's t)."""
+    """Return the 95% interval of a mean (Student's t)."""
     half = student.ppf(0.975, len(numbers) - 1) * statistics.stdev(numbers) / len(numbers) ** 0.5
     return statistics.mean(numbers) - half, statistics.mean(numbers) + half
 

@@ -75,7 +75,7 @@ def couplings() -> str:
     return f"""# Measurements of couplings
 
 Measured by `python -m benchmarks.coupling`. How to use couplings is in
-[their guide](guides/couplings.md). All values are in `benchmarks/results/{MEASURED.name}`. ± and ranges are 95 %
+[their guide](guides/couplings.md). All values are in `benchmarks/results/{MEASURED.name}`. ± and ranges are 95%
 intervals, bold where they exclude zero.
 
 {packages(results["packages"])}
@@ -188,7 +188,7 @@ def persons(part: dict[str, Any]) -> str:
             bullet(f"**Does training help?** {person_verdict(part, PLAIN, UNTRAINED)}"),
             bullet(f"**Against tuned cosines of n-grams?** {person_verdict(part, PLAIN, NGRAMS)}"),
             bullet(f"**Against Splink?** {person_verdict(part, PLAIN, SPLINK)} Splink's blocking keeps "
-                   f"{100 * blocked[0]:.1f} and {100 * blocked[1]:.1f} % of the links."),
+                   f"{100 * blocked[0]:.1f} and {100 * blocked[1]:.1f}% of the links."),
             bullet(f"**Does a balanced plan help?** {person_verdict(part, BALANCED, PLAIN)}"),
             bullet(f"**Does an unbalanced plan help?** {person_verdict(part, UNBALANCED, PLAIN)}"),
         ]),
@@ -225,7 +225,7 @@ def wrong_links(cases: dict[str, Any]) -> str:
     return "\n\n".join([
         "## Wrong links between persons",
         paragraph(
-            f"The {links:,} training links of the task of different fields, of which 5, 10 or 20 % have exchanged "
+            f"The {links:,} training links of the task of different fields, of which 5, 10 or 20% have exchanged "
             "their columns in twos: at random, or with the most similar free record, as a confusion of two persons "
             f"would. AUROC of right above wrong links, means of {seeds} draws. `contraport audit` has its defaults, "
             "with the encoder `short-ngrams`; `frozen` scores the vectors of this encoder before training. Settings of "
@@ -261,7 +261,7 @@ def mean(values: list[dict[str, float]], key: str) -> float:
 
 
 def interval(values: Draws, name: str, base: str, key: str) -> Interval:
-    """Return the 95 % interval of the mean difference of two methods over draws."""
+    """Return the 95% interval of the mean difference of two methods over draws."""
     return mean_interval([one[key] - other[key] for one, other in zip(values[name], values[base], strict=True)])
 
 

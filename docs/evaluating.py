@@ -65,7 +65,7 @@ The lengths of a corruption are relative to the side of the image.
   other test items, not with another seed: train with several seeds for that. For metrics of all items at once (uniformity, effective
   rank, hubness, calibration, clusters) it uses the effect of each item, to first order: on simulated data it was as wide as
   the spread over fresh items, for hubness in few dimensions up to 2.5 times as wide; for calibration it covered the true error in 86
-  to 100 % of 80 draws of 200 or 2,000 items.
+  to 100% of 80 draws of 200 or 2,000 items.
 - **Links** of one row depend on one another, so the intervals of link metrics resample rows with all their links.
 - **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does not look
   worse with fewer test items.

@@ -467,7 +467,7 @@ def unbalanced(measured: dict[str, Any]) -> str:
     error = statistics.stdev(sooner) / len(sooner) ** 0.5
     return f"""## Unbalanced transport
 
-kNN accuracy of a two-layer network on digits and Fashion-MNIST, with and without 20 % wrong pairs, {measured["seeds"]}
+kNN accuracy of a two-layer network on digits and Fashion-MNIST, with and without 20% wrong pairs, {measured["seeds"]}
 seeds (`python -m benchmarks.unbalanced`; all rows in `benchmarks/results/unbalanced.json`).
 
 - At the published settings (temperature 0.5, relaxation 0.2) unbalanced transport is within 0.4 points of NT-Xent, and

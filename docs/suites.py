@@ -173,7 +173,7 @@ def suites() -> str:
         "## Objectives compared",
         paragraph(
             "`contraport compare` trains each objective with several seeds on suites of settings. Numbers are means "
-            "over seeds ± half the 95 % interval. ▲ and ▼ mark values above or below the first row with an interval "
+            "over seeds ± half the 95% interval. ▲ and ▼ mark values above or below the first row with an interval "
             "that excludes zero and holds for all comparisons of the table at once. All rows, metrics and data are in "
             "`benchmarks/results/suites/*.csv`, the verdicts on the page of [claims](claims.md)."
         ),

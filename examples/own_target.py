@@ -3,7 +3,7 @@
     python examples/own_target.py
 
 Noisy views of digits are pulled together if their mean brightness is similar, instead of in pairs. Brightness can then
-be predicted from the embedding (R2 .94 instead of .10), and digits less well (40 % instead of 91 %): an encoder keeps
+be predicted from the embedding (R2 .94 instead of .10), and digits less well (40% instead of 91%): an encoder keeps
 what the target requires.
 """
 

@@ -174,7 +174,7 @@ with tempfile.TemporaryDirectory() as place:
 
 
 def format_means(values: np.ndarray) -> list[str]:
-    """Format the mean of each metric over samples, with the half-width of its 95 % interval."""
+    """Format the mean of each metric over samples, with the half-width of its 95% interval."""
     if len(values) == 1:
         return [f"{value:.1%}" for value in values[0]]
     error = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
@@ -185,7 +185,7 @@ rows = {name: np.array(values) for name, values in columns.items()}
 for way in [way for way in PROPOSED if way in options.ways]:
     for name in [name for name in rows if name == RAW or name.startswith(f"{WAYS[way]}, ")]:
         rows[f"  {WAYS[way]}, ahead of: {name}"] = rows[WAYS[way]] - rows[name]
-print(f"\n{counts[0]} photos, {kind}, judged on {counts[1]:,} others; mean of so many times, 95 %")
+print(f"\n{counts[0]} photos, {kind}, judged on {counts[1]:,} others; mean of so many times, 95%")
 print(f"{'':70} {'times':>5} {'probe':>15} {'kNN':>15}")
 for name, values in rows.items():
     print(f"{name:70} {len(values):5} {' '.join(f'{text:>15}' for text in format_means(values))}")
