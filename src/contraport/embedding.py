@@ -32,7 +32,7 @@ LARGE_ITEM_VALUES, LARGE_ITEMS_PER_BLOCK = 10_000, 4
 of small blocks fit the caches, and the allocator reuses their memory instead of mapping new pages for each layer."""
 
 
-ITEMS_CHECKED_AT_A_TIME = 2**13  # number of items of which it is checked at a time whether their features are finite
+ITEMS_CHECKED_AT_A_TIME = 2**13  # number of items whose features are checked for NaN and infinity at a time
 
 PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 """Function from the stored views of a batch of items to the inputs of the model."""

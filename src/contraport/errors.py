@@ -322,7 +322,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 MAX_SINGLE_PRECISION = 3.4e38
-"""Largest size of a number that counts as finite; its reciprocal is the least positive number."""
+"""Largest size of a number that counts as finite; the reciprocal is the smallest one that counts as positive."""
 
 
 def fits_single_precision(value: Any) -> TypeGuard[float]:

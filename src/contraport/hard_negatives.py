@@ -27,7 +27,7 @@ MAX_EXACT_PAIRS = 10**9
 """Maximum number of queries times candidates whose similarities are all computed; beyond it, a search by cells."""
 
 RECALL_QUERIES = 1_000
-"""Number of queries by which the search by cells is fitted, and of others on which its recall is measured."""
+"""Number of queries that calibrate the search by cells, and of as many others on which its recall is measured."""
 
 CELL_SEARCH_BLOCK_QUERIES = 2**14  # number of queries whose candidates by cells are held in memory at a time
 log = logging.getLogger("contraport.hard_negatives")

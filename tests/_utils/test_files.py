@@ -22,7 +22,7 @@ from contraport._utils.files import (
     atomic_write,
     check_checksum,
     checksum_path,
-    delete_leftovers,
+    delete_paths,
     list_leftovers,
     read_npy_array,
     read_npz_arrays,
@@ -130,7 +130,7 @@ def test_deletes_only_leftovers(tmp_path: Path) -> None:
     for path in (left[0] / "weights", left[1] / "weights", *left[2:]):
         path.write_text("half")
     assert sorted(list_leftovers(tmp_path)) == sorted(left)
-    delete_leftovers(tmp_path)
+    delete_paths(list_leftovers(tmp_path))
     assert {*tmp_path.iterdir()} == kept
 
 

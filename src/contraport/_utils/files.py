@@ -85,13 +85,13 @@ def list_leftovers(folder: Path) -> list[Path]:
     return [path for pattern in (name, f"{name}.*", earlier) for path in folder.glob(pattern)]
 
 
-def delete_leftovers(folder: Path) -> None:
-    """Delete the temporary files and staging folders that killed processes left in a folder."""
-    for path in list_leftovers(folder):
+def delete_paths(paths: Iterable[Path]) -> None:
+    """Delete files, links and folders; a link is removed, not its target."""
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Return all arrays of an `.npz` file by name, without unpickling; the file is closed even if it is damaged.
+    """Return all arrays of an `.npz` file by name, without unpickling.
 
-    NumPy leaves a damaged archive open if it opens the file itself.
+    The file is closed even if it is damaged; NumPy leaves a damaged archive open if it opens the file itself.
 
     With `mapped`, uncompressed arrays of at least `MIN_MAPPED_BYTES` are memory-mapped, read-only. Their place in
     the file may be no multiple of the size of a number: NumPy can use such arrays, torch cannot.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import delete_leftovers, list_leftovers, read_json_or_none, write_json
+from contraport._utils.files import delete_paths, list_leftovers, read_json_or_none, write_json
 from contraport._utils.formatting import format_flags, format_options, is_flag_style_active, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
@@ -275,7 +275,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
         with translate_write_errors("out", path):
             for part in (path, *filter(Path.is_dir, path.iterdir())):
-                delete_leftovers(part)
+                delete_paths(list_leftovers(part))
             write_json(record, {"options": recorded, "items": fingerprint})
         try:
             yield path

@@ -31,8 +31,8 @@ from contraport.errors import check
 
 T = TypeVar("T")
 
-_error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
-"""Process group of `stop_all_on_error`, by default process group; at most one entry."""
+_error_group_by_default_group: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+"""Process group of `stop_all_on_error`, with the default process group as key; at most one entry."""
 
 # Collectives between equal shares and one tensor. Newer versions of torch have other names for them, and warn of these.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -280,7 +280,7 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
     try:
         yield
     finally:
-        _error_groups.clear()  # a group that is still referenced would keep its threads
+        _error_group_by_default_group.clear()  # a group that is still referenced would keep its threads
         dist.destroy_process_group()
 
 
@@ -314,12 +314,12 @@ def stop_all_on_error() -> Iterator[None]:
 
 def _get_error_group() -> dist.ProcessGroup:
     """Return the process group of `stop_all_on_error`, with a long timeout; it is created on first use."""
-    if dist.group.WORLD not in _error_groups:
-        _error_groups.clear()  # groups of a process group that was destroyed
+    if dist.group.WORLD not in _error_group_by_default_group:
+        _error_group_by_default_group.clear()  # groups of a process group that was destroyed
         # The default timeout of minutes is too short if one process prepares data for all.
         group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
-        _error_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
-    return _error_groups[dist.group.WORLD]
+        _error_group_by_default_group[dist.group.WORLD] = cast(dist.ProcessGroup, group)
+    return _error_group_by_default_group[dist.group.WORLD]
 
 
 def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""Ring exchange: the block of each process passes through all other processes in turn, together with its gradient."""
+"""Ring exchange: the block of each process and the gradient of this block pass through all other processes in turn."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ import yaml
 
 from contraport._utils.files import (
     atomic_write,
+    delete_paths,
     list_leftovers,
     stage_files,
     write_npz,
@@ -78,7 +79,7 @@ class RunBackup:
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
         if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            _delete_paths(run.paths_besides_config)
+            delete_paths(run.paths_besides_config)
             return
         self.path.mkdir()
         for path in run.paths_besides_config:
@@ -100,7 +101,7 @@ class RunBackup:
     def restore_unless_checkpointed(self) -> None:
         """Restore the replaced run from the backup, unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
-            _delete_paths(self._run.paths_besides_config)
+            delete_paths(self._run.paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.finish_interrupted_operation()
 
@@ -108,21 +109,12 @@ class RunBackup:
         """Delete the backup of the replaced run, if there is one."""
         if not self._is_complete():
             return
-        _delete_paths(self.path / path.name for path in self._run.paths_besides_config)
+        delete_paths(self.path / path.name for path in self._run.paths_besides_config)
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
         """Return whether the backup is complete: it has a `config.yaml`, which is copied last."""
         return (self.path / self._run.config_path.name).exists()
-
-
-def _delete_paths(paths: Iterable[Path]) -> None:
-    """Delete files, links and folders; a link is removed, not its target."""
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 class RunFolder(Run):

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from contraport._utils.files import delete_leftovers, write_text
+from contraport._utils.files import delete_paths, list_leftovers, write_text
 from contraport.catalog import apply_recipe
 from contraport.data.item_digests import SplitDigests
 from contraport.distributed import is_main_process
@@ -120,4 +120,4 @@ def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
 def _delete_temporary_files(run: RunFolder) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        delete_leftovers(folder)
+        delete_paths(list_leftovers(folder))
