@@ -856,7 +856,7 @@ def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
 
 
 def _sum_attraction_repulsion(
-    layout: Layout,
+    attraction_layout: Layout,
     kernel: Kernel,
     attraction: Divergence,
     repulsion: Divergence,
@@ -864,7 +864,7 @@ def _sum_attraction_repulsion(
     repulsion_weight: float = 1.0,
 ) -> Loss:
     """Build the sum of an attraction between the views of an item and a repulsion between the items of each view."""
-    attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
+    attract = cp.Objective(attraction_layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
 

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in arguments
+    also_as_json = "--json" in arguments
     try:
         with use_flag_style():
             _dispatch(arguments)
@@ -72,22 +72,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        _print_error(error, error.code, error.argument, as_json=as_json)
+        _print_error(error, error.code, error.argument, also_as_json=also_as_json)
         if error.suggested_options:
             flags = format_flags(error.suggested_options)
             print(f"try: {shlex.join(['contraport', *arguments])} {flags}", file=sys.stderr)
         return 2
     except SelfTestError as error:
-        _print_error(error, "self_test", as_json=False)  # the result has been printed
+        _print_error(error, "self_test", also_as_json=False)  # the result has been printed
         return 1
     except OSError as error:
-        _print_error(error, "os_error", as_json=as_json)
+        _print_error(error, "os_error", also_as_json=also_as_json)
         return 2
     except FloatingPointError as error:
-        _print_error(error, "not_finite", as_json=as_json)
+        _print_error(error, "not_finite", also_as_json=also_as_json)
         return 1
     except KeyboardInterrupt as error:
-        _print_error(error, "interrupted", as_json=as_json)
+        _print_error(error, "interrupted", also_as_json=also_as_json)
         return 130
     except (MemoryError, RuntimeError) as error:
         message = message_if_out_of_memory(error)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         hinted = MemoryError(message)
         hinted.add_note("More: contraport docs troubleshooting out-of-memory")
-        _print_error(hinted, "out_of_memory", as_json=as_json)
+        _print_error(hinted, "out_of_memory", also_as_json=also_as_json)
         return 1
     return 0
 
@@ -125,10 +125,10 @@ def _format_commands() -> str:
     return "\n".join(lines)
 
 
-def _print_error(error: BaseException, code: str, argument: str | None = None, *, as_json: bool) -> None:
-    """Print an error and its notes on one line of standard error; with `as_json`, also as JSON on standard output."""
+def _print_error(error: BaseException, code: str, argument: str | None = None, *, also_as_json: bool) -> None:
+    """Print an error with its notes on one line of standard error, and if `also_as_json` on standard output."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
-    if as_json:
+    if also_as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))
     if notes and message[-1:] not in ".:;?!":  # messages of other libraries may end without a period
         message += "."

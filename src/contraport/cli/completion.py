@@ -89,14 +89,14 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     option = command.options_by_name.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
         option = next((option for option in command.options_by_name.values() if option.is_cli_positional), None)
-    return (NAMES_BY_OPTION.get(option.name) or _list_literal_values(option.type)) if option is not None else ()
+    return (NAMES_BY_OPTION.get(option.name) or _list_annotation_values(option.type)) if option is not None else ()
 
 
-def _list_literal_values(kind: Any) -> Iterable[str]:
+def _list_annotation_values(annotation: Any) -> Iterable[str]:
     """List the values of a type annotation: the values of a `Literal`, true and false for a bool, otherwise none."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is bool:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation is bool:
         return ("true", "false")
     if origin is Literal:
         return map(str, parts)
-    return (word for part in parts for word in _list_literal_values(part)) if origin in (Union, UnionType) else ()
+    return (word for part in parts for word in _list_annotation_values(part)) if origin in (Union, UnionType) else ()

@@ -17,7 +17,7 @@ from contraport.errors import UsageError, check_name, unknown_name_error
 # Of Markdown.
 _CODE_BLOCK_PATTERN = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LIST_ITEM_PATTERN = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
-_MOVED_PAGES = {
+_PAGE_AND_SECTION_BY_OLD_NAME = {
     "comparing": ("evaluating", "comparing"),
     "domains": ("targets", "domains"),
     "evidence": ("choosing", ""),
@@ -41,8 +41,9 @@ def docs(options: dict[str, Any]) -> str:
         return _format_page_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
     name, section = _page_name(path.removesuffix(".md")), docs_options.section or anchor
-    if name in _MOVED_PAGES:
-        name, section = _MOVED_PAGES[name][0], section or _MOVED_PAGES[name][1]
+    if name in _PAGE_AND_SECTION_BY_OLD_NAME:
+        name, moved_section = _PAGE_AND_SECTION_BY_OLD_NAME[name]
+        section = section or moved_section
     if name not in paths:
         raise unknown_name_error("page", name, paths, list_command="contraport docs")
     text = re.sub(r"^<!--.*?-->\n", "", paths[name].read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)  # no comments
@@ -92,13 +93,6 @@ def _wrap_markdown_block(block: str, width: int) -> str:
     return block.replace(inside, "\n".join(items))
 
 
-def get_docs_folder() -> Path:
-    """Return the folder of the documentation pages, in the package or in the project of an editable install."""
-    package = Path(contraport.__file__).parent
-    inside = package / "docs"
-    return inside if inside.is_dir() else package.parents[1] / "docs"
-
-
 def page_paths_by_name() -> Mapping[str, Path]:
     """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
     return {name: path for names in _page_paths_by_part().values() for name, path in names.items()}
@@ -128,7 +122,10 @@ def extract_section(text: str, name: str) -> str:
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
     """Return the paths of the documentation pages by page name, for each part of the table of contents."""
-    index = get_docs_folder() / "index.md"
+    package = Path(contraport.__file__).parent
+    # An editable install has the pages in the project.
+    folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"
+    index = folder / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
     parts: dict[str, dict[str, Path]] = {}
@@ -136,13 +133,13 @@ def _page_paths_by_part() -> dict[str, dict[str, Path]]:
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]
-        parts[caption] = {_page_name(line): get_docs_folder() / f"{line}.md" for line in entries}
+        parts[caption] = {_page_name(line): folder / f"{line}.md" for line in entries}
     return parts
 
 
-def _page_name(page: str) -> str:
+def _page_name(path: str) -> str:
     """Return the name of a documentation page: its file name, or its folder name for a README."""
-    return page.removesuffix("/README").rpartition("/")[2]
+    return path.removesuffix("/README").rpartition("/")[2]
 
 
 def _format_page_list(paths: Mapping[str, Path]) -> str:

@@ -15,7 +15,7 @@ from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
 from contraport.catalog.recommendations import list_use_case_names
 from contraport.cli.config import LIST_COMMAND_SPEC, ListOptions
-from contraport.metrics import METRICS, Metric
+from contraport.metrics import METRICS
 from contraport.options import warn_renamed
 
 
@@ -49,10 +49,13 @@ def _build_rows(what: str) -> list[dict[str, str]]:
                 for dataset in list_datasets()
             ]
         case "metrics":
-            return [
-                {"name": one.key, "summary": one.summary, "group and unit": _describe_unit_and_direction(one)}
-                for one in METRICS.values()
-            ]
+            rows = []
+            for one in METRICS.values():
+                direction = "" if one.better_direction == "neither" else f", {one.better_direction} is better"
+                condition = "" if one.is_default else "; only if named"
+                group_and_unit = f"{one.group}: {one.unit}{direction}{condition}"
+                rows.append({"name": one.key, "summary": one.summary, "group and unit": group_and_unit})
+            return rows
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid import load_suite, suite_paths_by_name
 
@@ -68,19 +71,13 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _name_command_options(summary: str) -> str:
-    """Replace arguments of a loss call in a summary by what a command needs for them: an option, labels or nothing.
+    """Rewrite the summary of a loss for the command line: ``weights=`` becomes --sample_weight, for example.
 
     >>> _name_command_options("CoSENT; needs ``weights=``."), _name_command_options("SogCLR; needs ``ids=``.")
     ('CoSENT; needs --sample_weight.', 'SogCLR.')
     """
     summary = summary.replace("; needs ``ids=``", "").replace("``labels=``", "labels")
     return summary.replace("``features=``", "--teacher").replace("``weights=``", "--sample_weight")
-
-
-def _describe_unit_and_direction(metric: Metric) -> str:
-    """Return group, unit and better direction of a metric as text; or that it is computed only if it is named."""
-    direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
-    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; only if named'}"
 
 
 _NEXT_COMMANDS = {

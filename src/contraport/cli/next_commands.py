@@ -41,17 +41,12 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands to run after `embed`: search by a text if possible, find duplicates, find neighbors."""
+    """List commands to run after `embed`: search by a text if another view holds texts, find duplicates, neighbors."""
     features = shlex.quote(str(options["out"]))
-    search = _list_text_search_commands(options, features)
-    return [*search, f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
-
-
-def _list_text_search_commands(options: Options, features: str) -> list[str]:
-    """List the command that searches the file of features by a text; empty unless another view holds texts."""
+    commands = [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
     run = as_run_folder(options["run"])
     if options.get("view") is None or run.settings().predict is not None:
-        return []
+        return commands
     from contraport.encoders.model import resolve_view_index  # needs torch, which `embed` has imported
 
     config = run.model_config()
@@ -59,9 +54,11 @@ def _list_text_search_commands(options: Options, features: str) -> list[str]:
     embedded = names[resolve_view_index("view", options["view"], names, shapes)]
     texts = [name for name, shape in zip(names, shapes, strict=True) if len(shape) == 0]
     others = [name for name in texts if name != embedded]
+    if not others:
+        return commands
     # If several views hold texts, the query must name its view.
-    flags = format_flags({"query_view": others[0]}) if others and len(texts) > 1 else ""
-    return [f"contraport search {features} {shlex.quote('a few words')} {flags}".rstrip()] if others else []
+    flags = format_flags({"query_view": others[0]}) if len(texts) > 1 else ""
+    return [f"contraport search {features} {shlex.quote('a few words')} {flags}".rstrip(), *commands]
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.measure import Measurement
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from contraport.similarity_search import Clusters, DuplicatesResult, NearestItems
 
 
-T = TypeVar("T")
-
-
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print a table with a title; the keys of the rows are the column headings.
 
@@ -39,7 +36,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """
     print(title)
     width = make_console().width
-    plain, wrapped = _build_table(rows, wrap=False), _build_table(rows, wrap=True)
+    plain, wrapped = _build_table(rows, wrap_widest_column=False), _build_table(rows, wrap_widest_column=True)
     table = wrapped if _measure_table_width(wrapped).minimum <= width < _measure_table_width(plain).minimum else plain
     if table is plain and width < _measure_table_width(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
@@ -47,13 +44,13 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     make_console(width=max(width, _measure_table_width(table).minimum)).print(table)
 
 
-def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
-    """Build a rich table in which headings may wrap; with `wrap`, the cells of its widest column may wrap too."""
+def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool) -> Table:
+    """Build a rich table in which headings may wrap, and with `wrap_widest_column` also the cells of that column."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
         texts = [row[heading] for row in rows]
-        parts = [word for text in texts for word in text.split()] if wrap and heading == widest else texts
+        parts = [word for text in texts for word in text.split()] if wrap_widest_column and heading == widest else texts
         table.add_column(heading, min_width=max(map(len, [*heading.split(), *parts])))
     for row in rows:
         table.add_row(*row.values())
@@ -82,7 +79,11 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         chosen = () if options.get("all") or options.get("metrics") else choose_verdict_metrics([run])
         shown[name] = {metric.key for metric in chosen} or measured  # all if there is no verdict
         num_hidden = len(measured - shown[name])
-        result = {**result, "rows": {row: _select_keys(values, shown[name]) for row, values in result["rows"].items()}}
+        rows_of_shown = {
+            row: {key: value for key, value in values.items() if key in shown[name]}
+            for row, values in result["rows"].items()
+        }
+        result = {**result, "rows": rows_of_shown}
         whose = f"{name} on " if len(results) > 1 else ""
         if rows := metric_rows_by_baseline(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
@@ -98,18 +99,13 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
             print(note)
     first, *others = results
     for name in others:
-        differences = _select_keys(results[name]["differences"].get(first, {}), shown[name])
-        if rows := metric_difference_rows(differences):
+        differences = results[name]["differences"].get(first, {})
+        if rows := metric_difference_rows({key: differences[key] for key in differences if key in shown[name]}):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_run_comparisons(runs):
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])
-
-
-def _select_keys(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
-    """Return the part of a mapping whose keys are among `keys`."""
-    return {key: value for key, value in values.items() if key in keys}
 
 
 def print_neighbors(result: NearestItems) -> None:
@@ -145,7 +141,7 @@ def print_clusters(clusters: Clusters) -> None:
 def print_map(result: Map) -> None:
     """Print the quality of a two-dimensional map of items, and the folder to which it was written."""
     print(f"{result}.")
-    print(_written_files_message(result.folder))
+    print(_folder_or_out_hint(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
@@ -156,10 +152,10 @@ def print_learned_cost(result: LearnedCost) -> None:
         for number, share in enumerate(result.direction_shares[:5].tolist(), start=1)
     ]
     print_table("strongest pairs of directions", rows)
-    print(_written_files_message(result.folder))
+    print(_folder_or_out_hint(result.folder))
 
 
-def _written_files_message(folder: Path | None) -> str:
+def _folder_or_out_hint(folder: Path | None) -> str:
     """Return a line that names the folder of the written files, or explains `--out` if the folder is None."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
