@@ -170,12 +170,16 @@ def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset,
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
     """Audit each pair of views, each in its own folder, and combine the scores."""
-    audits, names = {}, dataset.view_names
+    audits, names, encoders = {}, dataset.view_names, None
+    if isinstance(options.encoder, Mapping | list | tuple):
+        encoders = list_encoders_per_view(options.encoder, names, dataset.shapes)
     folders = dict(zip(combinations(range(len(names)), 2), _list_pair_folder_names(names), strict=True))
     for pair, name in folders.items():
         first, second = (names[view] for view in pair)
         log.info("audit of %s and %s", first, second)
-        own = options.replace_unchecked(encoder=_restrict_encoders_to_views(options.encoder, dataset, pair))
+        # A single encoder is for all views.
+        encoder = options.encoder if encoders is None else {names[view]: encoders[view] for view in pair}
+        own = options.replace_unchecked(encoder=encoder)
         audits[first, second] = _score_two_views(own, dataset.select_views(pair), folder / name)
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
@@ -200,14 +204,6 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
         if are_distinct and are_short
         else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
     )
-
-
-def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
-    """Restrict the option `encoder` to the given views; a single encoder for all views is returned unchanged."""
-    if not isinstance(encoder, Mapping | list | tuple):
-        return encoder
-    each = list_encoders_per_view(encoder, dataset.view_names, dataset.shapes)
-    return {dataset.view_names[view]: each[view] for view in views}
 
 
 def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:

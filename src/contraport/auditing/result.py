@@ -259,25 +259,23 @@ def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Au
     )
 
 
-def compose_training_advice(count: int, noun: str, clean_files: Sequence[Path]) -> str:
-    """Return a sentence that recommends which data to train on after an audit flagged `count` pairs or views."""
-    if count == 0:
+def compose_training_advice(num_flagged: int, noun: str, clean_files: Sequence[Path]) -> str:
+    """Return a sentence that recommends which data to train on after an audit that flagged pairs or views."""
+    if num_flagged == 0:
         return f"Train on all {noun}s: none looks wrong."
     if clean_files:
         return f"Train with the cleaned data: {' or '.join(map(str, clean_files))}."
     repeat = f"repeat this audit with {format_options(drop=True)}"
-    without = f"to write the data without the {pluralize(count, f'flagged {noun}')}"
+    without = f"to write the data without the {pluralize(num_flagged, f'flagged {noun}')}"
     return f"Train with {format_options(audit=True)}, or {repeat} {without}."
 
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write named columns as a `.csv` file."""
-    write_csv(path, table, zip(*map(_format_csv_cells, table.values()), strict=True))
-
-
-def _format_csv_cells(values: NDArray[np.generic]) -> Iterable[object]:
-    """Format the cells of a column: six significant digits, "true" and "false"; texts and integers are unchanged."""
-    if np.issubdtype(values.dtype, np.floating):
-        return map("{:.6g}".format, values.tolist())
-    cells: list[object] = (np.where(values, "true", "false") if values.dtype == np.bool_ else values).tolist()
-    return cells
+    """Write named columns as a `.csv` file: floats with six significant digits, Booleans as "true" and "false"."""
+    columns: list[Iterable[object]] = []
+    for values in table.values():
+        if np.issubdtype(values.dtype, np.floating):
+            columns.append(map("{:.6g}".format, values.tolist()))
+        else:
+            columns.append((np.where(values, "true", "false") if values.dtype == np.bool_ else values).tolist())
+    write_csv(path, table, zip(*columns, strict=True))

@@ -188,7 +188,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_partner_per_fresh_decoy(self, purpose: str) -> Tensor:
-        """Draw a new wrong partner, ``(d,)``, for each item with a known mismatch; the item itself if there is none.
+        """Draw another wrong partner for the item of each decoy, ``(d,)``; the item itself if there is none.
 
         These pairs are mismatches that were not trained on.
         """

@@ -95,7 +95,7 @@ def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.floa
 
 
 def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Return the noise rate at each score threshold: CDF of the scores of pairs over that of the mismatches."""
+    """Return the noise rate at each score threshold: the CDF of pair scores divided by the CDF of mismatch scores."""
     thresholds = _compute_score_thresholds(sorted_mismatches)
     rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)

@@ -215,18 +215,18 @@ def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners:
 
 @_register_statistic("log of the pair's mass in the balanced plan of all items", shared_space=True)
 def _score_balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log of the mass of each pair in the balanced transport plan between the views of all items."""
+    """Log mass of each pair in the balanced transport plan between the two views of all items."""
     return _compute_log_mass_per_pair(paired, pairs, Balanced(SINKHORN_ITERATIONS))
 
 
 @_register_statistic("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
 def _score_unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log of the mass of each pair in the unbalanced transport plan between the views of all items."""
+    """Log mass of each pair in the unbalanced transport plan between the two views of all items."""
     return _compute_log_mass_per_pair(paired, pairs, Unbalanced(MARGINAL_RELAXATION, SINKHORN_ITERATIONS))
 
 
 def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
-    """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
+    """Return the log mass of each pair, ``(p,)``, in a transport plan between the two views of all items."""
     x, y = _get_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)

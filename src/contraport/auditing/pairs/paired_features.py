@@ -180,7 +180,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Items nearest to each item in each view, itself included, searched among all items and not only the pool."""
+        """Indices of the items nearest to each item by view, itself included, among all items and not only the pool."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 
@@ -334,7 +334,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 
 
 def average_gathered_rows(values: Rows, items: Tensor) -> Tensor:
-    """Return the means of groups of rows of `values`, ``(p, F)``; a row of `items` holds the `k` indices of a group."""
+    """Return mean rows, ``(p, F)``: row i is the mean of the rows of `values` at the `k` indices ``items[i]``."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(items, items.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])
