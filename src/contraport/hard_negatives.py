@@ -48,12 +48,12 @@ class MinedNegatives(NamedTuple):
     positive_scores: Tensor
 
     def __str__(self) -> str:
-        found = int((self.positions >= 0).sum())
+        total = int((self.positions >= 0).sum())
         pairs, k = self.positions.shape
         short = int((self.positions < 0).any(1).sum())
         fewer = f" ({short:,} pairs have fewer than {k:,})" if short else ""
         return (
-            f"{found:,} negatives of {pluralize(pairs, 'pair')}{fewer}; mean cosine similarity "
+            f"{total:,} negatives of {pluralize(pairs, 'pair')}{fewer}; mean cosine similarity "
             f"{self.scores.nanmean():.3f}, of the pairs {self.positive_scores.mean():.3f}"
         )
 

@@ -166,13 +166,13 @@ def has_object_placeholder(value: Any) -> bool:
 
 
 def merge_resumed_options(
-    options: Mapping[str, Option], recorded: Mapping[str, Any], given: Mapping[str, Any], file: Path
+    options: Mapping[str, Option], recorded: Mapping[str, Any], explicit_options: Mapping[str, Any], file: Path
 ) -> dict[str, Any]:
-    """Merge options recorded in a file with the given options of a resumed call, which take precedence.
+    """Merge options recorded in a file with the explicit options of a resumed call, which take precedence.
 
     Raises:
-        UsageError: a recorded option is unknown, a recorded object is not given again, or a given option differs from
-            the recorded one although it holds for the whole run.
+        UsageError: a recorded option is unknown, a recorded object is not passed again, or an explicit option differs
+            from the recorded one although it holds for the whole run.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
@@ -185,10 +185,10 @@ def merge_resumed_options(
     for name, value in recorded.items():
         check_name(str(file), name, options)
         message = f"{name}: {file} names the object {value}; pass it again to resume."
-        check(name in given or not has_object_placeholder(value), message, "object_required")
-    for name in options.keys() & given.keys() & recorded.keys():
-        options[name].check_unchanged(given[name], recorded[name], file)
-    return {**recorded, **given}
+        check(name in explicit_options or not has_object_placeholder(value), message, "object_required")
+    for name in options.keys() & explicit_options.keys() & recorded.keys():
+        options[name].check_unchanged(explicit_options[name], recorded[name], file)
+    return {**recorded, **explicit_options}
 
 
 def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:

@@ -154,8 +154,8 @@ def top_indices(products: Tensor, count: int) -> Tensor:
     >>> top_indices(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
     tensor([[1, 3]])
     """
-    found = _unordered_top_indices(products, count)
-    return found.gather(1, products.gather(1, found).argsort(dim=1, descending=True))
+    indices = _unordered_top_indices(products, count)
+    return indices.gather(1, products.gather(1, indices).argsort(dim=1, descending=True))
 
 
 def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
@@ -323,8 +323,8 @@ def calibrate_search(
     compared = max(count, int(needed[math.ceil(min_recall * len(needed)) - 1]) + 1)
     if 2 * compared > len(keys):
         return None
-    found = search.top_products_and_indices(sample[1::2], count, compared)[0]
-    reached = found >= products[1::2, -1:] - 1e-6  # equal products differ by rounding
+    top_products = search.top_products_and_indices(sample[1::2], count, compared)[0]
+    reached = top_products >= products[1::2, -1:] - 1e-6  # equal products differ by rounding
     return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 
 

@@ -115,17 +115,17 @@ def audit(values: dict[str, Any]) -> Audit | Any:
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the audit in `out`, overridden by the explicit options."""
-    out = given.get("out")
+def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the audit in `out`, overridden by the explicit_options options."""
+    out = explicit_options.get("out")
     check(out is not None, "out: required with resume, not given.", "missing")
     file = Path(str(out)) / OPTIONS_FILE
     record = read_json_or_none(file)
     recorded = record.get("options") if isinstance(record, dict) else None
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
-    options = merge_resumed_options(AUDIT_COMMAND_SPEC.options_by_name, recorded, given, file)
-    check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in given)
+    options = merge_resumed_options(AUDIT_COMMAND_SPEC.options_by_name, recorded, explicit_options, file)
+    check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in explicit_options)
     return options
 
 

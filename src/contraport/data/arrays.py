@@ -290,8 +290,8 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
         masks.append(np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))
         is_given_finite &= bool(masks[-1].all() or np.isfinite(array).all())
     finite = np.concatenate(masks)
-    found = "numbers beyond single precision" if is_given_finite else "NaN or infinity"
-    where = f"{found} in {np.sum(~finite)} of {len(finite)} rows, first in row {np.argmin(finite)}"
+    problem = "numbers beyond single precision" if is_given_finite else "NaN or infinity"
+    where = f"{problem} in {np.sum(~finite)} of {len(finite)} rows, first in row {np.argmin(finite)}"
     message = f"{argument}: must be finite, got {where}; leave these rows out, or fill them in."
     check(bool(finite.all()), message, "overflow" if is_given_finite else "not_finite")
 

@@ -150,21 +150,21 @@ def swap_correct_pairs(
         The mask of the pairs that remain correct.
     """
     base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
-    known = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
+    correct_codes = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
 
     def correct_mask(first: Positions, second: Positions) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
         if not is_paired:
             return same
         codes = content_ids[first, 0] * base + content_ids[second, -1]
-        same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
+        same |= correct_codes[np.searchsorted(correct_codes, codes).clip(max=len(correct_codes) - 1)] == codes
         return same
 
     for _ in range(50):
-        found = np.flatnonzero(correct_mask(first, second))
-        if len(found) == 0:
+        still_correct = np.flatnonzero(correct_mask(first, second))
+        if len(still_correct) == 0:
             break
-        for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
+        for one, other in zip(still_correct, random.integers(len(first), size=len(still_correct)), strict=True):
             if not correct_mask(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
     return correct_mask(first, second)

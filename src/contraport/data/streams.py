@@ -134,11 +134,11 @@ class Stream(Dataset):
 
 def check_view_shapes(where: str, views_as_batches: Sequence[Tensor], expected_shapes: Sequence[Shape]) -> None:
     """Raise `UsageError` unless the views of an item, as batches of one, have the shapes of the first item."""
-    found = tuple(map(item_shape, views_as_batches))
+    shapes = tuple(map(item_shape, views_as_batches))
     message = (
-        f"{where}: must have views of shapes {expected_shapes} like item 0, got {found}; image_size resizes images."
+        f"{where}: must have views of shapes {expected_shapes} like item 0, got {shapes}; image_size resizes images."
     )
-    check(found == expected_shapes, message, "shape")
+    check(shapes == expected_shapes, message, "shape")
 
 
 def check_no_stream(dataset: Dataset) -> None:

@@ -165,12 +165,12 @@ def _load_coupling_and_features(
     for name, items in zip(FEATURE_OPTION_NAMES, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
-                found = as_features(source)
-            message = f"{name}: must have {items} items, as the coupling has, got {len(found)}."
-            check(len(found) == items, message, "shape")
+                loaded = as_features(source)
+            message = f"{name}: must have {items} items, as the coupling has, got {len(loaded)}."
+            check(len(loaded) == items, message, "shape")
             # `embed` writes training items before test items; row numbers that repeat are those of several sources.
-            has_row_order = len(np.unique(found.source_rows)) == items
-            features[name] = found.features[np.argsort(found.source_rows)] if has_row_order else found.features
+            has_row_order = len(np.unique(loaded.source_rows)) == items
+            features[name] = loaded.features[np.argsort(loaded.source_rows)] if has_row_order else loaded.features
     return observed, features["row_features"], features["column_features"]
 
 

@@ -238,8 +238,8 @@ def _find_verdict_ignoring_test_size(
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:
-        known = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}
-        gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in known.items()}
+        of_row = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}
+        gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in of_row.items()}
     compared = {row: by_metric for row, by_metric in gains.items() if by_metric}
     if not compared:
         return None

@@ -257,11 +257,11 @@ def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
     index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
     rows = index_in_chosen[views.item_rows]
-    kept = rows >= 0
+    has_pair = rows >= 0
     selected = views._replace(
         row_points=views.row_points[chosen],
-        item_rows=rows[kept],
-        item_columns=views.item_columns[kept],
+        item_rows=rows[has_pair],
+        item_columns=views.item_columns[has_pair],
         row_thresholds=views.row_thresholds[chosen],
     )
     ranks = torch.ones_like(selected.row_thresholds)

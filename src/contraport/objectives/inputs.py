@@ -211,8 +211,8 @@ def parse_call_inputs(
     marks, shape = to_numeric_tensor("present", present, device), (n, len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
     check(good, f"present: must be Booleans, one per item and view, {shape}, got {type_and_shape(marks)}.")
-    kept = (marks[:, v].view(-1, *[1] * (z.ndim - 1)) for v, z in enumerate(views))
-    views = tuple(torch.where(keep, z, 0) for keep, z in zip(kept, views, strict=True))
+    masks = (marks[:, v].view(-1, *[1] * (z.ndim - 1)) for v, z in enumerate(views))
+    views = tuple(torch.where(keep, z, 0) for keep, z in zip(masks, views, strict=True))
     return CallInputs(views, attributes, marks)
 
 

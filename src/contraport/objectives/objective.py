@@ -150,10 +150,10 @@ class Objective(Loss):
         >>> round(loss.last_plan_mass, 4)
         0.7573
         """
-        known = [log_mass for log_mass in self._log_masses if log_mass is not None]
-        if not known or len(known) < len(self._log_masses):
+        log_masses = [log_mass for log_mass in self._log_masses if log_mass is not None]
+        if not log_masses or len(log_masses) < len(self._log_masses):
             return None
-        masses = [value.exp().sum().item() if isinstance(value, Tensor) else math.exp(value) for value in known]
+        masses = [value.exp().sum().item() if isinstance(value, Tensor) else math.exp(value) for value in log_masses]
         return math.fsum(masses) / len(masses)
 
     @property

@@ -148,8 +148,8 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # sixth. Most directions of wide features are noise, and cost as much time as the others: those with a share of the
     # variance of at most 1e-4 are dropped.
     rest = squares.clamp(min=0).pow(3).cumsum(0).flip(0)
-    kept = max(1, int((rest > 1e-4 * rest[0]).sum()))
-    u = vectors.flip(1)[:, :kept]
+    rank = max(1, int((rest > 1e-4 * rest[0]).sum()))
+    u = vectors.flip(1)[:, :rank]
     v = exact.T @ u
     values = v.norm(dim=0)
     return u.to(matrix), values.to(matrix), F.normalize(v, dim=0).to(matrix)  # of a zero matrix zeros, not NaN

@@ -197,7 +197,7 @@ class PairedFeatures:
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
-        found = []
+        indices_by_view = []
         for values, nearest in zip(self.features, self._parent.nearest_with_self_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
@@ -209,8 +209,8 @@ class PairedFeatures:
             if len(short) > 0:
                 queries = select_rows(values, short)
                 chosen[short] = self.nearest_item_indices(queries, values, self.neighbor_pool, number)
-            found.append(chosen)
-        return found[0], found[1]
+            indices_by_view.append(chosen)
+        return indices_by_view[0], indices_by_view[1]
 
     @staticmethod
     def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, number: int) -> Tensor:
@@ -274,7 +274,7 @@ class PairedFeatures:
         """Similarity of each item to its r-th nearest reference item, by compared rank r, ``(n, ranks)`` per view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
-        references, found = self.reference_sample_indices, []
+        references, thresholds_by_view = self.reference_sample_indices, []
         reference_of = torch.full((len(self),), -1, device=references.device)
         reference_of[references] = torch.arange(len(references), device=references.device)
         for view, values in enumerate(self.features):
@@ -293,8 +293,8 @@ class PairedFeatures:
                 else:
                     similarity = similarity.sort(1).values
                 thresholds.append(similarity[:, -self._compared_ranks.long()])
-            found.append(torch.cat(thresholds))
-        return found[0], found[1]
+            thresholds_by_view.append(torch.cat(thresholds))
+        return thresholds_by_view[0], thresholds_by_view[1]
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:

@@ -143,8 +143,8 @@ def propose_partners(
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
         slope, offset = fit_plan_slope_and_offset([
-            score_likely_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
-            for known in samples
+            score_likely_candidates(paired, part[: 2 * len(part) // 3], part[len(part) // 3 :], statistic, contents)
+            for part in samples
         ])  # fmt: skip
         candidates = score_likely_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
         mass, slack = solve_mass_and_slack(candidates, slope, offset)
@@ -212,12 +212,12 @@ def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[
     """
     from scipy.optimize import minimize
 
-    known = _stack_block_diagonally(samples)
-    is_right = known.own_partner_mask
-    rows_with = known.rows[is_right]
-    rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
-    mean, spread = float(known.scores.mean()), float(known.scores.std()) or 1.0
-    standard = known._replace(scores=(known.scores - mean) / spread)
+    stacked = _stack_block_diagonally(samples)
+    is_right = stacked.own_partner_mask
+    rows_with = stacked.rows[is_right]
+    rows_without = np.setdiff1d(np.arange(len(stacked.own_columns)), rows_with)
+    mean, spread = float(stacked.scores.mean()), float(stacked.scores.std()) or 1.0
+    standard = stacked._replace(scores=(stacked.scores - mean) / spread)
     low, high = float(standard.scores.min()), float(standard.scores.max())
 
     def loss(parameters: FloatArray) -> float:

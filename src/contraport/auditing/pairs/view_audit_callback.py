@@ -116,9 +116,9 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             number += last.num_scorings
             scores = torch.lerp(last.mean_scores, scores, 1 / number)
         # Sources of decoys are not trained on at first, so their scores do not count.
-        known, samples = self._dataset.replaced_view_indices, []
+        replaced, samples = self._dataset.replaced_view_indices, []
         for column, pair in enumerate(self._view_pairs):
-            is_known = torch.isin(known, torch.tensor(pair))
+            is_known = torch.isin(replaced, torch.tensor(pair))
             samples.append(
                 (scores[self._items_without_decoy, column].numpy(), scores[items:][is_known, column].numpy())
             )

@@ -472,12 +472,12 @@ def dataset_from_huggingface(loaded: Any, split: str, path: Path, **options: Any
     train, test = loaded, None
     if isinstance(loaded, datasets.DatasetDict):
         check("train" in loaded, f"data: {path} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
-        found = [name for name in TEST_SPLIT_NAMES if name in loaded]
-        unused = sorted(set(loaded) - {"train", *found[:1]})
+        test_names = [name for name in TEST_SPLIT_NAMES if name in loaded]
+        unused = sorted(set(loaded) - {"train", *test_names[:1]})
         if unused:
             _log.info("%s: the splits %s are not used", path, unused)
-        train, test = loaded["train"], loaded[found[0]] if found else None
-        message = f"data: {path} must have the same columns in the splits 'train' and {''.join(found[:1])!r}."
+        train, test = loaded["train"], loaded[test_names[0]] if test_names else None
+        message = f"data: {path} must have the same columns in the splits 'train' and {''.join(test_names[:1])!r}."
         check(test is None or train.features == test.features, message, "splits_differ")
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}

@@ -205,13 +205,13 @@ def _find_role_column(
         if name is not None and name not in names:
             raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
         return None if name is None else str(name)
-    found = [name for name in names if name.lower() in role_names]
+    matches = [name for name in names if name.lower() in role_names]
     message = (
-        f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "
-        f"{format_options(columns={role: (found or names)[0]})}."
+        f"data: {where}: must have one column of {role}, got {matches}; choose one, such as by "
+        f"{format_options(columns={role: (matches or names)[0]})}."
     )
-    check(len(found) < 2, message, "ambiguous_columns")
-    return found[0] if found else None
+    check(len(matches) < 2, message, "ambiguous_columns")
+    return matches[0] if matches else None
 
 
 def _build_roles_with_inferred_views(
@@ -255,11 +255,11 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
     check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")
     if view in names:
         return (view,)
-    found = tuple(name for name in names if fnmatchcase(name, view))
-    if not found and any(sign in view for sign in "*?["):
+    matches = tuple(name for name in names if fnmatchcase(name, view))
+    if not matches and any(sign in view for sign in "*?["):
         message = f"columns: views: no column of {where} matches {view!r}; its columns are "
         shown = names if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
         raise UsageError(f"{message}{', '.join(shown)}.", kind="unknown")
-    if not found:
+    if not matches:
         raise unknown_name_error("columns: views", view, names, noun=f"column of {where}")
-    return found
+    return matches

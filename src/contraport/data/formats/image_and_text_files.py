@@ -103,7 +103,7 @@ def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
     train = by_name.get("train", folder)
-    found = [by_name[name] for name in TEST_SPLIT_NAMES if name in by_name]
+    test_folders = [by_name[name] for name in TEST_SPLIT_NAMES if name in by_name]
     others = [folder / name for name in below if name.lower() not in ("train", *TEST_SPLIT_NAMES)]
     if train != folder and others:
         suffixes = IMAGE_SUFFIXES if list_relative_paths(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
@@ -111,15 +111,15 @@ def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
         shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
         message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
         message += f"If {train.name} is a class, rename it; if it is the training split, pass {train}."
-        check(not full or bool(found), message, "ambiguous_folders")
+        check(not full or bool(test_folders), message, "ambiguous_folders")
         if full:
             _log.warning("%s: files in %s, beside the splits, are not used", folder, shown)
-    name = found and found[0].name
-    check(train != folder or not found, f"data: {folder} has {name}/ but no train/.", "no_train_split")
-    if len(found) > 1:
-        unused = [path.name for path in found[1:]]
-        _log.info("%s: %s is the test split; %s are not used", folder, found[0].name, unused)
-    return train, found[0] if found else None
+    name = test_folders and test_folders[0].name
+    check(train != folder or not test_folders, f"data: {folder} has {name}/ but no train/.", "no_train_split")
+    if len(test_folders) > 1:
+        unused = [path.name for path in test_folders[1:]]
+        _log.info("%s: %s is the test split; %s are not used", folder, test_folders[0].name, unused)
+    return train, test_folders[0] if test_folders else None
 
 
 def list_relative_paths(folder: Path, suffixes: Collection[str]) -> list[str]:

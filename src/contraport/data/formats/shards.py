@@ -267,12 +267,12 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
     check(isinstance(values, dict), f"data: {where} must be an object, got {type(values).__name__}.", "json")
     metadata = {}
     for role, names in (("label", LABEL_COLUMN_NAMES), ("domain", DOMAIN_COLUMN_NAMES)):
-        found = [value for name, value in values.items() if name.lower() in names]
-        check(len(found) < 2, f"data: {where} must have one {role}, got {found}.", "json")
-        if found:
-            good = isinstance(found[0], int | str)
-            check(good, f"data: {where}: the {role} must be an integer or text, got {found[0]!r}.", "json")
-            metadata[role] = str(found[0])
+        matches = [value for name, value in values.items() if name.lower() in names]
+        check(len(matches) < 2, f"data: {where} must have one {role}, got {matches}.", "json")
+        if matches:
+            good = isinstance(matches[0], int | str)
+            check(good, f"data: {where}: the {role} must be an integer or text, got {matches[0]!r}.", "json")
+            metadata[role] = str(matches[0])
     return metadata
 
 

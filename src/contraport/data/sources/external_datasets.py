@@ -214,8 +214,8 @@ def from_stream(
     shapes = tuple(map(item_shape, items[0].views_as_batches))
     for position, item in enumerate(items):
         check_view_shapes(f"data: {name}: item {position}", item.views_as_batches, shapes)
-    found = [item.label for item in items if isinstance(item.label, int)]
-    labelled = len(found) == len(items) and min(found) >= 0
+    integers = [item.label for item in items if isinstance(item.label, int)]
+    labelled = len(integers) == len(items) and min(integers) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
     has_images = any(_is_image_field(str(name), value) for name, value in parts)
     head = Dataset(
@@ -224,8 +224,8 @@ def from_stream(
         ),
         name=name,
         split="train",
-        labels=torch.tensor(found) if labelled else None,
-        class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
+        labels=torch.tensor(integers) if labelled else None,
+        class_names=tuple(map(str, range(max(integers) + 1))) if labelled else None,
         allows_flips=flips or has_images,
         view_names=items[0].view_names,
     )

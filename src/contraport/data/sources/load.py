@@ -153,16 +153,16 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
     special = path.exists() and not (path.is_file() or path.is_dir())
     check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")
     try:
-        if (found := find_format(data)) is not None:
-            if "columns" not in found.options:
+        if (data_format := find_format(data)) is not None:
+            if "columns" not in data_format.options:
                 check_no_columns(options["columns"], repr(data))
-            return found.read(data, split, **{name: options[name] for name in found.options})
+            return data_format.read(data, split, **{name: options[name] for name in data_format.options})
     except PermissionError as error:
         raise unreadable_error(f"data: {data}", "data", error) from error
-    known = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
-    message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
+    suffixes = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
+    message = f"data: must be a folder of images or a file with suffix {', '.join(suffixes)}, got {data!r}."
     check(not path.is_file(), message, "unknown_format")
-    if path.suffix in known or len(path.parts) > 1 or data.endswith(("/", os.sep)):
+    if path.suffix in suffixes or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.", kind="not_found")
     unknown = unknown_name_error("data", data, DATASETS, list_command="contraport list data")
     raise UsageError(f"{unknown} There is no file or folder of that name.", kind="unknown")

@@ -70,12 +70,12 @@ def download(url: str, cache: Path) -> str:
         local = folder / one.rpartition("/")[2]
         try:
             system, path = fsspec.core.url_to_fs(one)
-            found = _get_paths_by_relative_path(system, path)
-            check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
-            outside = [path for inside, path in found.items() if ".." in inside.split("/")]
+            paths = _get_paths_by_relative_path(system, path)
+            check(len(paths) > 0, f"data: there is nothing at {one}.", "not_found")
+            outside = [path for inside, path in paths.items() if ".." in inside.split("/")]
             message = f"data: {one}: must have paths within the folder, got {''.join(outside[:1])}."
             check(not outside, message, "outside_folder")
-            states = {inside: {"file": file, "key": str(system.ukey(file))} for inside, file in found.items()}
+            states = {inside: {"file": file, "key": str(system.ukey(file))} for inside, file in paths.items()}
         except UsageError:
             raise
         except Exception as error:  # each protocol raises its own errors
@@ -86,10 +86,10 @@ def download(url: str, cache: Path) -> str:
                 raise UsageError(message, kind="unreadable") from error
             log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
-        _remove_stale_files(local, {local / inside for inside in found}, one)
+        _remove_stale_files(local, {local / inside for inside in paths}, one)
         files += [
             _RemoteFile(system, path, local / inside if inside else local, one, states[inside])
-            for inside, path in found.items()
+            for inside, path in paths.items()
         ]
     missing = []
     for file in files:
