@@ -23,7 +23,7 @@ from contraport.data.item_digests import SplitDigests
 from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.verdict import compose_run_comparisons
+from contraport.reporting.verdict import compose_comparison_sentences
 from contraport.runs import Run, as_run_folder
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
@@ -250,7 +250,7 @@ def test_verdict_uses_held_out_links(preferences: tuple[Dataset, Dataset], tmp_p
     assert len(values["mutual_information"]) == len(test)
     (written,) = load_runs([run.path])
     page = contraport.report([run.path], out=tmp_path / "page.html").read_text()
-    for sentences in ([evaluation["verdict"]], compose_run_comparisons([written])):
+    for sentences in ([evaluation["verdict"]], compose_comparison_sentences([written])):
         text = " ".join(sentences)
         assert re.search("link (recall|NDCG)@10", text)
         assert "mutual information" not in text

@@ -36,8 +36,8 @@ from contraport.reporting.sections.nearest_neighbors import build_nearest_neighb
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
-    compute_item_mass_over_target,
     load_plan_snapshots,
+    plan_to_target_mass_ratios,
     quantize_masses,
 )
 from contraport.reporting.sections.results_and_settings import build_results_section
@@ -79,7 +79,7 @@ def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
     half = snapshot._replace(plan=snapshot.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
-    assert compute_item_mass_over_target(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+    assert plan_to_target_mass_ratios(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
 
 
 def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
@@ -87,10 +87,10 @@ def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
     (snapshot,) = load_plan_snapshots(run)
     even = np.where(snapshot.target > 0, 0.0, 1.0)
     np.fill_diagonal(even, 0)
-    assert snapshot._replace(plan=even).negative_unevenness == pytest.approx(0)
+    assert snapshot._replace(plan=even).negatives_tv_from_uniform == pytest.approx(0)
     single = np.zeros_like(even)
     single[0, 1] = 1
-    assert snapshot._replace(plan=single).negative_unevenness == pytest.approx(1 - 1 / 120)
+    assert snapshot._replace(plan=single).negatives_tv_from_uniform == pytest.approx(1 - 1 / 120)
 
 
 def test_slider_has_all_snapshots(make_run) -> None:
@@ -139,7 +139,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
             one["plan_plot"].label.partition(": ")[2],
             one["lines_alt_text"].rpartition("; ")[2],
             one["most_dropped_items"],
-            one["last_snapshot"].negative_unevenness,
+            one["last_snapshot"].negatives_tv_from_uniform,
         )
 
     on_target = "of its mass on target"
@@ -152,7 +152,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
     (snapshot,) = load_plan_snapshots(assets_of(made).runs[0])
-    assert compute_item_mass_over_target(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+    assert plan_to_target_mass_ratios(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:

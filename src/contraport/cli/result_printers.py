@@ -70,7 +70,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
     """
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.reported_run import load_runs
-    from contraport.reporting.verdict import choose_verdict_metrics, compose_run_comparisons
+    from contraport.reporting.verdict import choose_verdict_metrics, compose_comparison_sentences
 
     runs = load_runs(list(results))
     shown: dict[str, set[str]] = {}  # metric keys by run
@@ -102,7 +102,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         differences = results[name]["differences"].get(first, {})
         if rows := metric_difference_rows({key: differences[key] for key in differences if key in shown[name]}):
             print_table(f"{name} minus {first}, paired by item", rows)
-    for sentence in compose_run_comparisons(runs):
+    for sentence in compose_comparison_sentences(runs):
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])

@@ -31,7 +31,7 @@ def build_verdict_section(assets: PageAssets) -> Section | None:
 
 def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     """Return the sentences of the verdict: comparisons of metrics, then differing settings and items to inspect."""
-    sentences = compose_run_comparisons(runs)
+    sentences = compose_comparison_sentences(runs)
     if len(runs) == 1:
         sentences[:0] = filter(None, [runs[0].evaluation.get("verdict")])
     else:
@@ -45,10 +45,10 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
     """Return the heading of the report: the first sentence that compares metrics; None if there is none."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
-    return verdict or next(iter(compose_run_comparisons(runs)), None)
+    return verdict or next(iter(compose_comparison_sentences(runs)), None)
 
 
-def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
+def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     """Return sentences that compare runs with each other and with the baselines.
 
     Only runs that were evaluated on the same test items are compared.
@@ -93,8 +93,8 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
 def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """Choose the headline metrics among the metrics that all runs have.
 
-    If the data have several views, one metric of cross-view retrieval is
-    added to accuracies, as the training optimizes it.
+    If the data have several views, one metric of cross-view retrieval is added to accuracies, as the training
+    optimizes it.
     """
     metrics = [m for m in list_evaluated_metrics(runs) if all(run.metric_value(m.key) is not None for run in runs)]
     chosen = choose_headline_metrics(metrics)
@@ -112,7 +112,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     )
     best, others = ranked[0], ranked[1:]
     name = metric.title_in_sentence
-    leads = {run.name: lead for run in others if (lead := _find_improvement_over(metric, best, run)) is not None}
+    leads = {run.name: lead for run in others if (lead := _find_gain_or_loss(metric, best, run)) is not None}
     if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
@@ -142,7 +142,7 @@ def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | 
     gains = {
         metric: gain
         for metric in list_evaluated_metrics([one, other])
-        if metric.better_direction != "neither" and (gain := _find_improvement_over(metric, one, other)) is not None
+        if metric.better_direction != "neither" and (gain := _find_gain_or_loss(metric, one, other)) is not None
     }
     titles = combined_titles_by_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
@@ -169,7 +169,7 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINE_TITLES.items():
-        gain = _find_improvement_over(metric, run, row)
+        gain = _find_gain_or_loss(metric, run, row)
         if gain is None:
             continue
         if gain.low > 0:
@@ -190,7 +190,7 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINE_TITLES.items():
-        gains = {run.name: gain for run in runs if (gain := _find_improvement_over(metric, run, row)) is not None}
+        gains = {run.name: gain for run in runs if (gain := _find_gain_or_loss(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
@@ -234,14 +234,14 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
     return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
 
 
-def _find_improvement_over(metric: Metric, run: ReportedRun, other: str | ReportedRun) -> Difference | None:
+def _find_gain_or_loss(metric: Metric, run: ReportedRun, other: str | ReportedRun) -> Difference | None:
     """Find the difference of a run from a baseline or another run; positive if the run is better."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
 def _format_value(run: ReportedRun, metric: Metric) -> str:
-    """Format the value of a metric that the trained encoder of a run has, with a proper minus sign."""
+    """Format the value of a metric for the trained encoder of a run, with a proper minus sign."""
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run
     return metric.format(value).replace("-", "−")

@@ -36,12 +36,12 @@ def build_confusion_section(assets: PageAssets) -> Section | None:
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else assets.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, build_error_records(assets, run, names)))
+        entries.append((run, plot, worst, views, build_confident_error_records(assets, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def build_error_records(assets: PageAssets, run: ReportedRun, names: list[str]) -> list[dict[str, Any]]:
-    """Build a record of each of the most confident errors of a run's linear probe, and add previews to the page."""
+def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: list[str]) -> list[dict[str, Any]]:
+    """Build records of the most confident errors of the linear probe, and add previews of the items to the page."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []

@@ -36,37 +36,34 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     arrays = [run.figure_arrays["cosines"] for run in assets.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
-    summaries = [
-        _build_cosine_heatmap_data(assets, run, lowest) for run in assets.runs if "cosines" in run.figure_arrays
-    ]
+    heatmaps = []
+    for run in assets.runs:
+        if "cosines" not in run.figure_arrays:
+            continue
+        cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
+        within = between = None
+        label = f"cosines of {len(cosines)} test items"
+        if labels is not None and len(np.unique(labels)) > 1:
+            same = labels[:, None] == labels
+            others = same & ~np.eye(len(labels), dtype=bool)
+            if others.any():
+                within, between = float(cosines[others].mean()), float(cosines[~same].mean())
+                label += f", {within:.2f} within classes and {between:.2f} between"
+        figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest)
+        names = figure["layout"]["yaxis"].get("ticktext", [""])
+        # A square, and room for the names beside it: a character takes 1/80 of the figure's width.
+        ratio = 1 / (1 - max(map(len, names)) / 80)
+        heatmap = assets.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
+        heatmaps.append({"run": run, "heatmap": heatmap, "within": within, "between": between})
     spectrum = sphere = None
     if with_spectrum := [run for run in assets.runs if "spectrum" in run.figure_arrays]:
-        spectrum = _add_spectrum_plot(assets, with_spectrum)
-    if with_path := [run for run in assets.runs if len(_alignment_uniformity_by_row(run)) > 1]:
+        spectrum = _add_singular_value_plot(assets, with_spectrum)
+    if with_path := [run for run in assets.runs if len(_alignment_uniformity_by_stage(run)) > 1]:
         sphere = _add_alignment_uniformity_plot(assets, with_path)
-    if not summaries and spectrum is None and sphere is None:
+    if not heatmaps and spectrum is None and sphere is None:
         return None
-    values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
+    values = {"cosines": heatmaps, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
     return Section("geometry", "Geometry", values)
-
-
-def _build_cosine_heatmap_data(assets: PageAssets, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
-    """Draw the heatmap of cosines between test items of a run; return it with the means within and between classes."""
-    cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
-    within = between = None
-    label = f"cosines of {len(cosines)} test items"
-    if labels is not None and len(np.unique(labels)) > 1:
-        same = labels[:, None] == labels
-        others = same & ~np.eye(len(labels), dtype=bool)
-        if others.any():
-            within, between = float(cosines[others].mean()), float(cosines[~same].mean())
-            label += f", {within:.2f} within classes and {between:.2f} between"
-    figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest_cosine)
-    names = figure["layout"]["yaxis"].get("ticktext", [""])
-    # A square, and room for the names beside it: a character takes 1/80 of the figure's width.
-    ratio = 1 / (1 - max(map(len, names)) / 80)
-    heatmap = assets.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
-    return {"run": run, "heatmap": heatmap, "within": within, "between": between}
 
 
 def draw_cosine_heatmap(
@@ -95,7 +92,7 @@ def draw_cosine_heatmap(
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def _add_spectrum_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
+def _add_singular_value_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
     """Add a plot of the singular values divided by the largest to the page, one line per run."""
     lines, ranks = [], []
     for run in runs:
@@ -118,7 +115,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
     """Add a plot of alignment against uniformity to the page, one path per run from untrained to trained."""
     lines, last = [], []
     for run in runs:
-        path = _alignment_uniformity_by_row(run)
+        path = _alignment_uniformity_by_stage(run)
         y, x = zip(*path.values(), strict=True)
         marker = {
             "color": run.color,
@@ -136,7 +133,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
     return assets.add_plot("sphere", figure, f"Alignment against uniformity. {'; '.join(last)}.")
 
 
-def _alignment_uniformity_by_row(run: ReportedRun) -> dict[str, tuple[float, float]]:
+def _alignment_uniformity_by_stage(run: ReportedRun) -> dict[str, tuple[float, float]]:
     """Return alignment and uniformity by stage, in the order of training, such as "untrained", "epoch 5", "trained"."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.values_by_encoder

@@ -12,11 +12,18 @@ from contraport.reporting.reported_run import ReportedRun
 
 def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
     """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
-    strips = [
-        _build_neighbors_template_data(run, assets.add_thumbnails(run.figure_arrays.get("thumbnails")))
-        for run in assets.runs
-        if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
-    ]
+    strips = []
+    for run in assets.runs:
+        nearest, labels = run.figure_arrays.get("neighbors"), run.figure_arrays.get("labels")
+        if nearest is None or nearest.shape[1] == 0:
+            continue
+        strip: dict[str, Any] = {
+            "run": run,
+            "sprite_sheet_key": assets.add_thumbnails(run.figure_arrays.get("thumbnails")),
+            "rows": _build_query_and_neighbor_rows(run),
+            "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
+        }
+        strips.append(strip)
     has_one_row_per_class = all(
         one["same_class_share"] is not None and len({item["class_name"] for item, _ in one["rows"]}) == len(one["rows"])
         for one in strips
@@ -25,8 +32,8 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, Any]:
-    """Build the template data of a run: query items with neighbors, and the share of neighbors of the same class."""
+def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Build the rows of a run: the template data of a query item, and those of its 8 nearest neighbors."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
@@ -39,18 +46,10 @@ def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> d
             "is_same_class": None if labels is None or query is None else bool(labels[item] == labels[query]),
         }
 
-    return {
-        "run": run,
-        "sprite_sheet_key": sprite_sheet_key,
-        "rows": [
-            (
-                tabulate_item(query, None),
-                [tabulate_item(int(other), query) for other in nearest[query][:8]],
-            )
-            for query in _choose_query_items(labels, len(nearest))
-        ],
-        "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
-    }
+    return [
+        (tabulate_item(query, None), [tabulate_item(int(other), query) for other in nearest[query][:8]])
+        for query in _choose_query_items(labels, len(nearest))
+    ]
 
 
 def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:

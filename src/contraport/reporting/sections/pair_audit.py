@@ -23,35 +23,35 @@ NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
 
 def build_pair_audit_section(assets: PageAssets) -> Section | None:
     """Build the section of online audits; None if no run was trained with an audit."""
-    audits = [_build_audit_template_data(assets, run) for run in assets.runs if run.online_audit_arrays]
+    audits = []
+    for run in assets.runs:
+        if not run.online_audit_arrays:
+            continue
+        scores, mismatched = (run.online_audit_arrays[name].astype(float) for name in ("scores", "mismatched"))
+        rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
+        is_reliable = is_rate_reliable(scores, mismatched, low)
+        share = f"{rate:.1%}" if is_reliable else "an unknown share"
+        counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
+        label = f"{run.name}: scores of {counts}; {share} mismatched."
+        figure = _draw_score_histograms(scores, mismatched, run.color)
+        audit = {
+            "run": run,
+            "num_pairs": len(scores),
+            "rate": rate,
+            "is_rate_reliable": is_reliable,
+            "low": low,
+            "high": high,
+            "histogram": assets.add_plot(f"scores-{run.position}", figure, label),
+            "lowest_pairs": _build_lowest_pair_rows(assets, run, scores, estimate_pair_fdrs(scores, mismatched, rate)),
+            "view_names": [str(name) for name in run.figure_arrays.get("worst_views", ("first view", "second view"))],
+        }
+        audits.append(audit)
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _build_audit_template_data(assets: PageAssets, run: ReportedRun) -> dict[str, Any]:
-    """Add the histogram of pair scores to the page; return it with the mismatch rate and the lowest pairs."""
-    assert run.online_audit_arrays
-    scores, mismatched = (run.online_audit_arrays[name].astype(float) for name in ("scores", "mismatched"))
-    rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
-    is_reliable = is_rate_reliable(scores, mismatched, low)
-    share = f"{rate:.1%}" if is_reliable else "an unknown share"
-    counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
-    label = f"{run.name}: scores of {counts}; {share} mismatched."
-    return {
-        "run": run,
-        "num_pairs": len(scores),
-        "rate": rate,
-        "is_rate_reliable": is_reliable,
-        "low": low,
-        "high": high,
-        "histogram": assets.add_plot(f"scores-{run.position}", _draw_histogram(scores, mismatched, run.color), label),
-        "lowest_pairs": _build_lowest_pair_rows(assets, run, scores, estimate_pair_fdrs(scores, mismatched, rate)),
-        "view_names": [str(name) for name in run.figure_arrays.get("worst_views", ("first view", "second view"))],
-    }
-
-
-def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> Figure:
-    """Draw two histograms of scores: pairs in the given color, known mismatches in gray."""
-    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), 40)
+def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray, color: str) -> Figure:
+    """Draw two histograms of scores: all pairs in the given color, known mismatches in gray."""
+    edges = np.histogram_bin_edges(np.concatenate([pair_scores, mismatch_scores]), 40)
     traces = [
         {
             "type": "bar",
@@ -62,7 +62,7 @@ def _draw_histogram(scores: np.ndarray, mismatched: np.ndarray, color: str) -> F
             "name": name,
             "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
         }
-        for name, values, color in (("pairs", scores, color), ("known mismatches", mismatched, MUTED_COLOR))
+        for name, values, color in (("pairs", pair_scores, color), ("known mismatches", mismatch_scores, MUTED_COLOR))
     ]
     return build_figure(
         traces,

@@ -36,7 +36,7 @@ from contraport.reporting.reported_run import ReportedRun
 MASS_TOLERANCE = 1e-3
 """Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
 
-MAX_ITEMS_DRAWN_AS_LINES = 16
+MAX_ITEMS_FOR_PLAN_LINES = 16
 """Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
 
 
@@ -74,7 +74,7 @@ class PlanSnapshot(NamedTuple):
         return float(np.exp((mass[:, 0] @ entropies) / (mass.sum() or 1)))
 
     @property
-    def negative_unevenness(self) -> float | None:
+    def negatives_tv_from_uniform(self) -> float | None:
         """Total variation distance of the negatives' masses from uniform, 0 to 1; None if negatives have no mass."""
         negative = self.target == 0
         if self.excludes_self_pairs:
@@ -106,7 +106,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
         "scale": scale,
         "decades": MAX_DECADES,
         "over_epochs": over_epochs,
-        "lines": MAX_ITEMS_DRAWN_AS_LINES,
+        "lines": MAX_ITEMS_FOR_PLAN_LINES,
     }
     return Section("plans", "Plans", values)
 
@@ -126,11 +126,11 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
 def _add_plans_to_page(
     assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Add plots and script data of the plans of a run to the page; return the values for its template."""
+    """Add plots and script data of a run's plans to the page; return the values of the template."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = compute_item_mass_over_target(last, items)
+    kept = plan_to_target_mass_ratios(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
@@ -185,7 +185,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def compute_item_mass_over_target(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
     """Return each item's mass in the plan divided by its mass in the target, ``(num_items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items

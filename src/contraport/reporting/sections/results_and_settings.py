@@ -65,14 +65,15 @@ def build_settings_section(assets: PageAssets) -> Section:
     return Section("settings", "Settings", values)
 
 
-def _add_dataset_difference_plots(
-    assets: PageAssets, metrics: Sequence[Metric]
-) -> list[tuple[ReportedRun, PlotElement]]:
-    """Add a forest plot for each data set to the page: differences from the first run, with intervals.
+class DifferencePlot(NamedTuple):
+    """Forest plot of the differences of runs from the first run on the same data set."""
 
-    Returns:
-        The first run and the figure of each data set with more than one run evaluated together.
-    """
+    first_run: ReportedRun
+    element: PlotElement
+
+
+def _add_dataset_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
+    """Add a forest plot to the page for each data set on which several runs were evaluated together."""
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in assets.runs):
@@ -109,7 +110,8 @@ def _add_dataset_difference_plots(
             f"{metric.title}, {run.name}: {metric.format_difference(gain)}" for metric, run, gain in gains
         )
         label = f"Differences from {first.name} on {data}: {parts}."
-        result.append((first, assets.add_plot(f"differences-{first.position}", figure, label, "forest")))
+        element = assets.add_plot(f"differences-{first.position}", figure, label, "forest")
+        result.append(DifferencePlot(first, element))
     return result
 
 
