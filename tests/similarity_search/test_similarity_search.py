@@ -30,7 +30,7 @@ from contraport.features import Features, open_feature_buffer, read_features, wr
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
 from contraport.similarity_search.duplicates import _find_proposed_threshold
-from contraport.similarity_search.page import NO_PICTURES_NOTE
+from contraport.similarity_search.output_files import NO_PICTURES_NOTE
 
 
 def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:

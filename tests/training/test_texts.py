@@ -10,7 +10,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.features import read_features
 from contraport.runs import Run, as_run_folder
-from contraport.similarity_search.page import NO_PICTURES_NOTE
+from contraport.similarity_search.output_files import NO_PICTURES_NOTE
 from tests.errors import raises_usage_error
 
 COLORS, THINGS, NAMES = ("red", "blue", "green"), ("bag", "shoe", "coat", "hat"), ("Anna", "Bob", "Eva", "日本", "Zoë")

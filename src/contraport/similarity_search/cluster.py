@@ -25,7 +25,7 @@ from contraport.similarity_search.nearest_rows import (
     top_scores_and_indices,
     warn_of_pooled_sets,
 )
-from contraport.similarity_search.page import (
+from contraport.similarity_search.output_files import (
     MAX_SECTION_CARDS,
     PAGE_SUFFIXES,
     CardSection,

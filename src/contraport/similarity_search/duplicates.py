@@ -25,7 +25,7 @@ from contraport.similarity_search.nearest_rows import (
     warn_of_pooled_sets,
     warn_of_slow_search,
 )
-from contraport.similarity_search.page import (
+from contraport.similarity_search.output_files import (
     MAX_SECTION_CARDS,
     PAGE_SUFFIXES,
     CardSection,

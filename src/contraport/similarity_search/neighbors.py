@@ -50,7 +50,13 @@ from contraport.similarity_search.nearest_rows import (
     warn_of_pooled_sets,
     warn_of_slow_search,
 )
-from contraport.similarity_search.page import PAGE_SUFFIXES, CardSection, ItemCard, check_output_path, write_cards_page
+from contraport.similarity_search.output_files import (
+    PAGE_SUFFIXES,
+    CardSection,
+    ItemCard,
+    check_output_path,
+    write_cards_page,
+)
 from contraport.training.components.data_builder import build_unaugmented_views
 
 log = logging.getLogger("contraport.similarity_search")

@@ -70,7 +70,7 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
         for values in features
     )
     centers = ((first_sum / len(pool)).float(), (second_sum / len(pool)).float())
-    bases = [find_wide_directions(values, pool, center) for values, center in zip(features, centers, strict=True)]
+    bases = [find_principal_directions(values, pool, center) for values, center in zip(features, centers, strict=True)]
     parts = []
     for fold in range(NUM_FOLDS):
         sums: list[Any] = [0, 0, 0, 0]
@@ -106,7 +106,7 @@ def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
     return f"features of {sizes} numbers: canonical correlations use their {used}"
 
 
-def find_wide_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
+def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
     """Return the directions of largest variance of the rows in `pool`, orthonormal, ``(F, MAX_FITTED_WIDTH)``.
 
     None if the rows are not wider than `MAX_FITTED_WIDTH`. The directions are approximate, by randomized subspace
