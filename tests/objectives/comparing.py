@@ -1,4 +1,4 @@
-"""What the tests of objectives share: a batch, and how an outcome is compared with its formula's."""
+"""Batch, attributes and comparison of gradients for the tests of objectives."""
 
 import torch
 
@@ -11,7 +11,7 @@ IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
 
 
 OF_COORDINATES = {"barlow-twins", "vic-reg"}
-"""Objectives that compare coordinates, so that nothing is known of items."""
+"""Objectives that compare coordinates, and so take no attributes of items."""
 
 
 RANKING = ("cosent", "angle")
@@ -19,7 +19,7 @@ RANKING = ("cosent", "angle")
 
 
 def needed(name, n=7):
-    """Return what the call of an objective needs beside the views, for n items."""
+    """Return the attributes of n items that an objective requires."""
     generator = torch.Generator().manual_seed(11)
     features = torch.randn(n, 3, dtype=torch.float64, generator=generator)
     return {
@@ -33,7 +33,7 @@ def needed(name, n=7):
 
 
 def build(name, **settings):
-    """Build an objective of the catalog that learns and averages in double precision."""
+    """Build an objective of the catalog with parameters and averages in double precision."""
     return contraport.objective(name, **settings).double()
 
 
@@ -50,9 +50,9 @@ def outcome(function, *z):
     return value.detach(), [torch.zeros_like(view) if s is None else s for view, s in zip(z, slopes, strict=True)]
 
 
-def assert_same(ours, theirs, rtol=1e-9):
+def assert_same(result, expected, rtol=1e-9):
     """Compare a value and gradients, the latter relative to their largest entry."""
-    torch.testing.assert_close(ours[0], theirs[0], rtol=rtol, atol=rtol)
-    largest = max([slope.abs().max().item() for slope in theirs[1]])
-    for a, b in zip(ours[1], theirs[1], strict=True):
+    torch.testing.assert_close(result[0], expected[0], rtol=rtol, atol=rtol)
+    largest = max([slope.abs().max().item() for slope in expected[1]])
+    for a, b in zip(result[1], expected[1], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(largest, 1e-3))

@@ -1,6 +1,6 @@
-"""Every method of the catalog written out from its formula, densely and in double precision.
+"""Reference formulas of all objectives of the catalog, dense and in double precision.
 
-It shares nothing with the package: plans are scaled entry by entry and not in the log domain, projections are found by
+Independent of the package: plans are scaled entry by entry and not in the log domain, projections are found by
 bisection on their mass, and gradients are autograd's. Functions take the settings of the recipes that they check.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Pairing(NamedTuple):
-    """Rows against columns, spelled out in Boolean matrices (N, M)."""
+    """Rows, columns, and which pairs of them are compared, (N, M)."""
 
     x: Tensor
     y: Tensor
@@ -50,12 +50,12 @@ def cross(z0: Tensor, z1: Tensor, ids: Tensor | None = None, *, transposed: bool
     return Pairing(z0, z1, items, items, ~duplicates(items, items, ids), transposed)
 
 
-def beside(pairing: Pairing, negatives: Tensor, twins: Tensor) -> Pairing:
-    """Put negatives beside the columns, (k, d), less the pairs of an item and a twin of it, (n, k) Booleans."""
+def append_negatives(pairing: Pairing, negatives: Tensor, duplicates_of_items: Tensor) -> Pairing:
+    """Append negatives, (k, d), as columns; items are not compared with their duplicates, (n, k) Booleans."""
     return pairing._replace(
         y=torch.cat([pairing.y, negatives]),
         column_items=torch.cat([pairing.column_items, torch.full((len(negatives),), -1)]),
-        compared=torch.cat([pairing.compared, ~twins[pairing.row_items]], 1),
+        compared=torch.cat([pairing.compared, ~duplicates_of_items[pairing.row_items]], 1),
     )
 
 
@@ -116,34 +116,34 @@ def matrix(entries: Tensor) -> Target:
 
 
 def unweighted(pairing: Pairing, target: Target | None) -> Tensor:
-    """Return the target; rows that want nothing leave their mass to the others."""
+    """Return the target normalized to mass 1, so that rows without a target leave their mass to the others."""
     plan = (target or pairs)(pairing)
     return plan / plan.sum()
 
 
-def factors(pairing: Pairing, goal: Tensor, weights: Tensor | None) -> Tensor:
-    """Return what each row's value is multiplied by, in a sum that is the weighted mean of the rows' values."""
+def row_factors(pairing: Pairing, goal: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the factor of each row's value, with which the sum of values is their weighted mean."""
     each = torch.ones_like(goal[:, 0]) if weights is None else weights[pairing.row_items]
     return (each / (each * goal.sum(1)).sum())[:, None]
 
 
 def target_matrix(pairing: Pairing, target: Target | None, weights: Tensor | None) -> Tensor:
-    """Return the target with its rows weighted; its total mass is 1 all the same."""
+    """Return the target with weighted rows and total mass 1."""
     goal = unweighted(pairing, target)
-    return goal * factors(pairing, goal, weights)
+    return goal * row_factors(pairing, goal, weights)
 
 
 def kl_loss(pairing: Pairing, target: Target | None, weights: Tensor | None, plan: Tensor) -> Tensor:
-    """Return the weighted mean of the rows' divergences, which the entropies of rows' masses and weights leave alone.
+    """Return the weighted mean of the divergences of rows, without the entropies of row masses and weights.
 
-    Rows that want something want it in the share that they would have if all rows did.
+    Rows with a target have the mass that they would have if all rows had one.
     """
     goal = (target or pairs)(pairing)
-    weighted, there = target_matrix(pairing, target, weights), goal > 0
-    return (weighted[there] * (goal[there] / plan[there]).log()).sum() + plan.sum() - 1
+    weighted, support = target_matrix(pairing, target, weights), goal > 0
+    return (weighted[support] * (goal[support] / plan[support]).log()).sum() + plan.sum() - 1
 
 
-# Plans: each takes the kernel and returns the plan
+# Plans: functions of the kernel
 
 
 def row_plan(kernel: Tensor) -> Tensor:
@@ -169,24 +169,24 @@ def unbalanced_plan(
     rho = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
     damping = [1.0 if math.isinf(r) else r / (r + temperature) for r in rho]
     v = torch.ones(M, dtype=kernel.dtype)
-    against = kernel / (N * M) if reference == "product" else kernel
+    reference_kernel = kernel / (N * M) if reference == "product" else kernel
     for _ in range(iterations):
-        u = (against @ v * N) ** -damping[0]
-        v = (against.T @ u * M) ** -damping[1]
-    return u[:, None] * against * v
+        u = (reference_kernel @ v * N) ** -damping[0]
+        v = (reference_kernel.T @ u * M) ** -damping[1]
+    return u[:, None] * reference_kernel * v
 
 
 def sparsemax(logits: Tensor) -> Tensor:
-    """Return the Euclidean projection of each row onto the probability simplex; entries of -inf stay out."""
+    """Return the Euclidean projection of each row onto the probability simplex; entries of -inf are excluded."""
     low, high = logits.detach().amax(1, keepdim=True) - 1, logits.detach().amax(1, keepdim=True)
     for _ in range(200):
         middle = (low + high) / 2
         heavy = (logits.detach() - middle).clamp(min=0).sum(1, keepdim=True) > 1
         low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
     support = logits.detach() > (low + high) / 2
-    kept = torch.where(support, logits, 0)
-    threshold = (kept.sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
-    return torch.where(support, kept - threshold, 0)
+    selected = torch.where(support, logits, 0)
+    threshold = (selected.sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
+    return torch.where(support, selected - threshold, 0)
 
 
 def inverse_weights(half: Tensor, among: Tensor, temperature: float, gamma: float) -> Tensor:
@@ -214,15 +214,15 @@ def inverse_weights(half: Tensor, among: Tensor, temperature: float, gamma: floa
 
 
 def kl(target: Tensor, plan: Tensor) -> Tensor:
-    there = target > 0
-    return (target[there] * (target[there] / plan[there]).log()).sum() - target.sum() + plan.sum()
+    support = target > 0
+    return (target[support] * (target[support] / plan[support]).log()).sum() - target.sum() + plan.sum()
 
 
 def rince_divergence(target: Tensor, plan: Tensor, q: float, lam: float) -> Tensor:
     shares = len(plan) * plan
-    against = (lam * shares.sum(1, keepdim=True)) ** q
-    there = target > 0
-    return (target[there] * (against.expand_as(shares)[there] - shares[there] ** q)).sum() / q
+    row_terms = (lam * shares.sum(1, keepdim=True)) ** q
+    support = target > 0
+    return (target[support] * (row_terms.expand_as(shares)[support] - shares[support] ** q)).sum() / q
 
 
 def plan_uniformity(pairing: Pairing, plan: Tensor) -> Tensor:
@@ -251,8 +251,8 @@ def info_nce(z0, z1, temperature=0.1, symmetric=True, target=None, weights=None,
     def one_way(pairing):
         return kl_loss(pairing, target, weights, row_plan(gibbs(pairing, temperature)))
 
-    there = one_way(cross(z0, z1, ids))
-    return (there + one_way(cross(z1, z0, ids, transposed=True))) / 2 if symmetric else there
+    forward = one_way(cross(z0, z1, ids))
+    return (forward + one_way(cross(z1, z0, ids, transposed=True))) / 2 if symmetric else forward
 
 
 def nt_xent(z0, z1, temperature=0.5, target=None, weights=None, ids=None):
@@ -365,7 +365,7 @@ def align_uniform(z0, z1, weight=1.0):
 
 
 def half_distances(z0: Tensor, z1: Tensor, negatives: str, ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return d_i^2 (2n, 1), d_ij^2 (2n, 2n) and which of the latter are of negatives."""
+    """Return d_i^2 (2n, 1), d_ij^2 (2n, 2n) and the mask of negatives in the latter."""
     pairing = joint(z0, z1, ids)
     half = squared_distance(unit(pairing.x), unit(pairing.y)) / 2
     view = torch.arange(2).repeat_interleave(len(z0))
@@ -449,18 +449,18 @@ def sigmoid(z0, z1, temperature=0.1, bias=-10.0, weights=None, ids=None):
     pairing = cross(z0, z1, ids)
     learned = math.exp(torch.tensor(math.log(temperature)).item())  # its logarithm is a parameter in single precision
     logits = cosine(pairing.x, pairing.y) / learned + bias
-    return labelled(logits, pairing, weights)
+    return logistic_loss(logits, pairing, weights)
 
 
 def cmc_nce(z0, z1, temperature=0.07, momentum=0.9, weights=None, ids=None):
-    """The first batch's own normaliser, held; the momentum has nothing to do yet."""
+    """Normalizer of the first batch, detached; the momentum has no effect yet."""
     pairing = cross(z0, z1, ids)
     kernel = (cosine(pairing.x, pairing.y) / temperature).exp()
     noise = (len(pairing.y) - 1) * kernel[pairing.compared].mean().detach()
-    return labelled((kernel / noise).log(), pairing, weights)
+    return logistic_loss((kernel / noise).log(), pairing, weights)
 
 
-def labelled(logits, pairing, weights):
+def logistic_loss(logits, pairing, weights):
     """Return the loss of a logistic regression of "positive", summed over each row."""
     probability = torch.sigmoid(logits)
     likelihood = torch.where(pairing.positive, probability, 1 - probability)
@@ -471,7 +471,7 @@ def labelled(logits, pairing, weights):
 # Decoupled losses
 
 
-def each(values, pairing, weights):
+def weighted_mean(values, pairing, weights):
     """Return the weighted mean of the values of the rows."""
     return values.mean() if weights is None else (values * (weights / weights.mean())[pairing.row_items]).mean()
 
@@ -482,7 +482,7 @@ def log_sum(entries, compared):
     return torch.where(total > 0, total, 1).log()
 
 
-def among(entries, compared):
+def masked_mean(entries, compared):
     """Return the mean of the compared entries of each row, 0 where there are none."""
     return (entries * compared).sum(1) / compared.sum(1).clamp(min=1)
 
@@ -494,7 +494,7 @@ def positives(entries, pairing):
 def dcl(z0, z1, temperature=0.1, weights=None, ids=None):
     pairing = joint(z0, z1, ids)
     s = cosine(pairing.x, pairing.y) / temperature
-    return each(-positives(s, pairing) + log_sum(s, pairing.negative), pairing, weights)
+    return weighted_mean(-positives(s, pairing) + log_sum(s, pairing.negative), pairing, weights)
 
 
 def dclw(z0, z1, temperature=0.1, sigma=0.5, weights=None, ids=None):
@@ -503,19 +503,19 @@ def dclw(z0, z1, temperature=0.1, sigma=0.5, weights=None, ids=None):
     own = cosine(z0, z1).diagonal().detach()
     pair_weights = 2 - (own / sigma).exp() / (own / sigma).exp().mean()
     attraction = pair_weights.repeat(2) * positives(s, pairing) / temperature
-    return each(-attraction + log_sum(s / temperature, pairing.negative), pairing, weights)
+    return weighted_mean(-attraction + log_sum(s / temperature, pairing.negative), pairing, weights)
 
 
 def gte(z0, z1, temperature=0.01, weights=None, ids=None):
-    """One softmax for both rows of an item side by side."""
+    """One softmax over the concatenated logits of both rows of an item."""
     pairing = joint(z0, z1, ids)
     logits = (cosine(pairing.x, pairing.y) / temperature).masked_fill(~pairing.compared, -torch.inf)
     log_match_probability_per_item = torch.cat(tuple(logits.unflatten(0, (2, -1))), 1).log_softmax(1)
-    return each(-log_match_probability_per_item[:, len(z0) :].diagonal(), cross(z0, z1), weights)
+    return weighted_mean(-log_match_probability_per_item[:, len(z0) :].diagonal(), cross(z0, z1), weights)
 
 
 def within(*views, ids=None):
-    """Return each view with itself."""
+    """Return the pairing of each view with itself."""
     items = torch.arange(len(views[0]))
     return [Pairing(z, z, items, items, ~torch.eye(len(z), dtype=torch.bool) & ~duplicates(items, items, ids))
             for z in views]  # fmt: skip
@@ -525,14 +525,14 @@ def mv_dhel(*views, temperature=0.3, weights=None, ids=None):
     pairs_of_views = [(a, b) for k, a in enumerate(views) for b in views[:k]]
     agree = sum((cosine(a, b).diagonal() / temperature).exp() for a, b in pairs_of_views).log()
     apart = sum(log_sum(cosine(p.x, p.y) / temperature, p.compared) for p in within(*views, ids=ids))
-    return each(apart - agree, cross(*views[:2]), weights)
+    return weighted_mean(apart - agree, cross(*views[:2]), weights)
 
 
 def dhel(z0, z1, temperature=0.3, weights=None, ids=None):
     return mv_dhel(z0, z1, temperature=temperature, weights=weights, ids=ids)
 
 
-def teacher(pairing, features):
+def teacher_cosines(pairing, features):
     """Return the cosines of the teacher's features between the rows and the columns."""
     per_view = features.unbind(1) if features.ndim == 3 else (features, features)
     if pairing.x is pairing.y:
@@ -542,17 +542,17 @@ def teacher(pairing, features):
 
 
 def x_clr(z0, z1, temperature=0.1, teacher_temperature=0.1, features=None, weights=None, ids=None):
-    """Without the entropy of the target, which is taken off."""
+    """Cross-entropy with the teacher's target, less the entropy of the target."""
 
-    def wanted_by_teacher(pairing):
-        return row_plan((teacher(pairing, features) / teacher_temperature).exp() * pairing.compared)
+    def teacher_target(pairing):
+        return row_plan((teacher_cosines(pairing, features) / teacher_temperature).exp() * pairing.compared)
 
-    return nt_xent(z0, z1, temperature, target=wanted_by_teacher, weights=weights, ids=ids)
+    return nt_xent(z0, z1, temperature, target=teacher_target, weights=weights, ids=ids)
 
 
 def guided(z0, z1, temperature=0.1, margin=0.0, layout="cross", features=None, weights=None, ids=None):
     def one_way(pairing):
-        alike = teacher(pairing, features)
+        alike = teacher_cosines(pairing, features)
         own = positives(alike, pairing)[:, None]
         allowed = pairing._replace(compared=pairing.compared & ((alike <= own - margin) | pairing.positive))
         return kl_loss(allowed, None, weights, row_plan(gibbs(allowed, temperature)))
@@ -563,7 +563,7 @@ def guided(z0, z1, temperature=0.1, margin=0.0, layout="cross", features=None, w
 
 
 def cosent(z0, z1, temperature=0.05, weights=None):
-    """All pairs of pairs, in a matrix."""
+    """CoSENT over the matrix of all pairs of pairs."""
     return ranking(torch.nn.functional.cosine_similarity(z0, z1) / temperature, weights)
 
 
@@ -573,7 +573,7 @@ def ranking(scores, grades):
 
 
 def angle(z0, z1, temperature=0.0354, weights=None):
-    """The product of one complex vector and the conjugate of the other, real and imaginary part."""
+    """AnglE: real and imaginary part of the product of one complex vector and the conjugate of the other."""
     z0, z1 = (torch.cat([z, z[:, : z.shape[1] % 2] * 0], 1) for z in (z0, z1))
     (a, b), (c, d) = ((z / z.norm(dim=1, keepdim=True)).chunk(2, 1) for z in (z0, z1))
     real, imaginary = (a * c + b * d).sum(1), (b * c - a * d).sum(1)
@@ -581,11 +581,11 @@ def angle(z0, z1, temperature=0.0354, weights=None):
 
 
 def sog_clr(z0, z1, temperature=0.1, momentum=0.1, ids=None, weights=None, average=None):
-    """The estimator's gradient: that of the batch's mean over the moving average. The averages are in a dict."""
+    """Loss whose gradient is that of the batch mean over the moving average; the dict has the average of each id."""
     average = {} if average is None else average
     pairing = joint(z0, z1, ids)
     s = cosine(pairing.x, pairing.y) / temperature
-    of_rows = among(s.exp(), pairing.negative)
+    of_rows = masked_mean(s.exp(), pairing.negative)
     repulsion = torch.zeros_like(of_rows)
     row_ids = ids[pairing.row_items]
     for item in row_ids.unique():
@@ -593,7 +593,7 @@ def sog_clr(z0, z1, temperature=0.1, momentum=0.1, ids=None, weights=None, avera
         past = average.get(int(item))
         average[int(item)] = u = mean.item() if past is None else momentum * past + (1 - momentum) * mean.item()
         repulsion[row_ids == item] = math.log(u) + (mean - mean.item()) / u
-    return each(repulsion - positives(s, pairing), pairing, weights)
+    return weighted_mean(repulsion - positives(s, pairing), pairing, weights)
 
 
 def off_diagonal(matrix):
@@ -616,23 +616,23 @@ def kcl(z0, z1, temperature=0.5, gamma=16.0, weights=None, ids=None):
     def k(x, y):
         return (-squared_distance(unit(x), unit(y)) / temperature).exp()
 
-    apart = sum(among(k(p.x, p.y), p.compared) for p in within(z0, z1, ids=ids))
-    return each(-2 * k(z0, z1).diagonal() + gamma * apart, cross(z0, z1), weights)
+    apart = sum(masked_mean(k(p.x, p.y), p.compared) for p in within(z0, z1, ids=ids))
+    return weighted_mean(-2 * k(z0, z1).diagonal() + gamma * apart, cross(z0, z1), weights)
 
 
 def spectral(z0, z1, normalized=True, weights=None, ids=None):
     pairing = cross(z0, z1, ids)
     s = cosine(pairing.x, pairing.y) if normalized else pairing.x @ pairing.y.T
-    return each(-2 * positives(s, pairing) + among(s**2, pairing.negative), pairing, weights)
+    return weighted_mean(-2 * positives(s, pairing) + masked_mean(s**2, pairing.negative), pairing, weights)
 
 
 def hard_negative(z0, z1, temperature=0.5, beta=1.0, prior=0.1, weights=None, ids=None):
     pairing = joint(z0, z1, ids)
     kernel = (cosine(pairing.x, pairing.y) / temperature).exp()
     positive, number = positives(kernel, pairing), pairing.negative.sum(1)
-    harder = among(kernel**beta * kernel, pairing.negative) / among(kernel**beta, pairing.negative)
+    harder = masked_mean(kernel**beta * kernel, pairing.negative) / masked_mean(kernel**beta, pairing.negative)
     others = ((harder - prior * positive) / (1 - prior)).clamp(min=math.exp(-1 / temperature))
-    return each(-(positive / (positive + number * others)).log(), pairing, weights)
+    return weighted_mean(-(positive / (positive + number * others)).log(), pairing, weights)
 
 
 def debiased(z0, z1, temperature=0.5, prior=0.1, weights=None, ids=None):

@@ -1,4 +1,4 @@
-"""What a newcomer writes to add one of the nouns, in a package of their own: one class, and it works everywhere."""
+"""Custom constraints, divergences, kernels, layouts, targets and registered objectives."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +20,7 @@ from contraport.objectives.layouts import Block, build_diagonal_pattern
 
 @dataclass(frozen=True, repr=False)
 class ColumnsThenRows(SinkhornConstraint):
-    """A constraint: which half steps, in which order."""
+    """Constraint: its half-steps and their order."""
 
     iterations: int = 1
 
@@ -30,14 +30,14 @@ class ColumnsThenRows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Missing(Divergence):
-    """A divergence: the mass that is wanted and missing, row by row."""
+    """Divergence: the target mass that the plan lacks, by row."""
 
     def __call__(self, outcome):
         return outcome.target.row_mass() - outcome.target.target_weighted_row_sums(outcome.plan, torch.exp)
 
 
 class Cauchy(Kernel):
-    """A kernel: a cost and a link."""
+    """Kernel: a cost and a link."""
 
     def __init__(self, temperature=1.0):
         super().__init__("sqeuclidean", temperature, learnable=False)
@@ -48,7 +48,7 @@ class Cauchy(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Chain(Layout):
-    """A layout: each view with the next one."""
+    """Layout: each view with the next one."""
 
     traits = LayoutTraits(takes_all_views=True)
 
@@ -59,7 +59,7 @@ class Chain(Layout):
 
 @dataclass(frozen=True, repr=False)
 class Smoothed(Target):
-    """A target: the positives, and a little of everything."""
+    """Target: positives, smoothed with a uniform plan."""
 
     fills_all_rows = True
 
@@ -69,10 +69,10 @@ class Smoothed(Target):
 
 
 @pytest.fixture
-def mine():
+def custom_objective():
     @register_objective("Nobody (2026).", r"\mathrm{mine}")
     def my_own(temperature: float = 0.5) -> contraport.objectives.Loss:
-        """Show what a register_objective is."""
+        """Return a custom objective."""
         return Objective(Chain(), Gibbs("cosine", temperature), ColumnsThenRows(2), Smoothed(), contraport.KL())
 
     yield "my-own"
@@ -102,19 +102,25 @@ def test_custom_parts_work_with_every_backend(loss):
             value = loss(*z, weights=torch.arange(9.0))
         results.append([value.detach(), *torch.autograd.grad(value, z)])
     for result in results[1:]:
-        for ours, oracle in zip(result, results[0], strict=True):
-            torch.testing.assert_close(ours, oracle)
+        for value, reference in zip(result, results[0], strict=True):
+            torch.testing.assert_close(value, reference)
     assert isinstance(loss.constraint, Constraint)
     assert isinstance(next(loss.iterate_block_results(*views())).plan, Plan)
 
 
-def test_a_custom_objective_is_registered_and_trains(mine, tmp_path):
-    assert mine in contraport.list_objectives()
-    loss = contraport.objective(mine, temperature=0.3)
+def test_a_custom_objective_is_registered_and_trains(custom_objective, tmp_path):
+    assert custom_objective in contraport.list_objectives()
+    loss = contraport.objective(custom_objective, temperature=0.3)
     assert loss(*views(3)).isfinite()
     assert "my_own(temperature=0.3)" in loss.explain()
     data = from_arrays(torch.randn(40, 5).numpy())
     run = contraport.train(
-        data=data, objective=mine, epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
+        data=data,
+        objective=custom_objective,
+        epochs=1,
+        batch_size=20,
+        encoder="mlp",
+        out=tmp_path / "run",
+        progress=False,
     )
     assert run.metrics_rows()[-1]["step"] == 2

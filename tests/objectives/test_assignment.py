@@ -1,4 +1,4 @@
-"""Approximate assignment: against SciPy on the whole matrix, on a known permutation, and with points that are odd."""
+"""Approximate assignment against SciPy on the whole matrix, on known permutations and on degenerate points."""
 
 import math
 import sys
@@ -31,7 +31,7 @@ def costs_of_all_pairs(x, y, cost):
     return -Gibbs(cost, 1.0)(x.double(), y.double()).dense()
 
 
-def least_cost(x, y, cost="sqeuclidean"):
+def lowest_cost(x, y, cost="sqeuclidean"):
     matrix = costs_of_all_pairs(x, y, cost).numpy()
     return matrix[optimize.linear_sum_assignment(matrix)].mean()
 
@@ -48,7 +48,7 @@ def test_is_exact_up_to_the_block_size(cost, n):
     matrix = costs_of_all_pairs(x, y, cost)
     assert is_permutation(result, n)
     torch.testing.assert_close(result.row_cost, matrix[torch.arange(n), result.partners])
-    assert result.cost == pytest.approx(least_cost(x, y, cost), rel=1e-12)
+    assert result.cost == pytest.approx(lowest_cost(x, y, cost), rel=1e-12)
     assert len(result.pass_costs) == 1
     assert result.gap == 0
 
@@ -62,10 +62,10 @@ def test_cost_is_that_of_exact_transport():
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize(("n", "block_size"), [(601, 150), (1000, 100), (7, 2)])
-def test_is_a_permutation_of_nearly_the_least_cost(solver, cost, n, block_size):
+def test_is_a_permutation_of_nearly_the_lowest_cost(solver, cost, n, block_size):
     x, y = points(n)
     result = SOLVERS[solver](x, y, cost, block_size=block_size)
-    least = least_cost(x, y, cost)
+    least = lowest_cost(x, y, cost)
     assert is_permutation(result, n)
     if block_size > 2:
         assert 0 <= result.cost - least < 0.01 * abs(least) + 1e-12
@@ -76,11 +76,11 @@ def test_is_a_permutation_of_nearly_the_least_cost(solver, cost, n, block_size):
 
 
 def test_random_points_in_many_dimensions():
-    """Without structure, where blocks of near pairs help least: the excess is below 3 percent."""
+    """Points without clusters, the hardest case: the excess is below 3 percent."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 1500, 32, generator=generator)
     result = refine(x, y, block_size=300)
-    assert result.cost < 1.03 * least_cost(x, y)
+    assert result.cost < 1.03 * lowest_cost(x, y)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -118,7 +118,7 @@ def test_fewer_passes_are_the_first_of_more():
         assert fewer.pass_costs == more.pass_costs[: passes + 1]
 
 
-def test_passes_end_when_one_gains_nothing():
+def test_passes_end_when_one_lowers_no_cost():
     x, _ = points(600)
     result = refine(x, x + 1, block_size=100, passes=1000)
     assert len(result.pass_costs) < 10
@@ -146,7 +146,7 @@ def test_cost_hardly_depends_on_the_order_of_the_points():
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("scale", [1e-18, 1e18, 1e37])
 def test_scale_does_not_matter(solver, scale):
-    """In single precision, whose products overflow or vanish."""
+    """In single precision, where products would overflow or vanish."""
     x, y = points(500, dtype=torch.float32)
     expected = SOLVERS[solver](x, y, block_size=100).cost
     result = SOLVERS[solver](scale * x, scale * y, block_size=100)
@@ -158,7 +158,7 @@ def test_single_precision_far_from_the_origin(solver):
     x, y = points(500, dtype=torch.float32)
     x, y = x + 1e5, y + 1e5
     result = SOLVERS[solver](x, y, block_size=100)
-    assert result.cost < 1.01 * least_cost(x - x.double().mean(0), y - x.double().mean(0))
+    assert result.cost < 1.01 * lowest_cost(x - x.double().mean(0), y - x.double().mean(0))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -192,7 +192,7 @@ def test_half_precision(solver, dtype):
     x, y = points(300, dtype=dtype)
     result = SOLVERS[solver](x, y, block_size=100)
     assert result.row_cost.dtype == torch.float64
-    assert result.cost < 1.01 * least_cost(x.double(), y.double())
+    assert result.cost < 1.01 * lowest_cost(x.double(), y.double())
 
 
 def test_has_no_gradient_and_ignores_autocast():
@@ -204,7 +204,7 @@ def test_has_no_gradient_and_ignores_autocast():
     assert not result.row_cost.requires_grad
 
 
-def test_inputs_stay_as_they_are():
+def test_inputs_are_not_modified():
     x, y = points(300)
     before = x.clone(), y.clone()
     approximate_assignment(x, y, "cosine", block_size=100)
@@ -212,7 +212,7 @@ def test_inputs_stay_as_they_are():
     assert torch.equal(y, before[1])
 
 
-def test_takes_tensors_that_are_views():
+def test_accepts_views_of_tensors():
     x, y = points(300)
     expected = approximate_assignment(x, y, block_size=100)
     result = approximate_assignment(x.T.contiguous().T, torch.stack([y, y])[1], block_size=100)
@@ -234,9 +234,9 @@ def test_the_gap_of_an_auction_bounds_its_excess_and_is_within_the_tolerance(tol
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 800, 32, generator=generator, dtype=dtype)
     result = approximate_assignment(x, y, block_size=100, tolerance=tolerance)
-    least = least_cost(x, y)
+    least = lowest_cost(x, y)
     assert -1e-9 * least <= result.cost - least <= result.gap <= tolerance * result.cost
-    # More than rounding, so that the bound is of this assignment.
+    # a gap above rounding, so that the bound is not trivial
     assert result.gap > 0.05 * tolerance * result.cost
 
 
@@ -247,9 +247,9 @@ def test_a_smaller_tolerance_lowers_the_cost():
 
 
 def test_an_auction_on_random_points_in_many_dimensions_is_within_a_thousandth():
-    """Where the passes leave an excess of percents."""
+    """The local passes alone leave an excess of percents."""
     x, y = torch.randn(2, 1500, 32, generator=torch.Generator().manual_seed(0))
-    assert approximate_assignment(x, y, block_size=300).cost < 1.001 * least_cost(x, y)
+    assert approximate_assignment(x, y, block_size=300).cost < 1.001 * lowest_cost(x, y)
 
 
 def test_the_seed_determines_the_auction():
@@ -259,7 +259,7 @@ def test_the_seed_determines_the_auction():
     assert not torch.equal(first.partners, other.partners)
 
 
-def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
+def test_auction_allocates_no_matrix_of_all_pairs(monkeypatch):
     """Values are computed for blocks of rows."""
     monkeypatch.setattr(auction, "ROWS_PER_BLOCK", 64)
     shapes, product = [], auction.Auction._update_shortlists_and_bounds
@@ -277,7 +277,7 @@ def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
 
 
 @pytest.mark.parametrize("is_structured", [False, True])
-def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
+def test_exact_assignment_starts_with_an_auction(is_structured, monkeypatch):
     monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 50)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 300, 8, generator=generator, dtype=torch.float64)
@@ -330,7 +330,7 @@ POINTS = torch.ones(5, 3)
         ((POINTS, POINTS, torch.cdist), "cost.unknown", "cdist"),
     ],
 )
-def test_rejects_other_points_and_costs(arguments, code, value):
+def test_rejects_invalid_points_and_costs(arguments, code, value):
     with raises_usage_error(code, value):
         approximate_assignment(*arguments)
 
@@ -352,7 +352,7 @@ def test_rejects_other_points_and_costs(arguments, code, value):
         ("tolerance", math.nan),
     ],
 )
-def test_rejects_other_options(name, value):
+def test_rejects_invalid_options(name, value):
     with raises_usage_error(f"{name}.invalid", value):
         approximate_assignment(POINTS, POINTS, **{name: value})
 

@@ -1,4 +1,4 @@
-"""What a call takes in the forms that people have it, against formulas written out densely and against peers."""
+"""Arguments of calls (temperature, views, labels, targets, negatives) against dense formulas and other libraries."""
 
 import inspect
 import math
@@ -38,7 +38,7 @@ def unit(z):
 
 
 def rows_loss(x, y, goal, temperature, compared=None, by_row=False):
-    """Return KL of the row-normalised kernel from `target`, row-normalized; mean over the rows that want something."""
+    """Return the mean KL divergence of normalized target rows from kernel rows, over the rows with a target."""
     logits = unit(x) @ unit(y).T / temperature
     if compared is not None:
         logits = logits.masked_fill(~compared, -torch.inf)
@@ -46,11 +46,13 @@ def rows_loss(x, y, goal, temperature, compared=None, by_row=False):
     goal = goal.double()
     mass = goal.sum(1)
     target = goal / mass.where(mass > 0, 1)[:, None]
-    there = target > 0
-    terms = torch.zeros_like(target).masked_scatter(there, target[there] * (target[there].log() - log_share[there]))
+    support = target > 0
+    terms = torch.zeros_like(target).masked_scatter(
+        support, target[support] * (target[support].log() - log_share[support])
+    )
     values = terms.sum(1)
-    wants = mass > 0
-    return values * len(values) / wants.sum() if by_row else values.sum() / wants.sum()
+    has_target = mass > 0
+    return values * len(values) / has_target.sum() if by_row else values.sum() / has_target.sum()
 
 
 def others(n):
@@ -63,18 +65,18 @@ def backend(request):
         yield request.param
 
 
-# Temperatures that are learned, here or elsewhere
+# Temperatures: learned by the objective, owned by the caller, or given in a call
 
-TEMPERED = [
+WITH_TEMPERATURE = [
     name
     for name in OBJECTIVES
     if "temperature" in inspect.signature(OBJECTIVES[name].build).parameters
     and name not in {"iot-quadratic", "sog-clr"}
-]  # the averages of sog-clr are held, so that its slope is not that of its value
+]  # the averages of sog-clr are constants in its gradient, unlike in a difference of values
 
 
-def accepts_temperature(name, temperature):
-    """Return a recipe at a temperature; a normaliser that is a moving average stands still."""
+def build_at_temperature(name, temperature):
+    """Build an objective at a temperature, with constant moving averages."""
     loss = build(name, **SETTINGS.get(name, {}), temperature=temperature).eval()
     for average in loss.buffers():
         average.fill_(2.0)
@@ -82,63 +84,63 @@ def accepts_temperature(name, temperature):
 
 
 def temperature_slope(name, temperature):
-    """Return the value at a temperature and a central difference in it."""
+    """Return the value at a temperature and its derivative by a central difference."""
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
 
     def value(at):
-        return accepts_temperature(name, temperature)(*z, **needed(name), temperature=at).item()
+        return build_at_temperature(name, temperature)(*z, **needed(name), temperature=at).item()
 
     step = 1e-5 * temperature
     return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.5, float("nan"), float("inf")])
-def test_a_temperature_that_another_owns_is_positive(value):
+def test_rejects_an_invalid_external_temperature(value):
     z0, z1 = torch.randn(2, 6, 5)
-    owned = torch.nn.Parameter(torch.tensor(0.5))
-    loss = contraport.nt_xent(temperature=owned)
+    external = torch.nn.Parameter(torch.tensor(0.5))
+    loss = contraport.nt_xent(temperature=external)
     with torch.no_grad():
-        owned.fill_(value)
+        external.fill_(value)
     for call in (lambda: loss(z0, z1), lambda: contraport.nt_xent()(z0, z1, temperature=torch.tensor(value))):
         with raises_usage_error("temperature.invalid", value):
             call()
 
 
-@pytest.mark.parametrize("name", TEMPERED)
-def test_every_recipe_learns_its_temperature(name, backend):
+@pytest.mark.parametrize("name", WITH_TEMPERATURE)
+def test_every_objective_learns_its_temperature(name, backend):
     default = inspect.signature(OBJECTIVES[name].build).parameters["temperature"].default or 0.5
     expected, slope = temperature_slope(name, default)
     z, attributes = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
 
-    learned = accepts_temperature(name, "learn")
+    learned = build_at_temperature(name, "learn")
     (logarithm,) = [p for key, p in learned.named_parameters() if key.endswith("log_temperature")]
     value = learned(*z, **attributes)
     (by_logarithm,) = torch.autograd.grad(value, [logarithm])
 
-    owned = nn.Parameter(torch.tensor([default], dtype=torch.float64))
-    elsewhere = accepts_temperature(name, owned)
-    assert not any(p is owned for p in elsewhere.parameters())
-    theirs = elsewhere(*z, **attributes)
-    (by_owner,) = torch.autograd.grad(theirs, [owned])
+    external = nn.Parameter(torch.tensor([default], dtype=torch.float64))
+    with_external = build_at_temperature(name, external)
+    assert not any(p is external for p in with_external.parameters())
+    value_with_external = with_external(*z, **attributes)
+    (by_external,) = torch.autograd.grad(value_with_external, [external])
 
     scale = torch.tensor(1 / default, dtype=torch.float64, requires_grad=True)
-    in_call = accepts_temperature(name, default)(*z, **attributes, temperature=1 / scale)
+    in_call = build_at_temperature(name, default)(*z, **attributes, temperature=1 / scale)
     (by_scale,) = torch.autograd.grad(in_call, [scale])
 
-    # log_temperature is of single precision until it is made double
+    # log_temperature is created in single precision
     torch.testing.assert_close(
-        torch.stack([value, theirs, in_call]), torch.full((3,), expected).double(), rtol=1e-6, atol=1e-6
+        torch.stack([value, value_with_external, in_call]), torch.full((3,), expected).double(), rtol=1e-6, atol=1e-6
     )
-    result = [float(by_logarithm) / default, float(by_owner), float(by_scale) * -(default**-2)]
+    result = [float(by_logarithm) / default, float(by_external), float(by_scale) * -(default**-2)]
     assert result == pytest.approx([slope] * 3, rel=1e-4, abs=1e-6)
 
 
-def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
-    owned = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
-    loss, z = contraport.info_nce(temperature=owned), views()
+def test_external_temperature_is_read_in_each_call_and_cannot_be_set():
+    external = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+    loss, z = contraport.info_nce(temperature=external), views()
     before = loss(*z)
     with torch.no_grad():
-        owned.fill_(0.1)
+        external.fill_(0.1)
     assert loss.temperature == pytest.approx(0.1)
     torch.testing.assert_close(loss(*z), contraport.info_nce(temperature=0.1)(*z))
     assert not torch.isclose(before, loss(*z))
@@ -176,7 +178,7 @@ def test_rejects_invalid_temperatures(call, code, value):
         call()
 
 
-# One view, and more than two
+# One view, and three or more
 
 
 def test_sup_con_of_one_tensor(backend):
@@ -186,14 +188,14 @@ def test_sup_con_of_one_tensor(backend):
     assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), expected)
 
 
-def test_sup_con_of_one_tensor_is_pytorch_metric_learnings():
+def test_sup_con_of_one_tensor_matches_pytorch_metric_learning():
     from pytorch_metric_learning.losses import SupConLoss
 
     z = views(k=1, n=7)
     constant = (LABELS[:, None] == LABELS).sum(1).sub(1)
     constant = constant[constant > 0].double().log().mean()
-    theirs = outcome(lambda z: SupConLoss(temperature=0.1)(z, LABELS) - constant, *z)
-    assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), theirs, rtol=1e-6)
+    expected = outcome(lambda z: SupConLoss(temperature=0.1)(z, LABELS) - constant, *z)
+    assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("number", [3, 4])
@@ -211,12 +213,12 @@ def test_more_than_two_views(name, number, backend):
     assert_same(outcome(lambda *z: loss(torch.stack(z, 1), **attributes), *z), expected)
 
 
-def test_nt_xent_of_several_views_is_pytorch_metric_learnings_sup_con():
+def test_nt_xent_of_several_views_matches_pytorch_metric_learning_sup_con():
     from pytorch_metric_learning.losses import SupConLoss
 
     z, items = views(k=3), torch.arange(7).repeat(3)
-    theirs = outcome(lambda *z: SupConLoss(temperature=0.5)(torch.cat(z), items) - math.log(2), *z)
-    assert_same(outcome(contraport.nt_xent(), *z), theirs, rtol=1e-6)
+    expected = outcome(lambda *z: SupConLoss(temperature=0.5)(torch.cat(z), items) - math.log(2), *z)
+    assert_same(outcome(contraport.nt_xent(), *z), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("candidates", ["both", "same", "other"])
@@ -230,8 +232,8 @@ def test_candidates_of_more_than_two_views(candidates, backend):
     def expected(*z):
         cost = 1 - unit(torch.cat(z)) @ unit(torch.cat(z)).T
         positive = (items[:, None] == items) & others(21)
-        drawn = (cost * positive).sum(1, keepdim=True) / 2
-        return (0.5 * (1 + (((drawn - cost) / 0.5).exp() * compared).sum(1)).log()).mean()
+        attraction = (cost * positive).sum(1, keepdim=True) / 2
+        return (0.5 * (1 + (((attraction - cost) / 0.5).exp() * compared).sum(1)).log()).mean()
 
     assert_same(outcome(build("pairwise", negatives=candidates), *z), outcome(expected, *z))
 
@@ -247,18 +249,18 @@ def test_all_views_in_one_tensor(name):
 
 
 @pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint(), contraport.AllViewPairs()], ids=repr)
-@pytest.mark.parametrize("of_the_items", ["target", "features"])
-def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend):
+@pytest.mark.parametrize("attribute", ["target", "features"])
+def test_one_tensor_as_both_views_counts_as_two(attribute, layout, backend):
     z = torch.randn(4, 3)
     attributes = {
         "target": {"target": [(0, 0), (1, 2), (3, 3)]},
         "features": {"target": contraport.SoftNeighbors(), "features": torch.randn(4, 2, 5)},
-    }[of_the_items]
+    }[attribute]
     loss = contraport.Objective(layout, Gibbs("cosine", 0.5), contraport.Rows(), contraport.Pairs(), contraport.KL())
     torch.testing.assert_close(loss(z, z, **attributes), loss(z, z.clone(), **attributes))
 
 
-def test_one_view_that_nothing_matches():
+def test_rejects_one_view_without_positives():
     with raises_usage_error("views.missing", "Pairs"):
         contraport.nt_xent()(*views(k=1))
     with raises_usage_error("views.invalid", "1"):
@@ -267,9 +269,9 @@ def test_one_view_that_nothing_matches():
 
 # One value per row
 
-# Some are no sums over rows, and the parts of others have rows of their own.
-WHOLE = {"align-uniform", "iot-uniform", "mv-dhel", *OF_COORDINATES, *RANKING}
-BY_ROW = [name for name in OBJECTIVES if name not in WHOLE]
+# not sums over rows, or sums of parts with different rows
+WITHOUT_ROWS = {"align-uniform", "iot-uniform", "mv-dhel", *OF_COORDINATES, *RANKING}
+BY_ROW = [name for name in OBJECTIVES if name not in WITHOUT_ROWS]
 
 
 @pytest.mark.parametrize("name", BY_ROW)
@@ -295,17 +297,21 @@ def test_values_of_the_rows(backend):
     torch.testing.assert_close(loss(z0, z1, reduction="none"), (by_row + by_column) / 2)
 
 
-def test_values_of_the_rows_of_sup_con_are_pytorch_metric_learnings():
+def test_values_of_the_rows_of_sup_con_match_pytorch_metric_learning():
     from pytorch_metric_learning.losses import SupConLoss
     from pytorch_metric_learning.reducers import DoNothingReducer
 
     (z,) = views(k=1)
-    theirs = SupConLoss(temperature=0.1, reducer=DoNothingReducer())(z, LABELS)["loss"]["losses"]
-    ours = contraport.sup_con()(z, labels=LABELS, reduction="none")
-    alike = ((LABELS[:, None] == LABELS).sum(1) - 1).double()
-    wants = alike > 0
-    expected = torch.where(wants, theirs - alike.where(wants, 1).log(), 0) * len(z) / wants.sum()
-    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+    reference = SupConLoss(temperature=0.1, reducer=DoNothingReducer())(z, LABELS)["loss"]["losses"]
+    result = contraport.sup_con()(z, labels=LABELS, reduction="none")
+    num_positives = ((LABELS[:, None] == LABELS).sum(1) - 1).double()
+    has_positives = num_positives > 0
+    expected = (
+        torch.where(has_positives, reference - num_positives.where(has_positives, 1).log(), 0)
+        * len(z)
+        / has_positives.sum()
+    )
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -363,24 +369,24 @@ def test_negatives_of_each_row_in_the_joint_layout(backend):
     assert_same(result, outcome(expected, *views(), OWN))
 
 
-def test_negatives_of_each_row_that_show_its_item_are_left_out(backend):
+def test_negatives_of_each_row_with_its_id_are_excluded(backend):
     ids = IDS[:, None].repeat(1, 3)
-    ids[:, 1] = -1 - torch.arange(7)  # the others show the row's own item
+    ids[:, 1] = -1 - torch.arange(7)  # the others have the id of the row's item
     attributes = {"ids": IDS, "negatives": OWN, "negative_ids": ids}
     expected = build("nt-xent")(*views(), ids=IDS, negatives=OWN[:, 1:2])
     torch.testing.assert_close(build("nt-xent")(*views(), **attributes), expected)
 
 
 @pytest.mark.parametrize("name", ["gca-ince", "gca-uot", "t-simclr", "sigmoid", "cmc-nce", "rince"])
-def test_negatives_of_one_item_are_no_columns_of_another(name, backend):
-    """With one row in each view, its own negatives are all negatives; with two, each row sees its own."""
+def test_negatives_of_one_item_are_not_compared_with_others(name, backend):
+    """With one item its negatives equal shared ones; with several each row has mass on its own negatives only."""
     z, own = [view[:1] for view in views()], OWN[:1]
     torch.testing.assert_close(build(name)(*z, negatives=own), build(name)(*z, negatives=own[0]))
     plan = build(name).plan(*views(), negatives=OWN)
     further = plan[:, -21:].view(-1, 7, 3)
     owners = torch.arange(len(plan)) % 7
-    seen = further.sum(2) > 0
-    assert torch.equal(seen, owners[:, None] == torch.arange(7))
+    has_mass = further.sum(2) > 0
+    assert torch.equal(has_mass, owners[:, None] == torch.arange(7))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +402,7 @@ def test_rejects_invalid_negatives_of_each_row(attributes, code, value):
         contraport.nt_xent()(*views(), **attributes)
 
 
-# Facts about items in any form
+# Labels and ids of any form
 
 
 @pytest.mark.parametrize("form", [list, np.asarray, tuple, np.int16], ids=["list", "array", "tuple", "small integers"])
@@ -425,24 +431,24 @@ def test_items_of_several_classes(form, layout, backend):
     assert_same(outcome(lambda *z: loss(*z, labels=form(HOT)), *z), outcome(expected, *z))
 
 
-def test_one_class_each_is_the_same_in_either_form():
+def test_one_hot_labels_equal_class_numbers():
     hot = F.one_hot(LABELS)
     for name in ["nt-xent", "gca-ince", "gca-uot", "rince"]:
         loss = partial(build(name), target=contraport.Labels())
         assert_same(outcome(partial(loss, labels=hot), *views()), outcome(partial(loss, labels=LABELS), *views()))
 
 
-def test_classes_that_are_neither_zero_nor_one():
+def test_rejects_multi_hot_labels_beyond_zero_and_one():
     with raises_usage_error("labels.invalid"):
         contraport.sup_con()(*views(), labels=2 * HOT)
     with raises_usage_error("ids.shape", "(7, 3)"):
         contraport.nt_xent()(*views(), ids=HOT)
 
 
-# Two views that show different items
+# Two views of different items
 
 
-def different(n=7, m=4):
+def views_of_different_items(n=7, m=4):
     return views(n, seed=3)[0], views(m, seed=4)[0]
 
 
@@ -454,12 +460,12 @@ def test_different_items_by_their_labels(symmetric, backend):
     target = (LABELS[:, None] == OTHER).double()
 
     def expected(x, y):
-        there = rows_loss(x, y, target, 0.2)
-        return (there + rows_loss(y, x, target.T, 0.2)) / 2 if symmetric else there
+        forward = rows_loss(x, y, target, 0.2)
+        return (forward + rows_loss(y, x, target.T, 0.2)) / 2 if symmetric else forward
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric, target=contraport.Labels())
-    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *different())
-    assert_same(result, outcome(expected, *different()))
+    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *views_of_different_items())
+    assert_same(result, outcome(expected, *views_of_different_items()))
 
 
 def test_different_items_by_a_matrix(backend):
@@ -469,12 +475,15 @@ def test_different_items_by_a_matrix(backend):
     def expected(x, y):
         target = matrix / matrix.sum()
         log_plan = (unit(x) @ unit(y).T / 0.2).log_softmax(1) - math.log(7)
-        there = target > 0
-        return (target[there] * (target[there].log() - log_plan[there])).sum()
+        support = target > 0
+        return (target[support] * (target[support].log() - log_plan[support])).sum()
 
     loss = contraport.info_nce(temperature=0.2, symmetric=False)
     for target in (matrix, matrix.to_sparse()):
-        assert_same(outcome(partial(loss, target=target), *different()), outcome(expected, *different()))
+        assert_same(
+            outcome(partial(loss, target=target), *views_of_different_items()),
+            outcome(expected, *views_of_different_items()),
+        )
 
 
 def test_different_items_in_a_balanced_plan(backend):
@@ -484,7 +493,7 @@ def test_different_items_in_a_balanced_plan(backend):
         contraport.Cross(symmetric=False), Gibbs("cosine", 0.5), contraport.Balanced(200), contraport.Pairs(),
         contraport.KL(),
     )  # fmt: skip
-    plan = loss.plan(*different(), target=matrix)
+    plan = loss.plan(*views_of_different_items(), target=matrix)
     torch.testing.assert_close(plan.sum(0), torch.full((4,), 1 / 4, dtype=torch.float64))
     torch.testing.assert_close(plan.sum(1), torch.full((7,), 1 / 7, dtype=torch.float64))
 
@@ -500,12 +509,15 @@ def test_a_list_of_pairs(symmetric, form, backend):
         goal[i, j] = 1
 
     def expected(x, y):
-        there = rows_loss(x, y, goal, 0.2)
-        return (there + rows_loss(y, x, goal.T, 0.2)) / 2 if symmetric else there
+        forward = rows_loss(x, y, goal, 0.2)
+        return (forward + rows_loss(y, x, goal.T, 0.2)) / 2 if symmetric else forward
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric)
     target = PAIRS if form is list else contraport.PairList(form(PAIRS))
-    assert_same(outcome(lambda *z: loss(*z, target=target), *different()), outcome(expected, *different()))
+    assert_same(
+        outcome(lambda *z: loss(*z, target=target), *views_of_different_items()),
+        outcome(expected, *views_of_different_items()),
+    )
 
 
 def test_a_list_of_pairs_of_items_of_all_views(backend):
@@ -529,7 +541,8 @@ def test_a_list_of_pairs_with_their_shares(backend):
 
     target = contraport.PairList(PAIRS, shares)
     assert_same(
-        outcome(lambda x, y: build("info-nce")(x, y, target=target), *different()), outcome(expected, *different())
+        outcome(lambda x, y: build("info-nce")(x, y, target=target), *views_of_different_items()),
+        outcome(expected, *views_of_different_items()),
     )
     items = torch.zeros(7, 7, dtype=torch.float64)
     for (i, j), share in zip([(0, 0), (1, 4), (4, 4)], [1.0, 2.0, 3.0], strict=True):
@@ -560,30 +573,30 @@ def test_shares_of_pairs_have_a_gradient(name):
     assert torch.autograd.gradcheck(loss, shares)
 
 
-def test_a_reference_set_leaves_out_the_row_itself(backend):
-    """As pytorch-metric-learning's ref_emb, where the reference set has the embeddings among its own."""
-    x, y = different()
-    ids, there = torch.arange(7), torch.tensor([3, 100, 0, 101])
-    compared = ids[:, None] != there
+def test_reference_set_excludes_the_row_itself(backend):
+    """As ref_emb of pytorch-metric-learning, with the embeddings themselves in the reference set."""
+    x, y = views_of_different_items()
+    ids, reference_ids = torch.arange(7), torch.tensor([3, 100, 0, 101])
+    compared = ids[:, None] != reference_ids
     target = (LABELS[:, None] == OTHER) & compared
     loss = contraport.sup_con(temperature=0.2, layout="cross")
-    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, there)), x, y)
+    result = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, reference_ids)), x, y)
     assert_same(result, outcome(lambda x, y: rows_loss(x, y, target, 0.2, compared), x, y))
 
 
-def test_a_reference_set_is_pytorch_metric_learnings():
+def test_reference_set_matches_pytorch_metric_learning():
     from pytorch_metric_learning.losses import SupConLoss
 
-    x, y = different()
+    x, y = views_of_different_items()
     labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), OTHER
     constant = (labels[:, None] == other).sum(1).double().log().mean()
-    theirs = outcome(lambda x, y: SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
+    expected = outcome(lambda x, y: SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
     loss = contraport.sup_con(temperature=0.1, layout="cross")
-    assert_same(outcome(lambda x, y: loss(x, y, labels=(labels, other)), x, y), theirs, rtol=1e-6)
+    assert_same(outcome(lambda x, y: loss(x, y, labels=(labels, other)), x, y), expected, rtol=1e-6)
 
 
 def test_all_of_two_sets_in_the_joint_layout(backend):
-    x, y = different()
+    x, y = views_of_different_items()
     labels = torch.cat([LABELS, OTHER])
     target = (labels[:, None] == labels) & others(11)
     result = outcome(lambda x, y: build("sup-con")(x, y, labels=(LABELS, OTHER)), x, y)
@@ -592,7 +605,7 @@ def test_all_of_two_sets_in_the_joint_layout(backend):
 
 
 def test_different_items_with_features_and_own_negatives(backend):
-    x, y = different()
+    x, y = views_of_different_items()
     features = views(11, d=4, seed=9)[0]
     soft = contraport.SoftNeighbors(features, Gibbs("cosine", 0.5))
     target = (unit(features[:7]) @ unit(features[7:]).T / 0.5).softmax(1)
@@ -647,7 +660,7 @@ def test_different_items_with_features_and_own_negatives(backend):
 )
 def test_rejects_invalid_options_for_different_items(call, code, value):
     with raises_usage_error(code, value):
-        call(*different())
+        call(*views_of_different_items())
 
 
 # Similarities instead of embeddings
@@ -673,7 +686,7 @@ def test_similarities_of_labelled_items(backend):
     loss = contraport.sup_con()
     result = outcome(lambda z: loss(similarities=unit(z) @ unit(z).T, labels=LABELS), z)
     assert_same(result, outcome(lambda z: loss(z, labels=LABELS), z))
-    x, y = different()
+    x, y = views_of_different_items()
     result = outcome(lambda x, y: contraport.info_nce()(similarities=unit(x) @ unit(y).T, target=PAIRS), x, y)
     assert_same(result, outcome(lambda x, y: contraport.info_nce()(x, y, target=PAIRS), x, y))
 
@@ -725,25 +738,25 @@ def test_rejects_invalid_similarities(call, code, value):
         call(torch.rand(6, 6))
 
 
-# Items that lack a view
+# Missing views
 
 PRESENT = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 0, 1], [0, 1, 1], [1, 0, 0]]).bool()
 
 
-def with_gaps(k):
-    """Return views whose absent rows are no numbers."""
+def views_with_gaps(k):
+    """Return views whose absent rows are NaN."""
     return tuple(torch.where(PRESENT[:, v, None], z, math.nan) for v, z in enumerate(views(k=k)))
 
 
-def slopes_where_present(function, *z):
+def gradients_of_present_rows(function, *z):
     value, slopes = outcome(function, *z)
     for v, slope in enumerate(slopes):
         assert not slope[~PRESENT[:, v]].any()
     return value, slopes
 
 
-def gathered(z):
-    """Return the rows that are there, and which item and view each shows."""
+def gather_present_rows(z):
+    """Return the present rows, and the item and the view of each."""
     rows = [(v, i) for v in range(len(z)) for i in range(7) if PRESENT[i, v]]
     return (
         torch.stack([z[v][i] for v, i in rows]),
@@ -758,12 +771,12 @@ def test_items_that_lack_a_view_in_the_joint_layout(name, k, backend):
     loss, attributes = build(name), {"labels": LABELS} if name == "sup-con" else {}
 
     def expected(*z):
-        rows, items, _ = gathered(z)
+        rows, items, _ = gather_present_rows(z)
         classes = LABELS[items] if attributes else items
         target = (classes[:, None] == classes) & others(len(rows))
         return rows_loss(rows, rows, target, loss.temperature, others(len(rows)))
 
-    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **attributes), *with_gaps(k))
+    result = gradients_of_present_rows(lambda *z: loss(*z, present=PRESENT[:, :k], **attributes), *views_with_gaps(k))
     assert_same(result, outcome(expected, *views(k=k)))
 
 
@@ -778,15 +791,15 @@ def test_items_that_lack_a_view_in_pairs_of_views(graph, backend):
         return total
 
     loss = contraport.cmc(graph=graph)
-    result = slopes_where_present(lambda *z: loss(*z, present=PRESENT.tolist()), *with_gaps(3))
+    result = gradients_of_present_rows(lambda *z: loss(*z, present=PRESENT.tolist()), *views_with_gaps(3))
     assert_same(result, outcome(expected, *views(k=3)))
 
 
-def test_an_unbalanced_plan_places_items_without_a_partner(backend):
-    """Every row that is there has its place in the plan, those without a partner too."""
+def test_unbalanced_plan_contains_items_without_a_partner(backend):
+    """Every present row is in the plan, those without a partner too."""
 
     def expected(*z):
-        rows, items, _ = gathered(z)
+        rows, items, _ = gather_present_rows(z)
         n = len(rows)
         log_kernel = ((unit(rows) @ unit(rows).T - 1) / 0.5).masked_fill(~others(n), -torch.inf)
         loss = contraport.gca_uot()
@@ -800,65 +813,67 @@ def test_an_unbalanced_plan_places_items_without_a_partner(backend):
         )
         matrix = plan.dense()
         target = ((items[:, None] == items) & others(n)).double()
-        wants = target.sum(1) > 0
-        there = target > 0
-        # each row wants the share that it would have if all rows wanted something
-        return -(matrix[there] * n).log().sum() / wants.sum() + matrix.sum() - 1
+        has_target = target.sum(1) > 0
+        support = target > 0
+        # each row has the target that it would have if all rows had one
+        return -(matrix[support] * n).log().sum() / has_target.sum() + matrix.sum() - 1
 
-    result = slopes_where_present(lambda *z: build("gca-uot")(*z, present=PRESENT[:, :2]), *with_gaps(2))
+    result = gradients_of_present_rows(lambda *z: build("gca-uot")(*z, present=PRESENT[:, :2]), *views_with_gaps(2))
     assert_same(result, outcome(expected, *views()))
-    plan = build("gca-uot").plan(*with_gaps(2), present=PRESENT[:, :2])
+    plan = build("gca-uot").plan(*views_with_gaps(2), present=PRESENT[:, :2])
     assert plan.shape == (8, 8)
     assert (plan.sum(1) > 0).all()
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in OF_COORDINATES])
-def test_every_objective_takes_items_that_lack_a_view(name, backend):
-    """Where all views of some items are absent, the batch is the others; and all present is as if nothing were said."""
+def test_every_objective_accepts_items_that_lack_a_view(name, backend):
+    """Items without any view do not count, and a mask of present views equals none if all are present."""
     k = 3 if name in {"cmc", "mv-dhel"} else 2
     loss, z = build(name, **SETTINGS.get(name, {})).eval(), views(k=k)
     attributes = needed(name)
-    kept = torch.tensor([0, 2, 3, 4, 6])
+    remaining = torch.tensor([0, 2, 3, 4, 6])
     present = torch.zeros(7, k, dtype=torch.bool)
-    present[kept] = True
+    present[remaining] = True
     gaps = tuple(torch.where(present[:, v, None], view, math.nan) for v, view in enumerate(z))
     result = outcome(lambda *z: loss(*z, present=present, **attributes), *gaps)
-    alone = outcome(lambda *z: loss(*(view[kept] for view in z), **{key: v[kept] for key, v in attributes.items()}), *z)
+    alone = outcome(
+        lambda *z: loss(*(view[remaining] for view in z), **{key: v[remaining] for key, v in attributes.items()}), *z
+    )
     assert_same(result, alone)
     whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **attributes), *z)
     assert_same(whole, outcome(lambda *z: loss(*z, **attributes), *z))
 
 
-def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
-    z, present = with_gaps(2), PRESENT[:, :2]
-    kept = torch.tensor([0, 3])  # the items with both
+def test_weights_and_targets_of_items_that_lack_a_view(backend):
+    z, present = views_with_gaps(2), PRESENT[:, :2]
+    complete = torch.tensor([0, 3])  # the items with both views
     weights = torch.zeros(7, dtype=torch.float64)
-    weights[kept] = torch.tensor([2.0, 1.0], dtype=torch.float64)
-    _, items, _ = gathered(views())
+    weights[complete] = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    _, items, _ = gather_present_rows(views())
     target = (items[:, None] == items) & others(8)
 
     def expected(*z):
-        rows, items, _ = gathered(z)
+        rows, items, _ = gather_present_rows(z)
         by_row = rows_loss(rows, rows, target, 0.5, others(8), by_row=True)
         return (by_row * weights[items]).sum() / weights[items][target.any(1)].sum() * target.any(1).sum() / 8
 
-    result = slopes_where_present(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
+    result = gradients_of_present_rows(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
     assert_same(result, outcome(expected, *views()))
     matrix = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
-    there = torch.cat([present[:, 0], present[:, 1]])
-    of_those = build("nt-xent")(*z, present=present, target=matrix[there][:, there])
-    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix), of_those)
-    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix.to_sparse()), of_those)
+    present_rows = torch.cat([present[:, 0], present[:, 1]])
+    of_present_rows = build("nt-xent")(*z, present=present, target=matrix[present_rows][:, present_rows])
+    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix), of_present_rows)
+    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix.to_sparse()), of_present_rows)
     listed = build("nt-xent")(*z, present=present, target=[(i, i) for i in range(7)])
     torch.testing.assert_close(listed, build("nt-xent")(*z, present=present))
 
 
 def test_features_of_items_that_lack_a_view():
-    features, z, present = views(d=4, seed=3), with_gaps(2), PRESENT[:, :2]
+    features, z, present = views(d=4, seed=3), views_with_gaps(2), PRESENT[:, :2]
     for target in (contraport.SoftNeighbors, contraport.Neighbors):
         by_view = build("nt-xent").target_plan(*z, present=present, target=target(features))
-        there = torch.cat([present[:, 0], present[:, 1]])
-        whole = build("nt-xent").target_plan(*views(), target=target(features))[there][:, there]
+        present_rows = torch.cat([present[:, 0], present[:, 1]])
+        whole = build("nt-xent").target_plan(*views(), target=target(features))[present_rows][:, present_rows]
         if target is contraport.SoftNeighbors:
             torch.testing.assert_close(by_view, whole / whole.sum(1, keepdim=True) / 8)
         assert by_view.shape == (8, 8)
@@ -866,7 +881,7 @@ def test_features_of_items_that_lack_a_view():
         assert of_items.shape == (4, 4)
 
 
-def test_where_nothing_is_left_to_compare():
+def test_value_is_zero_if_no_pairs_are_present():
     z = tuple(view.requires_grad_() for view in views())
     for name, present in [
         ("info-nce", [[True, False]] * 7),
@@ -910,12 +925,12 @@ def test_rejects_invalid_present_marks(call, code, value):
 
 def test_settings_are_numbers_of_python_or_numpy():
     z0, z1 = torch.randn(2, 6, 5)
-    ours = contraport.gca_rince(np.float32(0.5), np.int64(3), q=np.float64(0.5))
-    torch.testing.assert_close(ours(z0, z1), contraport.gca_rince(0.5, 3, q=0.5)(z0, z1))
+    loss = contraport.gca_rince(np.float32(0.5), np.int64(3), q=np.float64(0.5))
+    torch.testing.assert_close(loss(z0, z1), contraport.gca_rince(0.5, 3, q=0.5)(z0, z1))
 
 
 @pytest.mark.parametrize(
-    ("make", "code", "value"),
+    ("create", "code", "value"),
     [
         (lambda: contraport.hard_negative(beta="much"), "beta.invalid", "'much'"),
         (lambda: contraport.debiased(prior="some"), "prior.invalid", "'some'"),
@@ -926,9 +941,9 @@ def test_settings_are_numbers_of_python_or_numpy():
         (lambda: contraport.Neighbors(torch.ones(4, 2), neighbors=1.5), "neighbors.invalid", ""),
     ],
 )
-def test_rejects_settings_of_a_wrong_type(make, code, value):
+def test_rejects_settings_of_a_wrong_type(create, code, value):
     with raises_usage_error(code, value):
-        make()
+        create()
 
 
 def test_more_than_two_views_show_the_same_items():

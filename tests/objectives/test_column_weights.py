@@ -1,4 +1,4 @@
-"""A reference measure of the columns: each objective on the kernel w_j K_ij, against the formulas with their kernels
+"""Column weights: each objective on the kernel w_j K_ij, against the formulas with their kernels
 weighted so; and the log-q correction of sampled softmax.
 """
 
@@ -27,8 +27,8 @@ CASES = [
 
 
 @pytest.fixture
-def weighted(monkeypatch):
-    """Weigh the kernels of the formulas."""
+def weighted_formulas(monkeypatch):
+    """Formulas with weighted kernels."""
     plain = formulas.gibbs
 
     def gibbs(pairing, temperature):
@@ -42,28 +42,28 @@ def by_formula(name, *z, **settings):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("attributes", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "known"])
+@pytest.mark.parametrize("attributes", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "ids-weights"])
 @pytest.mark.parametrize(("name", "chosen"), CASES)
-def test_value_and_gradient(weighted, name, chosen, attributes, backend):
+def test_value_and_gradient(weighted_formulas, name, chosen, attributes, backend):
     z = views(k=3 if name == "cmc" else 2)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **attributes), *z)
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *z))
+        result = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **attributes), *z)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *z))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_log_q_correction_is_cross_entropy_of_the_corrected_logits(backend):
-    """N = 300: a frequent item is a negative as often as it is drawn."""
+    """N = 300: a frequent item is as often a negative as it is sampled."""
     z0, z1 = views(300, 8)
     q = torch.rand(300, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) + 0.01
     loss = contraport.info_nce(temperature=0.2, symmetric=False)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: loss(*z, column_weights=1 / q), z0, z1)
+        result = outcome(lambda *z: loss(*z, column_weights=1 / q), z0, z1)
 
     def corrected(z0, z1):
         return F.cross_entropy(F.normalize(z0) @ F.normalize(z1).T / 0.2 - q.log(), torch.arange(300))
 
-    assert_same(ours, outcome(corrected, z0, z1))
+    assert_same(result, outcome(corrected, z0, z1))
 
 
 @pytest.mark.parametrize("reference", ["product", "counting"])
@@ -88,7 +88,7 @@ def test_unbalanced_plans(reference):
     torch.testing.assert_close(result.log_row_mass().exp(), expected.sum(1))
 
 
-def test_at_convergence_a_balanced_plan_does_not_depend_on_it():
+def test_converged_balanced_plan_does_not_depend_on_column_weights():
     loss = contraport.Objective(
         contraport.Joint(), contraport.Gibbs(), contraport.Balanced(500, 1e-12), contraport.Pairs(), contraport.KL()
     )

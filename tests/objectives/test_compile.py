@@ -1,6 +1,6 @@
-"""torch.compile takes every objective of the catalog whole, at every size; before torch 2.14 in parts.
+"""torch.compile of every objective of the catalog: one graph at every size, several before torch 2.14.
 
-What it does not take whole, with the reason:
+Not compiled as one graph:
 
 - ``present=``, views of different items, and lists of pairs as a target: how many rows or entries there are depends on
   the values;
@@ -27,26 +27,26 @@ import contraport
 from contraport.catalog import OBJECTIVES
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
-# One of each way to a loss, with its number of items in the fast tests: the others are put together of the same parts.
+# One objective for each code path, with its number of items in the fast tests; the others have the same parts.
 SIZES = {
     "nt-xent": 256, "gca-uot": 6, "iot-uniform": 256, "sup-con": 256, "alpha-cl": 6, "barlow-twins": 6, "t-simclr": 256,
     "byol": 6,
 }  # fmt: skip
 VARIANTS: dict[str, Callable[[], contraport.Loss]] = {
-    "tolerance": lambda: parts(contraport.Balanced(iterations=500, tolerance=1e-8), contraport.KL()),
-    "total variation": lambda: parts(
+    "tolerance": lambda: build_objective(contraport.Balanced(iterations=500, tolerance=1e-8), contraport.KL()),
+    "total variation": lambda: build_objective(
         contraport.Unbalanced(1.0, marginal_divergence="total-variation"), contraport.KL()
     ),
-    "order 2": lambda: parts(contraport.Tsallis(2), contraport.FenchelYoung()),
-    "order 1/2": lambda: parts(contraport.Tsallis(0.5), contraport.KL()),
-    "cost of the plan": lambda: parts(contraport.Rows(), contraport.ContrastiveEnergy(detach_plan=False)),
+    "order 2": lambda: build_objective(contraport.Tsallis(2), contraport.FenchelYoung()),
+    "order 1/2": lambda: build_objective(contraport.Tsallis(0.5), contraport.KL()),
+    "cost of the plan": lambda: build_objective(contraport.Rows(), contraport.ContrastiveEnergy(detach_plan=False)),
     "signed pairs": lambda: contraport.pairwise("linear_pairs"),
     "learned temperature": lambda: contraport.info_nce("learn"),
-    "own cost": lambda: parts(contraport.Rows(), contraport.KL(), torch.cdist),
+    "own cost": lambda: build_objective(contraport.Rows(), contraport.KL(), torch.cdist),
 }
 
 
-def parts(constraint: Any, divergence: Any, cost: Any = "cosine") -> contraport.Loss:
+def build_objective(constraint: Any, divergence: Any, cost: Any = "cosine") -> contraport.Loss:
     kernel = contraport.Gibbs(cost, 0.5)
     return contraport.Objective(contraport.Cross(), kernel, constraint, contraport.Pairs(), divergence)
 
@@ -56,36 +56,36 @@ def objective(name: str) -> contraport.Loss:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_is_left_of_other_tests() -> None:
-    """Finalize what other tests of this process left, which would warn within a test of this module."""
+def collected_garbage() -> None:
+    """Finalize objects of earlier tests, which would otherwise warn within a test of this module."""
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_wrong_aside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail on a warning, a logged one too, and on an exception that Python ignores, as in a finalizer."""
+def no_hidden_warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail on warnings, logged warnings and exceptions that Python ignores, as in a finalizer."""
     torch.compiler.reset()
-    aside: list[str] = []
+    messages: list[str] = []
 
     class Collect(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            aside.append(record.getMessage())
+            messages.append(record.getMessage())
 
     handler = Collect(logging.WARNING)
     logger = logging.getLogger("torch._dynamo")
     logger.addHandler(handler)
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: aside.append(repr(unraisable.exc_value)))
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: messages.append(repr(unraisable.exc_value)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
         gc.collect()
     logger.removeHandler(handler)
     torch.compiler.reset()
-    assert not aside
+    assert not messages
 
 
 class Compiled:
-    """A compiled loss, and how many graphs were made of it."""
+    """Compiled loss that counts its graphs."""
 
     def __init__(self, loss: contraport.Loss) -> None:
         self.graphs, self.loss = 0, loss
@@ -106,7 +106,7 @@ def views(items: int, dimensions: int = 5) -> list[torch.Tensor]:
 
 
 def check_same(compiled: Compiled, loss: contraport.Loss, items: int, attributes: dict[str, Any]) -> None:
-    """Compare the value and the gradients in the views and in each loss's own parameters."""
+    """Compare the values and the gradients in the views and in the parameters."""
     results = []
     for call, own in ((loss, loss), (compiled, compiled.loss)):
         z = [view.requires_grad_() for view in views(items)]
@@ -126,7 +126,7 @@ def check_same(compiled: Compiled, loss: contraport.Loss, items: int, attributes
     ],
 )
 def test_an_objective_compiles(name: str, items: int) -> None:
-    """6 items are of the dense backend, 256 of stored tiles in the joint layout, with 512 rows."""
+    """6 items use the dense backend; 256 items, 512 rows in the joint layout, use stored tiles."""
     compiled = Compiled(objective(name))
     check_same(compiled, objective(name), items, needed(name, items))
     assert compiled.graphs == 1 or not COMPILES_AS_ONE_GRAPH
@@ -173,7 +173,7 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
 
 
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con", pytest.param("gca-ince", marks=pytest.mark.slow)])
-def test_changing_sizes_need_one_more_graph(name: str) -> None:
+def test_changing_sizes_need_one_additional_graph(name: str) -> None:
     compiled, loss = Compiled(objective(name)), objective(name)
     for items in (300, 257, 411, 600):
         check_same(compiled, loss, items, needed(name, items))
@@ -181,7 +181,7 @@ def test_changing_sizes_need_one_more_graph(name: str) -> None:
 
 
 def test_a_temperature_on_a_schedule_is_given_as_a_tensor() -> None:
-    """A number is a constant of the graph, which each new one compiles again."""
+    """A number would be a constant of the graph, so that each new one compiles again."""
     compiled = Compiled(objective("nt-xent"))
     for temperature in (0.5, 0.4, 0.3, 0.2):
         result = compiled(*views(256), temperature=torch.tensor(temperature))

@@ -1,4 +1,4 @@
-"""Objectives whose parts are given as text, for methods without a name."""
+"""Custom objectives whose parts are specified as text."""
 
 import pytest
 import torch
@@ -116,7 +116,7 @@ def build(**options):
     return build_objective(Settings(**apply_recipe(options)))
 
 
-def test_custom_is_made_of_the_parts_that_are_given() -> None:
+def test_custom_objective_has_the_specified_parts() -> None:
     parts = {"kernel": "student-t:df=5", "divergence": "rince:q=0.4", "layout": "cross:symmetric=false"}
     expected = contraport.Objective(
         contraport.Cross(symmetric=False),
@@ -134,7 +134,7 @@ def test_custom_is_made_of_the_parts_that_are_given() -> None:
         build(objective="custom")
 
 
-def test_a_pair_of_weights_is_given_as_text() -> None:
+def test_parses_a_pair_of_weights() -> None:
     expected = contraport.gca_uot(marginal_weight=(0.1, 2))(*Z)
     for text in ("(.1,2)", "[0.1, 2]"):
         built = build(objective="gca-uot", objective_settings={"marginal_weight": text})
@@ -143,7 +143,7 @@ def test_a_pair_of_weights_is_given_as_text() -> None:
         build(objective="gca-uot", objective_settings={"marginal_weight": "(.1,.2,.3)"})
 
 
-def test_the_published_form_of_unbalanced_transport() -> None:
+def test_published_form_of_unbalanced_transport() -> None:
     views = Z.double()
     dense = formulas.gca_uot(*views, 0.5, 10, 0.2, conditional=True, rince_weight=0.2)
     torch.testing.assert_close(build(recipe="gca-uot-published")(*views), dense)

@@ -1,4 +1,4 @@
-"""Parts put together at random, against a plan written out as a matrix; and what no objective depends on."""
+"""Random combinations of components against dense matrices, and invariances of all objectives."""
 
 import math
 
@@ -22,7 +22,7 @@ COSTS = {
     "sqeuclidean": lambda x, y: (x[:, None] - y).square().sum(-1),
     "dot": lambda x, y: -x @ y.T,
 }
-KERNELS = {  # the kernel, its cost, and its logarithm from that
+KERNELS = {  # kernel, name of its cost, log kernel from the cost
     "gibbs": (cp.Gibbs("cosine", 0.3), "cosine", lambda c: -c / 0.3),
     "cold": (cp.Gibbs("cosine", 0.05), "cosine", lambda c: -c / 0.05),
     "powered": (cp.Gibbs("cosine", 0.3, power=2), "cosine", lambda c: -c.square() / 0.3),
@@ -57,7 +57,7 @@ DIVERGENCES = [
 
 
 def log_plan(s, constraint, temperature):
-    """Log P of log K, minus infinity where nothing is compared."""
+    """Return log P from log K, which is minus infinity for pairs that are not compared."""
     n, m = s.shape
     log_a, log_b = -math.log(n), -math.log(m)
     if isinstance(constraint, cp.Free):
@@ -70,8 +70,8 @@ def log_plan(s, constraint, temperature):
         return s.log_softmax(0) + log_b
     prices, clamped = (INF, INF), False
     if isinstance(constraint, cp.Unbalanced):
-        given = constraint.relaxation
-        prices = given if isinstance(given, tuple) else (given, given)
+        relaxation = constraint.relaxation
+        prices = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
         clamped = constraint.marginal_divergence == "total-variation"
         s = s + log_a + log_b if constraint.reference == "product" else s
 
@@ -87,8 +87,8 @@ def log_plan(s, constraint, temperature):
     return s + f[:, None] + g
 
 
-def shares(name, positives, compared, backward):
-    """What each row wants, in shares of its mass; zeros for a row that wants nothing."""
+def target_shares(name, positives, compared, backward):
+    """Return the target with rows that sum to 1, or to 0 without a target."""
     n = len(LABELS)
     several = len(positives) // n
     item = torch.arange(len(positives)) % n
@@ -112,8 +112,8 @@ def xlogy(x, log_y):
     return torch.where(x > 0, x * torch.where(x > 0, log_y, ZERO), ZERO)
 
 
-def rows_of(divergence, share, log_p, cost, compared):
-    """The value of each row, of which the loss is the mean over those that want something."""
+def row_values(divergence, share, log_p, cost, compared):
+    """Return the value of each row; the loss is the mean over rows with a target."""
     n = len(share)
     t = share / n
     p = torch.where(compared, log_p.exp(), ZERO)
@@ -136,20 +136,20 @@ def rows_of(divergence, share, log_p, cost, compared):
         q, lam = divergence.q, divergence.lam
         result = torch.where(share > 0, share * (q * (log_p + math.log(n))).exp(), ZERO).sum(1)
         return ((lam * n * mass.exp()) ** q - result) / q
-    pull = n * (t * cost).sum(1)
+    attraction = n * (t * cost).sum(1)
     if isinstance(divergence, cp.TargetCost):
-        return pull
-    return pull - n * ((p.detach() if divergence.detach_plan else p) * torch.where(compared, cost, ZERO)).sum(1)
+        return attraction
+    return attraction - n * ((p.detach() if divergence.detach_plan else p) * torch.where(compared, cost, ZERO)).sum(1)
 
 
-def written_out(layout, kernel, constraint, target, divergence, weights=None):
-    of_kernel, name, log_kernel = KERNELS[kernel]
+def dense_loss(layout, kernel, constraint, target, divergence, weights=None):
+    gibbs, name, log_kernel = KERNELS[kernel]
 
-    def one(x, y, positives, compared, *, backward=False):
+    def one_direction(x, y, positives, compared, *, backward=False):
         cost = COSTS[name](x, y)
-        log_p = log_plan(log_kernel(cost).masked_fill(~compared, -INF), constraint, of_kernel.temperature)
-        share = shares(target, positives, compared, backward)
-        rows = rows_of(divergence, share, log_p, cost, compared)
+        log_p = log_plan(log_kernel(cost).masked_fill(~compared, -INF), constraint, gibbs.temperature)
+        share = target_shares(target, positives, compared, backward)
+        rows = row_values(divergence, share, log_p, cost, compared)
         counts = (share.sum(1) > 0).double()
         if weights is not None:
             counts = counts * weights.repeat(len(counts) // len(weights))
@@ -160,11 +160,11 @@ def written_out(layout, kernel, constraint, target, divergence, weights=None):
         eye = torch.eye(n, dtype=torch.bool)
         if isinstance(layout, cp.Joint):
             z, self_pair = torch.cat([z0, z1]), torch.eye(2 * n, dtype=torch.bool)
-            return one(z, z, self_pair.roll(n, 1), ~self_pair)
-        there = one(z0, z1, eye, torch.ones_like(eye))
+            return one_direction(z, z, self_pair.roll(n, 1), ~self_pair)
+        forward = one_direction(z0, z1, eye, torch.ones_like(eye))
         if not layout.symmetric:
-            return there
-        return (there + one(z1, z0, eye, torch.ones_like(eye), backward=True)) / 2
+            return forward
+        return (forward + one_direction(z1, z0, eye, torch.ones_like(eye), backward=True)) / 2
 
     return loss
 
@@ -179,17 +179,17 @@ def written_out(layout, kernel, constraint, target, divergence, weights=None):
     backend=st.sampled_from(BACKENDS),
     weights=st.sampled_from([None, WEIGHTS]),
 )
-def test_parts_put_together(layout, kernel, constraint, target, divergence, backend, weights):
-    rule, facts = TARGETS[target]
-    loss = cp.Objective(layout, KERNELS[kernel][0], constraint, rule, divergence)
-    facts = facts if weights is None else facts | {"weights": weights}
+def test_random_combinations_match_dense_matrices(layout, kernel, constraint, target, divergence, backend, weights):
+    target_rule, attributes = TARGETS[target]
+    loss = cp.Objective(layout, KERNELS[kernel][0], constraint, target_rule, divergence)
+    attributes = attributes if weights is None else attributes | {"weights": weights}
     with cp.engine.backend(backend):
-        ours = outcome(lambda *z: loss(*z, **facts), *views())
-    assert_same(ours, outcome(written_out(layout, kernel, constraint, target, divergence, weights), *views()), 1e-8)
+        result = outcome(lambda *z: loss(*z, **attributes), *views())
+    assert_same(result, outcome(dense_loss(layout, kernel, constraint, target, divergence, weights), *views()), 1e-8)
 
 
-OF_LENGTH = {"t-simclr", *OF_COORDINATES}
-"""Objectives in which the length of an embedding counts."""
+LENGTH_DEPENDENT = {"t-simclr", *OF_COORDINATES}
+"""Objectives that depend on the lengths of embeddings."""
 
 
 def resolve_settings(name):
@@ -198,26 +198,28 @@ def resolve_settings(name):
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_what_no_objective_depends_on(name, backend):
-    """Not on a rotation of all embeddings, nor, where cosines are compared, on the length of each."""
+def test_invariance_to_rotation_and_length(name, backend):
+    """Rotations of all embeddings, and lengths of embeddings compared by cosines, change no value."""
     z0, z1 = views(6, 5)
     generator = torch.Generator().manual_seed(3)
     rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64, generator=generator))[0]
     lengths = torch.rand(6, 1, dtype=torch.float64, generator=generator) + 0.1
-    facts = needed(name, 6)
+    attributes = needed(name, 6)
 
-    def at(*z):
-        return outcome(lambda *z: build(name, **resolve_settings(name))(*z, **facts), *z)
+    def outcome_at(*z):
+        return outcome(lambda *z: build(name, **resolve_settings(name))(*z, **attributes), *z)
 
     with cp.engine.backend(backend):
-        value, slopes = at(z0, z1)
+        value, slopes = outcome_at(z0, z1)
         if name not in {"direct-clr", "angle", *OF_COORDINATES}:
-            assert_same(at(z0 @ rotation, z1 @ rotation), (value, [slope @ rotation for slope in slopes]), 1e-9)
-        if name not in OF_LENGTH:
-            assert_same(at(z0 * lengths, z1 / lengths), (value, [slopes[0] / lengths, slopes[1] * lengths]), 1e-9)
+            assert_same(outcome_at(z0 @ rotation, z1 @ rotation), (value, [slope @ rotation for slope in slopes]), 1e-9)
+        if name not in LENGTH_DEPENDENT:
+            assert_same(
+                outcome_at(z0 * lengths, z1 / lengths), (value, [slopes[0] / lengths, slopes[1] * lengths]), 1e-9
+            )
             for z, slope in zip((z0, z1), slopes, strict=True):
                 coordinates = slice(0, 3) if name == "direct-clr" else slice(None)
                 along = (z[:, coordinates] * slope[:, coordinates]).sum(1)
                 torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-12 * (1 + slope.abs().max()))
         if name in {"t-simclr", "barlow-twins"}:
-            assert_same(at(z0 + 3, z1 + 3), (value, slopes), 1e-9)
+            assert_same(outcome_at(z0 + 3, z1 + 3), (value, slopes), 1e-9)

@@ -1,4 +1,4 @@
-"""Whether an objective says truly that it sees no constraint: none changes its value then."""
+"""`depends_on_constraint`: constraints do not change the value of an objective without this property."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from contraport.errors import UsageError
 from contraport.objectives import Objective
 from contraport.objectives.constraints import Constraint
 
-KNOWN = {
+ATTRIBUTES = {
     "labels": torch.arange(8) % 3,
     "domains": torch.arange(8) % 2,
     "ids": torch.arange(8),
@@ -23,7 +23,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_constraints_without_influence_do_not_change_the_value(name: str) -> None:
+def test_constraint_changes_the_value_only_if_declared(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(8, 4, generator=generator) for _ in range(2)]
     settings = {"items": 8, "dimensions": 4}
@@ -32,25 +32,27 @@ def test_constraints_without_influence_do_not_change_the_value(name: str) -> Non
     if not isinstance(loss, Objective):
         return
     attributes = (
-        KNOWN if loss.requires_ids or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
+        ATTRIBUTES
+        if loss.requires_ids or loss.requires_features()
+        else {key: ATTRIBUTES[key] for key in ("labels", "domains")}
     )
     attributes = attributes if loss.compares_items else {}
     if name in RANKING:
         attributes = attributes | {"weights": torch.arange(8.0)}
-    before, changed, refused = loss(*views, **attributes), False, False
+    before, changed, rejected = loss(*views, **attributes), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
         try:
             loss.set_constraint(constraint)
         except UsageError:
-            refused = True
+            rejected = True
         else:
             changed = changed or not torch.allclose(loss(*views, **attributes), before)
-    # The plan of quadratic is of an infinite temperature, and so the same under all of them.
-    assert changed == loss.depends_on_constraint or (loss.depends_on_constraint and (refused or name == "quadratic"))
+    # The plan of quadratic has an infinite temperature, and is the same under all constraints.
+    assert changed == loss.depends_on_constraint or (loss.depends_on_constraint and (rejected or name == "quadratic"))
 
 
 @pytest.mark.parametrize("name", ["dclw", "gte"])
-def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> None:
+def test_log_sum_kernel_rejects_constraints_with_column_potentials(name: str) -> None:
     loss = contraport.objective(name)
     for constraint in (contraport.Balanced(3), contraport.Columns(), contraport.Unbalanced(0.1)):
         with raises_usage_error("divergence.constraint", "Free"):
@@ -59,7 +61,7 @@ def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> 
 
 
 def kernel_divergences():
-    """Divergences of the kernel itself, by name."""
+    """Return divergences that depend on the kernel only, by name."""
     pairwise = {name: build(0.1, 1.0) for name, build in objectives.PAIRWISE_PRESETS.items()}
     return pairwise | {
         type(divergence).__name__: divergence
@@ -74,7 +76,7 @@ def kernel_divergences():
 
 @pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint()], ids=repr)
 @pytest.mark.parametrize("name", kernel_divergences())
-def test_divergences_of_the_kernel_are_the_same_under_every_constraint(name: str, layout: objectives.Layout) -> None:
+def test_kernel_divergences_do_not_depend_on_the_constraint(name: str, layout: objectives.Layout) -> None:
     generator = torch.Generator().manual_seed(0)
     z = [torch.randn(6, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
 
@@ -106,7 +108,7 @@ def log_mean_kernel_of_block(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor
      contraport.Tsallis(2), contraport.Tsallis(0.5)],
     ids=repr,
 )  # fmt: skip
-def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: Constraint) -> None:
+def test_kernel_penalties_do_not_depend_on_the_constraint(constraint: Constraint) -> None:
     generator = torch.Generator().manual_seed(0)
     z0, z1 = (torch.randn(6, 4, dtype=torch.float64, generator=generator) for _ in range(2))
     for penalty, dense_kernel in ((contraport.LogMeanKernel(), log_mean_kernel_of_block(z0, z1)),

@@ -1,4 +1,4 @@
-"""`DataBalanced`: the plan of the whole data from batches, against dense plans in double precision."""
+"""`DataBalanced`: the balanced plan of a whole data set, estimated from batches, against dense plans."""
 
 import math
 
@@ -14,7 +14,7 @@ N, TEMPERATURE = 120, 0.25
 
 
 def data(n=N):
-    """Two views of n items, with hubs: some columns are close to many rows."""
+    """Return two views of n items with hubs: some columns are close to many rows."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(n, 6, dtype=torch.float64, generator=generator) + 0.5
     y = x + 0.6 * torch.randn(n, 6, dtype=torch.float64, generator=generator)
@@ -60,22 +60,22 @@ def train_on(loss, x, y, size, epochs, seed=0):
 @pytest.mark.parametrize(
     "layout", [Cross(), Joint(), pytest.param(Cross(symmetric=False), marks=pytest.mark.slow)], ids=str
 )
-def test_whole_data_as_the_batch_gives_value_and_gradient_of_the_dense_plan(layout):
+def test_a_batch_of_all_items_matches_the_dense_plan(layout):
     x, y = (z.requires_grad_() for z in data())
     loss = objective(DataBalanced(N, 0.0), layout)
     for _ in range(200):
         value = loss(x, y, ids=torch.arange(N))
     expected = dense_loss(layout, x, y)
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
-    ours, theirs = (torch.autograd.grad(one, (x, y)) for one in (value, expected))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
+    gradients, expected_gradients = (torch.autograd.grad(one, (x, y)) for one in (value, expected))
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("layout", [Cross(), pytest.param(Joint(), marks=pytest.mark.slow)], ids=str)
-def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(layout):
+def test_small_batches_converge_to_the_plan_of_all_items(layout):
     (x, y), size = data(), 40
     loss = objective(DataBalanced(N, 0.5), layout)
-    for momentum, epochs in ((0.5, 10), (0.9, 30), (0.97, 60)):  # the step size falls, as estimates have variance
+    for momentum, epochs in ((0.5, 10), (0.9, 30), (0.97, 60)):  # a falling step size, as estimates have variance
         loss.constraint.momentum = momentum
         train_on(loss, x, y, size, epochs)
     with torch.no_grad():
@@ -87,14 +87,16 @@ def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(
     shares = [
         matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)
     ]
-    assert (len(one_batch) * shares[0]).mean() > 2 * (len(plan) * shares[1]).mean()  # the estimate of a batch alone
+    assert (len(one_batch) * shares[0]).mean() > 2 * (
+        len(plan) * shares[1]
+    ).mean()  # the plan of a batch alone overestimates
 
 
-def by_hand(x, y, ids, memory, momentum):
-    """Return the loss of a batch of the cross layout, and update the averages: a dictionary for each side."""
+def reference_loss(x, y, ids, memory, momentum):
+    """Return the loss of a batch in the cross layout, and update the averages of rows and columns by id."""
     s, b = log_kernel(Cross(), x, y), len(ids)
 
-    def past_of(side):
+    def past_averages(side):
         mean = sum(memory[side].values()) / len(memory[side]) if memory[side] else 0.0
         return torch.stack([torch.as_tensor(memory[side].get(i, mean), dtype=s.dtype) for i in ids.tolist()])
 
@@ -110,7 +112,7 @@ def by_hand(x, y, ids, memory, momentum):
         return estimate, torch.stack(mixed)
 
     total = len(memory["rows"].keys() | set(ids.tolist()))
-    _, columns = update("columns", s.T, past_of("rows"), total)
+    _, columns = update("columns", s.T, past_averages("rows"), total)
     estimate, rows = update("rows", s, columns.log().detach(), total)
     f = -(rows.log() + estimate / rows - (estimate / rows).detach())
     return -(s.diagonal() + f - columns.log() - math.log(total)).mean()
@@ -122,16 +124,16 @@ def test_averages_over_batches_follow_the_formula(momentum):
     loss, memory = objective(DataBalanced(10, momentum)), {"rows": {}, "columns": {}}
     for ids in torch.tensor([[0, 1, 2, 3], [7, 2, 9, 0], [9, 1, 0, 4]]):
         z = [view[ids].requires_grad_() for view in (x, y)]
-        ours, expected = loss(*z, ids=ids), by_hand(*z, ids, memory, momentum)
-        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+        value, expected = loss(*z, ids=ids), reference_loss(*z, ids, memory, momentum)
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(
-            torch.autograd.grad(ours, z), torch.autograd.grad(expected, z), rtol=1e-9, atol=1e-12
+            torch.autograd.grad(value, z), torch.autograd.grad(expected, z), rtol=1e-9, atol=1e-12
         )
-    held = loss.constraint.log_average.clone()
+    before = loss.constraint.log_average.clone()
     loss.eval()(*z, ids=ids)
     with torch.no_grad():
         loss.train()(*z, ids=ids)
-    torch.testing.assert_close(loss.constraint.log_average, held, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(loss.constraint.log_average, before, equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
@@ -200,7 +202,7 @@ def test_rejects_invalid_arguments(call, code, value):
         call(data(6))
 
 
-def test_an_item_without_a_value_keeps_its_average():
+def test_items_without_kernel_mass_keep_their_averages():
     averages = contraport.objectives.item_averages.ItemAverages(2, 0.5)
     averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
     averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([-torch.inf, 2.0]))

@@ -1,4 +1,4 @@
-"""Tsallis transport with both marginals: POT, a general solver of SciPy, finite differences and hostile inputs."""
+"""Tsallis transport with both marginals against POT, a general solver and finite differences; degenerate inputs."""
 
 from __future__ import annotations
 

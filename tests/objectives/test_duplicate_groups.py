@@ -1,4 +1,4 @@
-"""What shows the same is wanted too: several captions of an image, several images of a caption."""
+"""`DuplicateGroups`: positives by shared content, such as several captions of one image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def embeddings() -> list[torch.Tensor]:
     return [torch.randn(6, 5, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
 
 
-def test_info_nce_is_the_cross_entropy_written_out() -> None:
+def test_info_nce_is_cross_entropy_with_several_positives() -> None:
     z0, z1 = embeddings()
     logits = F.normalize(z0, dim=1) @ F.normalize(z1, dim=1).T / 0.3
     target = SAME / SAME.sum(1, keepdim=True)
@@ -28,11 +28,11 @@ def test_info_nce_is_the_cross_entropy_written_out() -> None:
     value = contraport.info_nce(temperature=0.3)(z0, z1, target=DuplicateGroups(NUMBERS))
     assert float(value.detach()) == pytest.approx(float(((both[0] + both[1]) / 2 - entropy).detach()))
     gradients = [torch.autograd.grad(loss, (z0, z1)) for loss in (value, (both[0] + both[1]) / 2)]
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for gradient, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
-def test_the_sigmoid_loss_takes_the_share_of_a_pair_as_its_label() -> None:
+def test_sigmoid_labels_are_the_shares_of_pairs() -> None:
     z0, z1 = embeddings()
     scores = F.normalize(z0, dim=1) @ F.normalize(z1, dim=1).T / 0.1 - 10
     target = SAME / SAME.sum(1, keepdim=True)
@@ -42,14 +42,14 @@ def test_the_sigmoid_loss_takes_the_share_of_a_pair_as_its_label() -> None:
 
 
 @pytest.mark.parametrize("layout", [Cross(), Joint()], ids=["cross", "joint"])
-def test_items_that_all_differ_are_pairs(layout: contraport.objectives.Layout) -> None:
+def test_distinct_items_are_pairs(layout: contraport.objectives.Layout) -> None:
     block = layout(*(z.detach() for z in embeddings()))[0]
     torch.testing.assert_close(
         DuplicateGroups(torch.arange(6))(block, {}).dense().double(), contraport.Pairs()(block, {}).dense().double()
     )
 
 
-def test_three_views_are_the_same_where_one_is() -> None:
+def test_items_match_if_one_of_three_views_matches() -> None:
     block = Cross()(*(z.detach() for z in embeddings()))[0]
     numbers = torch.cat([NUMBERS, torch.tensor([[0], [1], [2], [3], [0], [4]])], 1)
     same = (numbers[:, None] == numbers).any(2).float()
@@ -69,7 +69,7 @@ def test_rejects_a_wrong_number_of_rows() -> None:
         contraport.info_nce()(*embeddings(), target=DuplicateGroups(NUMBERS[:5]))
 
 
-def test_the_deprecated_keyword_and_attribute_warn() -> None:
+def test_deprecated_keyword_and_attribute_warn() -> None:
     with pytest.warns(FutureWarning, match="content_ids"):
         target = DuplicateGroups(numbers=NUMBERS)
     with pytest.warns(FutureWarning, match="DuplicateGroups.content_ids"):

@@ -1,4 +1,4 @@
-"""The whole catalog against the formulas, written out independently in `formulas.py`, against peers and identities."""
+"""All objectives of the catalog against independent formulas, other libraries and identities."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ WEIGHTS = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0, 0.25], dtype=torch.float64
 
 def some_matrix(size):
     entries = torch.rand(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    entries[2], entries[:, 3] = 0, 0  # a row that wants nothing and a column that nothing wants
+    entries[2], entries[:, 3] = 0, 0  # a row and a column without a target
     return entries
 
 
@@ -124,7 +124,7 @@ CASES = [
     ("spectral", {}),
     ("spectral", {"normalized": False}),
     ("debiased", {}),
-    ("debiased", {"temperature": 0.2, "prior": 0.3}),  # some rows meet the bound
+    ("debiased", {"temperature": 0.2, "prior": 0.3}),  # some rows are at the bound
     ("hard-negative", {}),
     ("hard-negative", {"temperature": 0.2, "beta": 0.3, "prior": 0.2}),
     ("hard-negative", {"beta": 2.0, "prior": 0.0}),
@@ -133,11 +133,11 @@ DECOUPLED = ["dcl", "dclw", "gte", "dhel", "mv-dhel", "kcl", "spectral", "debias
 NEED_NEGATIVES = {
     "align-uniform", "pairwise", "alpha-cl", "quadratic", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED
 }  # fmt: skip
-NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr", "cosent", "angle"]
+NEED_ATTRIBUTES = ["sup-con", "x-clr", "guided", "sog-clr", "cosent", "angle"]
 
 
 def test_the_cases_cover_the_catalog():
-    assert {name for name, _ in CASES} | set(NEED_FACTS) == set(OBJECTIVES)
+    assert {name for name, _ in CASES} | set(NEED_ATTRIBUTES) == set(OBJECTIVES)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -146,8 +146,8 @@ def test_value_and_gradient(case, backend):
     name, chosen = case
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
     with contraport.engine.backend(backend):
-        ours = outcome(build(name, **chosen), *z)
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
+        result = outcome(build(name, **chosen), *z)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -161,22 +161,22 @@ def test_tiny_batches(case, n):
         return
     for backend in BACKENDS:
         with contraport.engine.backend(backend):
-            ours = outcome(loss, *views(n))
-        assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *views(n)))
+            result = outcome(loss, *views(n))
+        assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen), *views(n)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("temperature", "attributes"), [(0.1, {}), (0.7, {"weights": WEIGHTS}), (0.2, {"ids": IDS})])
 def test_sup_con(temperature, attributes, backend):
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build("sup-con", temperature=temperature)(*z, labels=LABELS, **attributes),
+        result = outcome(lambda *z: build("sup-con", temperature=temperature)(*z, labels=LABELS, **attributes),
                        *views())  # fmt: skip
-    theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **attributes), *views())
-    assert_same(ours, theirs)
+    expected = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **attributes), *views())
+    assert_same(result, expected)
 
 
 FEATURES = torch.randn(7, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-FACTS_NEEDED = {
+ATTRIBUTE_CASES = {
     "x-clr": [
         ({}, {"features": FEATURES[:, 0]}),
         ({"temperature": 0.5, "teacher_temperature": 1.0}, {"features": FEATURES}),
@@ -192,50 +192,52 @@ FACTS_NEEDED = {
 }
 
 
-NEEDY = [(name, chosen, attributes) for name, cases in FACTS_NEEDED.items() for chosen, attributes in cases]
+CASES_WITH_ATTRIBUTES = [
+    (name, chosen, attributes) for name, cases in ATTRIBUTE_CASES.items() for chosen, attributes in cases
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "chosen", "attributes"), NEEDY)
-def test_objectives_that_need_facts(name, chosen, attributes, backend):
+@pytest.mark.parametrize(("name", "chosen", "attributes"), CASES_WITH_ATTRIBUTES)
+def test_objectives_with_required_attributes(name, chosen, attributes, backend):
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name, **chosen)(*z, **attributes), *views())
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *views()))
+        result = outcome(lambda *z: build(name, **chosen)(*z, **attributes), *views())
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *views()))
 
 
-@pytest.mark.parametrize("name", FACTS_NEEDED)
-def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
+@pytest.mark.parametrize("name", ATTRIBUTE_CASES)
+def test_objectives_with_required_attributes_of_a_large_batch_in_tiles(name):
     attributes = needed(name, 300)
     with contraport.engine.backend("streamed"):
-        ours = outcome(lambda *z: build(name)(*z, **attributes), *views(300, 8))
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **attributes), *views(300, 8)))
+        result = outcome(lambda *z: build(name)(*z, **attributes), *views(300, 8))
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **attributes), *views(300, 8)))
 
 
-def test_what_a_guide_leaves_out_differs_by_direction():
-    """So that each direction has its own pairs, and some of them are left out."""
+def test_guided_negatives_differ_by_direction():
+    """Each direction excludes pairs of its own, and no positives."""
     plans = [result.plan.dense() for result in build("guided").iterate_block_results(*views(), features=FEATURES)]
-    left_out = [plan == 0 for plan in plans]
-    assert (left_out[0] != left_out[1].T).any()
-    assert not left_out[0].diagonal().any()
+    excluded = [plan == 0 for plan in plans]
+    assert (excluded[0] != excluded[1].T).any()
+    assert not excluded[0].diagonal().any()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
-def test_the_averages_of_sog_clr_over_batches(momentum):
-    """Three batches of a data set: the averages of the items that come again are mixed, the others wait."""
+def test_sog_clr_averages_over_batches(momentum):
+    """Three batches: the averages of repeated items are updated, the others stay."""
     loss, average = build("sog-clr", items=10, temperature=0.3, momentum=momentum), {}
     for step, ids in enumerate(([0, 1, 2, 3], [7, 2, 9, 0], [9, 1, 0, 4])):
-        z, attributes = views(4, seed=step), torch.tensor(ids)
-        ours = outcome(lambda *z: loss(*z, ids=attributes), *z)  # noqa: B023
+        z, item_ids = views(4, seed=step), torch.tensor(ids)
+        result = outcome(lambda *z: loss(*z, ids=item_ids), *z)  # noqa: B023
         expected = outcome(
-            lambda *z: formulas.sog_clr(*z, temperature=0.3, momentum=momentum, ids=attributes, average=average),  # noqa: B023
+            lambda *z: formulas.sog_clr(*z, temperature=0.3, momentum=momentum, ids=item_ids, average=average),  # noqa: B023
             *z,
         )
-        assert_same(ours, expected)
-    held = loss.divergence.log_average.clone()
+        assert_same(result, expected)
+    before = loss.divergence.log_average.clone()
     loss.eval()(*views(4), ids=torch.tensor([0, 1, 2, 3]))
     with torch.no_grad():
         loss.train()(*views(4), ids=torch.tensor([0, 1, 2, 3]))
-    torch.testing.assert_close(loss.divergence.log_average, held, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(loss.divergence.log_average, before, equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -268,27 +270,27 @@ def test_rejects_invalid_arguments(call, code, value):
         call()
 
 
-@pytest.mark.parametrize("views_in_all", [2, 3, 4])
-def test_mv_dhel_over_any_number_of_views(views_in_all):
-    z = views(k=views_in_all)
-    ours = outcome(build("mv-dhel", temperature=0.5), *z)
-    assert_same(ours, outcome(lambda *z: formulas.mv_dhel(*z, temperature=0.5), *z))
-    if views_in_all == 2:
-        assert_same(ours, outcome(build("dhel", temperature=0.5), *z), 1e-12)
+@pytest.mark.parametrize("num_views", [2, 3, 4])
+def test_mv_dhel_over_any_number_of_views(num_views):
+    z = views(k=num_views)
+    result = outcome(build("mv-dhel", temperature=0.5), *z)
+    assert_same(result, outcome(lambda *z: formulas.mv_dhel(*z, temperature=0.5), *z))
+    if num_views == 2:
+        assert_same(result, outcome(build("dhel", temperature=0.5), *z), 1e-12)
 
 
-@pytest.mark.parametrize("views_in_all", [2, 3, 4])
+@pytest.mark.parametrize("num_views", [2, 3, 4])
 @pytest.mark.parametrize("graph", ["full", "core"])
-def test_cmc_over_any_number_of_views(views_in_all, graph):
-    z = views(k=views_in_all)
-    ours = outcome(build("cmc", temperature=0.3, graph=graph), *z)
-    assert_same(ours, outcome(lambda *z: formulas.cmc(*z, temperature=0.3, graph=graph), *z))
+def test_cmc_over_any_number_of_views(num_views, graph):
+    z = views(k=num_views)
+    result = outcome(build("cmc", temperature=0.3, graph=graph), *z)
+    assert_same(result, outcome(lambda *z: formulas.cmc(*z, temperature=0.3, graph=graph), *z))
 
 
-# Facts known in the call. Each entry: what the package is given, what the formula is given.
+# Attributes of a call. Each entry: the arguments of the loss, and those of the formula.
 
 JOINT, CROSS = some_matrix(14).fill_diagonal_(0), some_matrix(7)
-KNOWN = {
+ATTRIBUTES = {
     "weights": lambda entries: ({"weights": WEIGHTS}, {"weights": WEIGHTS}),
     "ids": lambda entries: ({"ids": IDS}, {"ids": IDS}),
     "ids-weights": lambda entries: ({"ids": IDS, "weights": WEIGHTS}, {"ids": IDS, "weights": WEIGHTS}),
@@ -326,41 +328,41 @@ TARGETED = [
 ]
 
 
-def check_known(name, chosen, attributes, backend):
+def check_attributes(name, chosen, attributes, backend):
     entries = CROSS if name in {"info-nce", "cmc"} or chosen.get("layout") == "cross" else JOINT
-    ours, theirs = KNOWN[attributes](entries)
+    attributes_of_call, formula_settings = ATTRIBUTES[attributes](entries)
     loss = build(name, **chosen)
     with contraport.engine.backend(backend):
-        result = outcome(lambda *z: loss(*z, **ours), *views())
+        result = outcome(lambda *z: loss(*z, **attributes_of_call), *views())
     rtol = 1e-6 if "domains" in attributes else 1e-9  # see test_domains_keep_double_precision
-    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **formula_settings), *views()), rtol)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("attributes", KNOWN)
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
 @pytest.mark.parametrize("case", TARGETED, ids=name_case)
-def test_facts_known_in_the_call(case, attributes, backend):
-    check_known(*case, attributes, backend)
+def test_call_attributes(case, attributes, backend):
+    check_attributes(*case, attributes, backend)
 
 
 @pytest.mark.parametrize("attributes", ["weights", "ids", "ids-weights", "matrix", "sparse-matrix", "labels"])
 @pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
-def test_facts_known_in_the_call_of_a_symmetric_layout(case, attributes):
-    check_known(*case, attributes, "streamed")
+def test_call_attributes_of_a_symmetric_layout(case, attributes):
+    check_attributes(*case, attributes, "streamed")
 
 
 @pytest.mark.parametrize("attributes", ["domains", "across-domains"])
 @pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
-def test_each_direction_normalises_its_own_share_of_a_target(case, attributes):
-    """In P~ the rows have mass 1/N, so on the way back the items of view 1 have, and not the columns."""
-    check_known(*case, attributes, "streamed")
+def test_each_direction_normalizes_its_own_target(case, attributes):
+    """Rows of a target have mass 1/N, so in the second direction the items of view 1 have it."""
+    check_attributes(*case, attributes, "streamed")
 
 
 @pytest.mark.parametrize("layout", ["joint", "cross"])
 @pytest.mark.parametrize("constraint", ["rows", "simplex"])
 @pytest.mark.parametrize("attributes", ["weights", "ids", "matrix", "labels", "domains"])
-def test_the_target_stands_outside_the_logarithm_of_the_closed_form(attributes, constraint, layout):
-    check_known("iot-quadratic", {"constraint": constraint, "layout": layout}, attributes, "streamed")
+def test_closed_form_has_the_target_outside_the_logarithm(attributes, constraint, layout):
+    check_attributes("iot-quadratic", {"constraint": constraint, "layout": layout}, attributes, "streamed")
 
 
 @pytest.mark.parametrize("attributes", ["weights", "ids", "ids-weights"])
@@ -380,8 +382,8 @@ def test_the_target_stands_outside_the_logarithm_of_the_closed_form(attributes, 
     ],
     ids=name_case,
 )
-def test_facts_known_in_the_call_of_pair_weighted_losses(case, attributes):
-    check_known(*case, attributes, "streamed")
+def test_call_attributes_of_pair_weighted_losses(case, attributes):
+    check_attributes(*case, attributes, "streamed")
 
 
 def test_weights_of_byol():
@@ -394,16 +396,16 @@ def test_weights_of_byol():
 )  # not exact in single precision
 @pytest.mark.parametrize("name", ["nt-xent", "rince", "t-simclr"])
 def test_domains_keep_double_precision(name, alpha, beta):
-    ours = outcome(lambda *z: build(name)(*z, target=o.Domains(alpha, beta), domains=DOMAINS), *views())
-    theirs = outcome(lambda *z: by_formula(name, *z, target=formulas.domains(DOMAINS, alpha, beta)), *views())
-    assert_same(ours, theirs, rtol=1e-12)
+    result = outcome(lambda *z: build(name)(*z, target=o.Domains(alpha, beta), domains=DOMAINS), *views())
+    expected = outcome(lambda *z: by_formula(name, *z, target=formulas.domains(DOMAINS, alpha, beta)), *views())
+    assert_same(result, expected, rtol=1e-12)
 
 
-# Peers
+# Other libraries
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_pytorch_metric_learning(temperature):
+def test_matches_pytorch_metric_learning(temperature):
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     z0, z1 = views()
     both, classes = torch.cat([z0, z1]), LABELS.repeat(2)
@@ -411,55 +413,55 @@ def test_pytorch_metric_learning(temperature):
     assert_same(outcome(build("nt-xent", temperature=temperature), z0, z1), nt_xent, 1e-6)
     half = build("pairwise", temperature=temperature)  # tau times NT-Xent
     torch.testing.assert_close(half(z0, z1), temperature * nt_xent[0], rtol=1e-6, atol=1e-6)
-    theirs = outcome(lambda a, b: losses.SupConLoss(temperature)(torch.cat([a, b]), classes), z0, z1)
+    expected = outcome(lambda a, b: losses.SupConLoss(temperature)(torch.cat([a, b]), classes), z0, z1)
     positives = (classes == classes[:, None]).sum(1) - 1
-    ours = outcome(
+    result = outcome(
         lambda a, b: build("sup-con", temperature=temperature)(a, b, labels=LABELS)
         + positives.double().log().mean(),
         z0, z1,
     )  # fmt: skip
-    assert_same(ours, theirs, 1e-6)
+    assert_same(result, expected, 1e-6)
     assert both.shape == (14, 5)
 
 
 @pytest.mark.parametrize("margin", [0.3, 1.0])
-def test_the_triplet_preset_is_pytorch_metric_learnings_triplet_loss(margin):
+def test_triplet_preset_matches_pytorch_metric_learning(margin):
     """All triplets of anchor, other view and negative; their distance is twice ours, their mean is over triplets."""
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     distances = pytest.importorskip("pytorch_metric_learning.distances")
     reducers = pytest.importorskip("pytorch_metric_learning.reducers")
-    theirs = losses.TripletMarginLoss(
+    triplet_loss = losses.TripletMarginLoss(
         margin=2 * margin, distance=distances.LpDistance(power=2), reducer=reducers.MeanReducer()
     )
     items = torch.arange(7).repeat(2)
-    expected = outcome(lambda a, b: theirs(torch.cat([a, b]), items) * 12 / 2, *views())
+    expected = outcome(lambda a, b: triplet_loss(torch.cat([a, b]), items) * 12 / 2, *views())
     assert_same(outcome(build("pairwise", preset="triplet", epsilon=margin), *views()), expected, 1e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_lightly(temperature):
+def test_matches_lightly(temperature):
     losses = pytest.importorskip("lightly.loss")
     z0, z1 = views()
-    theirs = outcome(losses.NTXentLoss(temperature), z0, z1)
-    assert_same(outcome(build("nt-xent", temperature=temperature), z0, z1), theirs, 1e-6)
-    theirs = outcome(losses.DirectCLRLoss(loss_dim=3, temperature=temperature), z0, z1)
-    ours = build("direct-clr", temperature=temperature, dimensions=3)
-    assert_same(outcome(ours, z0, z1), theirs, 1e-6)
-    theirs = outcome(lambda a, b: 2 + 2 * losses.NegativeCosineSimilarity()(a, b.detach()), z0, z1)
-    assert_same(outcome(build("byol"), z0, z1), theirs, 1e-6)
-    theirs = outcome(losses.DCLLoss(temperature), z0, z1)
-    assert_same(outcome(build("dcl", temperature=temperature), z0, z1), theirs, 1e-12)
+    expected = outcome(losses.NTXentLoss(temperature), z0, z1)
+    assert_same(outcome(build("nt-xent", temperature=temperature), z0, z1), expected, 1e-6)
+    expected = outcome(losses.DirectCLRLoss(loss_dim=3, temperature=temperature), z0, z1)
+    loss = build("direct-clr", temperature=temperature, dimensions=3)
+    assert_same(outcome(loss, z0, z1), expected, 1e-6)
+    expected = outcome(lambda a, b: 2 + 2 * losses.NegativeCosineSimilarity()(a, b.detach()), z0, z1)
+    assert_same(outcome(build("byol"), z0, z1), expected, 1e-6)
+    expected = outcome(losses.DCLLoss(temperature), z0, z1)
+    assert_same(outcome(build("dcl", temperature=temperature), z0, z1), expected, 1e-12)
 
 
-def test_lightlys_weighted_decoupled_loss():
-    """Its weights hold pairs to `sigma`; they are a copy of a tensor, of which torch warns."""
+def test_matches_lightly_weighted_decoupled_loss():
+    """Weights of pairs depend on `sigma`; torch warns that lightly copies a tensor."""
     losses = pytest.importorskip("lightly.loss")
     with pytest.warns(UserWarning, match="copy construct"):
-        theirs = outcome(losses.DCLWLoss(0.2, sigma=0.3), *views())
-    assert_same(outcome(build("dclw", temperature=0.2, sigma=0.3), *views()), theirs, 1e-12)
+        expected = outcome(losses.DCLWLoss(0.2, sigma=0.3), *views())
+    assert_same(outcome(build("dclw", temperature=0.2, sigma=0.3), *views()), expected, 1e-12)
 
 
-def test_the_four_directions_of_gte_stand_in_one_softmax():
+def test_gte_is_one_softmax_over_four_directions():
     def written_out(queries, texts):
         q, d = (z / z.norm(dim=1, keepdim=True) for z in (queries, texts))
         each = []
@@ -478,11 +480,11 @@ def test_the_four_directions_of_gte_stand_in_one_softmax():
 def test_decoupled_losses_of_a_large_batch_in_tiles(name):
     z = views(300, 8)
     with contraport.engine.backend("streamed"):
-        ours = outcome(build(name), *z)
-    assert_same(ours, outcome(lambda *z: by_formula(name, *z), *z))
+        result = outcome(build(name), *z)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z), *z))
 
 
-def test_lightlys_losses_of_coordinates():
+def test_matches_lightly_losses_of_coordinates():
     """Its Barlow Twins adds 1e-5 to the variances."""
     losses = pytest.importorskip("lightly.loss")
     z = views(40, 6)
@@ -490,17 +492,16 @@ def test_lightlys_losses_of_coordinates():
     assert_same(outcome(build("barlow-twins"), *z), outcome(losses.BarlowTwinsLoss(), *z), 3e-5)
 
 
-def test_without_a_prior_and_all_alike_the_debiased_loss_is_nt_xent():
+def test_debiased_without_prior_equals_nt_xent():
     nt_xent = outcome(build("nt-xent", temperature=0.3), *views())
     assert_same(outcome(build("debiased", temperature=0.3, prior=0.0), *views()), nt_xent, 1e-12)
     assert_same(outcome(build("hard-negative", temperature=0.3, beta=0.0, prior=0.0), *views()), nt_xent, 1e-12)
 
 
-def test_the_bound_of_the_debiased_loss_is_met_and_not_met_in_its_cases():
-    """So that both of its branches are compared with the formula."""
+def test_cases_cover_both_branches_of_the_debiased_bound():
     pairing = formulas.joint(*views())
     kernel = (formulas.cosine(pairing.x, pairing.y) / 0.2).exp()
-    corrected = formulas.among(kernel, pairing.negative) - 0.3 * formulas.positives(kernel, pairing)
+    corrected = formulas.masked_mean(kernel, pairing.negative) - 0.3 * formulas.positives(kernel, pairing)
     bound = 0.7 * math.exp(-1 / 0.2)
     assert (corrected > bound).any()
     assert (corrected < bound).any()
@@ -511,18 +512,18 @@ def joint_cost(far=1e6):
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.5])
-def test_the_balanced_plan_is_pots(temperature):
+def test_balanced_plan_matches_pot(temperature):
     ot = pytest.importorskip("ot")
     pairing, cost = joint_cost()
     uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
-    theirs = ot.bregman.sinkhorn_log(uniform, uniform, cost, temperature, numItermax=2000, stopThr=1e-15)
+    expected = ot.bregman.sinkhorn_log(uniform, uniform, cost, temperature, numItermax=2000, stopThr=1e-15)
     loss = build("gca-ince", temperature=temperature, iterations=1000)
-    torch.testing.assert_close(loss.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
-    torch.testing.assert_close(loss(*views()), formulas.kl(formulas.pairs(pairing), theirs), rtol=1e-9, atol=1e-12)
-    settled = o.Objective(
+    torch.testing.assert_close(loss.plan(*views()), expected, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(loss(*views()), formulas.kl(formulas.pairs(pairing), expected), rtol=1e-9, atol=1e-12)
+    converged = o.Objective(
         o.Joint(), contraport.Gibbs("cosine", temperature), o.Balanced(5000, 1e-13), o.Pairs(), o.KL()
     )
-    torch.testing.assert_close(settled.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(converged.plan(*views()), expected, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.5])
@@ -532,14 +533,14 @@ def test_unbalanced_plan_matches_pot(reference, reg_type, temperature, relaxatio
     ot = pytest.importorskip("ot")
     z0, z1 = views()
     cost, uniform = 1 - formulas.cosine(z0, z1), torch.full((7,), 1 / 7, dtype=torch.float64)
-    theirs = ot.unbalanced.sinkhorn_unbalanced(
+    expected = ot.unbalanced.sinkhorn_unbalanced(
         uniform, uniform, cost, temperature, relaxation, reg_type=reg_type, numItermax=5000, stopThr=1e-15
     )
     kernel, plan = contraport.Gibbs("cosine", temperature), o.Unbalanced(relaxation, 600, reference)
     loss = o.Objective(o.Cross(symmetric=False), kernel, plan, o.Pairs(), o.KL())
-    torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(loss.plan(z0, z1), expected, rtol=1e-9, atol=1e-13)
     target = torch.eye(7, dtype=torch.float64) / 7
-    torch.testing.assert_close(loss(z0, z1), formulas.kl(target, theirs), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(loss(z0, z1), formulas.kl(target, expected), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
@@ -549,9 +550,9 @@ def test_quadratic_plan_matches_pot(temperature):
     z0, z1 = views()
     cost = (1 - formulas.cosine(z0, z1)).numpy()
     mass = np.full(7, 1 / 7)
-    theirs = smooth.get_plan_from_semi_dual(np.zeros(7), mass, cost.T, smooth.SquaredL2(gamma=temperature)).T
+    expected = smooth.get_plan_from_semi_dual(np.zeros(7), mass, cost.T, smooth.SquaredL2(gamma=temperature)).T
     loss = build("iot-quadratic", closed_form=False, layout="cross", temperature=temperature)
-    torch.testing.assert_close(loss.plan(z0, z1), torch.as_tensor(theirs), rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(loss.plan(z0, z1), torch.as_tensor(expected), rtol=1e-9, atol=1e-13)
     largest, _ = smooth.SquaredL2(gamma=temperature).max_Omega(-cost.T, mass)
     value = np.mean((largest + cost.diagonal()) * 7 / temperature) + 0.5
     torch.testing.assert_close(loss(z0, z1).item(), value, rtol=1e-9, atol=1e-12)
@@ -562,8 +563,8 @@ def test_quadratic_plan_of_the_simplex_matches_pot(temperature):
     projection = pytest.importorskip("ot.utils").proj_simplex
     cost = 1 - formulas.cosine(*views())
     loss = build("iot-quadratic", closed_form=False, layout="cross", temperature=temperature, constraint="simplex")
-    theirs = projection(-cost.reshape(-1) / temperature).reshape(7, 7)
-    torch.testing.assert_close(loss.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
+    expected = projection(-cost.reshape(-1) / temperature).reshape(7, 7)
+    torch.testing.assert_close(loss.plan(*views()), expected, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("df", [1, 3])
@@ -577,10 +578,10 @@ def test_t_sne_matches_scikit_learn(df):
     condensed = target[tuple(torch.triu_indices(14, 14, 1))].numpy()
     value, slope = t_sne._kl_divergence(torch.cat([z0, z1]).numpy().ravel(), condensed, df, 14, 2)
     loss = build("t-simclr", df=df, temperature=1.0)
-    ours = outcome(lambda *z: loss(*z, target=target), z0, z1)
-    torch.testing.assert_close(ours[0].item(), value, rtol=1e-7, atol=0)
-    if df == 1:  # its slope has the exponent -(df + 1)/2 where the derivative has -1
-        assert_same(ours, (ours[0], torch.as_tensor(slope).reshape(2, 7, 2).unbind()), 1e-7)
+    result = outcome(lambda *z: loss(*z, target=target), z0, z1)
+    torch.testing.assert_close(result[0].item(), value, rtol=1e-7, atol=0)
+    if df == 1:  # its gradient has the exponent -(df + 1)/2 where the derivative has -1
+        assert_same(result, (result[0], torch.as_tensor(slope).reshape(2, 7, 2).unbind()), 1e-7)
 
 
 # Identities
@@ -588,16 +589,16 @@ def test_t_sne_matches_scikit_learn(df):
 
 @pytest.mark.parametrize("lam", [0.01, 1.0])
 def test_rince_towards_zero_is_info_nce(lam):
-    """(A^q - B^q)/q = log A/B + q/2 (log^2 A - log^2 B) + O(q^2), A/B that of InfoNCE times lam."""
+    """(A^q - B^q)/q = log A/B + q/2 (log^2 A - log^2 B) + O(q^2), A/B the ratio of InfoNCE times lam."""
     q, tau = 1e-5, 0.5
     z0, z1 = views()
     similar = formulas.cosine(z0, z1) / tau
     log_a, log_b = similar.logsumexp(1) + math.log(lam), similar.diagonal()
     log_a_back = similar.logsumexp(0) + math.log(lam)
     slope = (log_a.square() + log_a_back.square() - 2 * log_b.square()).mean() / 4
-    ours = build("rince", temperature=tau, q=q, lam=lam, layout="cross")(z0, z1)
+    result = build("rince", temperature=tau, q=q, lam=lam, layout="cross")(z0, z1)
     limit = build("info-nce", temperature=tau)(z0, z1) + math.log(lam)
-    torch.testing.assert_close(ours, limit + q * slope, rtol=0, atol=1e-8)
+    torch.testing.assert_close(result, limit + q * slope, rtol=0, atol=1e-8)
     joint = build("rince", temperature=tau, q=q, lam=lam)(z0, z1)
     nt_xent = build("nt-xent", temperature=tau)(z0, z1)
     torch.testing.assert_close(joint, nt_xent + math.log(lam), rtol=0, atol=50 * q)
@@ -613,7 +614,7 @@ def test_gca_uot_becomes_gca_ince_as_its_relaxation_grows():
     assert_same(outcome(build("gca-uot", iterations=4, relaxation=INFINITE), *views()), strict, 1e-12)
 
 
-def test_gca_ince_settles_on_a_plan_with_both_marginals():
+def test_gca_ince_converges_to_both_marginals():
     plan = build("gca-ince", temperature=0.2, iterations=300).plan(*views())
     uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
     torch.testing.assert_close(plan.sum(1), uniform, rtol=1e-10, atol=0)
@@ -623,17 +624,17 @@ def test_gca_ince_settles_on_a_plan_with_both_marginals():
     torch.testing.assert_close(build("gca-ince", temperature=0.2, iterations=300)(*views()), more)
 
 
-def test_the_gradient_of_the_settled_plan_is_target_less_plan():
+def test_gradient_at_convergence_is_target_minus_plan():
     """dL/dC = (P~ - P) / tau, for a target with the plan's marginals (inverse optimal transport, eq. 7)."""
     z0, z1 = views()
     kernel = contraport.Gibbs("dot", 0.9)
     loss = o.Objective(o.Cross(symmetric=False), kernel, o.Balanced(3000, 1e-13), o.Pairs(), o.KL())
     from_cost = (torch.eye(7, dtype=torch.float64) / 7 - loss.plan(z0, z1)) / 0.9
-    value, _ = ours = outcome(loss, z0, z1)
-    assert_same(ours, (value, [-from_cost @ z1, -from_cost.T @ z0]), 1e-8)
+    value, _ = result = outcome(loss, z0, z1)
+    assert_same(result, (value, [-from_cost @ z1, -from_cost.T @ z0]), 1e-8)
 
 
-def test_iot_by_rows_is_nt_xent_and_by_the_simplex_is_equation_16():
+def test_iot_with_rows_is_nt_xent_and_with_simplex_is_equation_16():
     z0, z1 = views()
     assert_same(
         outcome(build("iot", constraint="rows", temperature=0.3), z0, z1),
@@ -649,10 +650,10 @@ def test_iot_by_rows_is_nt_xent_and_by_the_simplex_is_equation_16():
 
 @pytest.mark.parametrize("negatives", ["both", "same", "other"])
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
-def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_positive(negatives, temperature):
-    ours = build("alpha-cl", regularizer="entropy", temperature=temperature, negatives=negatives)
-    theirs = build("pairwise", epsilon=0.0, temperature=temperature, negatives=negatives)
-    for a, b in zip(outcome(ours, *views())[1], outcome(theirs, *views())[1], strict=True):
+def test_alpha_cl_with_entropy_has_the_gradient_of_info_nce_without_positive(negatives, temperature):
+    loss = build("alpha-cl", regularizer="entropy", temperature=temperature, negatives=negatives)
+    reference = build("pairwise", epsilon=0.0, temperature=temperature, negatives=negatives)
+    for a, b in zip(outcome(loss, *views())[1], outcome(reference, *views())[1], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
@@ -660,9 +661,9 @@ def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_pos
 @pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("phi", [torch.log1p, torch.sqrt, lambda xi: torch.log(0.3 + xi)])
 def test_alpha_cl_with_the_mass_of_phi(phi, detach, backend):
-    ours = build("alpha-cl", regularizer="entropy", phi=phi, detach=detach, temperature=0.3)
+    loss = build("alpha-cl", regularizer="entropy", phi=phi, detach=detach, temperature=0.3)
     with contraport.engine.backend(backend):
-        result = outcome(ours, *views())
+        result = outcome(loss, *views())
     assert_same(result, outcome(
         lambda *z: formulas.alpha_cl(*z, regularizer="entropy", phi=phi, detach=detach, temperature=0.3), *views()
     ), 1e-9)  # fmt: skip
@@ -739,7 +740,7 @@ def test_gradcheck(case):
         assert torch.autograd.gradcheck(loss.eval(), (z0, z1))
 
 
-def test_the_closed_form_beyond_its_logarithm_still_pulls_the_pair_together():
+def test_closed_form_attracts_pairs_beyond_its_logarithm():
     """Opposite views: 1 + sum_j (C_ij - C_i+) is negative for every row."""
     z0, z1 = torch.eye(4, dtype=torch.float64), -torch.eye(4, dtype=torch.float64)
     z1 = z1 + 0.1 * views(4, 4)[1]
@@ -789,7 +790,7 @@ def test_masses_and_marginals(n, d, seed, temperature, joint, backend):
 
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 7), seed=st.integers(0, 10**6), iterations=st.integers(1, 6), joint=st.booleans())
-def test_kl_is_zero_at_the_target_and_nowhere_negative(n, seed, iterations, joint):
+def test_kl_is_zero_at_the_target_and_never_negative(n, seed, iterations, joint):
     z0, z1 = views(n, seed=seed)
     layout = o.Joint() if joint else o.Cross(symmetric=False)
     for plan in [o.Rows(), o.Simplex(), o.Balanced(iterations)]:
@@ -797,7 +798,7 @@ def test_kl_is_zero_at_the_target_and_nowhere_negative(n, seed, iterations, join
         result = loss.plan(z0, z1)
         value, slopes = outcome(lambda *z: loss(*z, target=result), z0, z1)  # noqa: B023
         assert abs(value) < 1e-12
-        if not isinstance(plan, o.Balanced):  # an unsettled plan can be closer to itself only at a stationary point
+        if not isinstance(plan, o.Balanced):  # the slopes of a plan that has not converged need not vanish
             assert max(slope.abs().max() for slope in slopes) < 1e-12
         assert loss(z0, z1) >= -1e-12
 
@@ -816,11 +817,11 @@ def test_quadratic_rows_are_sparsemax(n, seed, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.03, 0.01, 0.001])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_quadratic_plan_of_equal_costs_is_uniform(constraint, temperature, dtype):
-    """A collapsed batch is no reason to give up: sparsemax of equal numbers is uniform."""
+    """Sparsemax of the equal costs of a collapsed batch."""
     z = torch.ones(6, 4, dtype=dtype)
     loss = build("iot-quadratic", closed_form=False, constraint=constraint, temperature=temperature)
     uniform = (1 - torch.eye(12, dtype=dtype)) / (12 * 11)
-    # The logits are of the size of 12 / temperature, and in single precision no more certain than their rounding.
+    # Logits are of the size of 12 / temperature, with the rounding error of single precision.
     tolerance = 1e-5 / temperature if dtype == torch.float32 else 1e-9
     torch.testing.assert_close(loss.plan(z, z), uniform, rtol=max(tolerance, 1e-4), atol=0)
 
@@ -870,7 +871,7 @@ def test_hostile_batches(variant):
     name, chosen = variant[0], dict(variant[1])
     cold = {} if name in UNSCALED else {"temperature": 0.001}
     for batch in HOSTILE:
-        # cold float16 is left out: the slope 1/(floor tau) of the closed form has no place in it
+        # not float16 at a low temperature, where the slope 1/(floor tau) of the closed form overflows
         for dtype, temperature in [(torch.float32, cold), (torch.bfloat16, cold), (torch.float16, {})]:
             by_length = name == "vic-reg" or chosen.get("normalized") is False
             if batch == "large" and dtype == torch.float16 and by_length:
@@ -889,16 +890,16 @@ def test_hostile_batches(variant):
 
 def test_hostile_targets():
     z0, z1 = views()
-    nothing_wanted = some_matrix(14).fill_diagonal_(0)
-    nothing_wanted[4:9] = 0
+    with_empty_rows = some_matrix(14).fill_diagonal_(0)
+    with_empty_rows[4:9] = 0
     different = torch.arange(7)
     for name, chosen in [*TARGETED, ("iot-quadratic", {}), ("iot-quadratic", {"constraint": "simplex"})]:
-        entries = nothing_wanted[:7, 7:] if name == "info-nce" else nothing_wanted
+        entries = with_empty_rows[:7, 7:] if name == "info-nce" else with_empty_rows
         for attributes in [
             {"target": entries},
             {"target": o.Labels(), "labels": different},
             {"weights": torch.eye(7)[2]},
-            {"ids": torch.zeros(7, dtype=torch.long)},  # every item the same: no negatives are left
+            {"ids": torch.zeros(7, dtype=torch.long)},  # all items are equal, so there are no negatives
         ]:
             try:
                 value, slopes = outcome(lambda *z: build(name, **chosen)(*z, **attributes), z0, z1)  # noqa: B023
@@ -909,17 +910,17 @@ def test_hostile_targets():
 
 
 def test_labels_that_all_differ_are_pairs():
-    ours = outcome(lambda *z: build("sup-con")(*z, labels=torch.arange(7)), *views())
-    assert_same(ours, outcome(build("nt-xent", temperature=0.1), *views()), 1e-13)
+    result = outcome(lambda *z: build("sup-con")(*z, labels=torch.arange(7)), *views())
+    assert_same(result, outcome(build("nt-xent", temperature=0.1), *views()), 1e-13)
 
 
-# Written form
+# Representation
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case[0] != "pairwise"] + [(name, {}) for name in NEED_FACTS], ids=name_case
-)  # pairwise holds functions
-def test_the_written_form_can_be_pasted_back(case):
+    "case", [case for case in CASES if case[0] != "pairwise"] + [(name, {}) for name in NEED_ATTRIBUTES], ids=name_case
+)  # the repr of pairwise has functions
+def test_repr_can_be_evaluated(case):
     loss = build(case[0], **case[1])
     names = {**vars(contraport.engine), **vars(o)}
     again = eval(repr(loss), {"inf": math.inf, **names}).double()
@@ -929,13 +930,13 @@ def test_the_written_form_can_be_pasted_back(case):
 
 
 @pytest.mark.parametrize("temperature", [1e-2, 1e-3, 1e-5])
-def test_the_uniformity_penalty_of_views_that_agree_is_not_negative(temperature):
+def test_uniformity_penalty_of_similar_views_is_not_negative(temperature):
     z0 = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     for moved in torch.randn(8, 6, 5, generator=torch.Generator().manual_seed(1)):
         assert contraport.iot_uniform(temperature).terms(z0, z0 + 0.01 * moved)["PlanUniformity"] >= 0
 
 
-def test_the_debiased_mean_is_no_less_than_the_least_value_of_the_kernel():
+def test_debiased_mean_is_at_least_the_lowest_kernel_value():
     prior, floored = 0.4, 0
     z0, z1 = (torch.nn.functional.normalize(z) for z in views(n=6, d=2, seed=1))
     z = torch.cat([z0, z1])

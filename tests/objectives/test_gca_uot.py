@@ -1,4 +1,4 @@
-"""GCA-UOT with all terms of its document, against the objective written out in double precision."""
+"""GCA-UOT with all terms, against its formula in double precision."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ DISTANCES = {
 
 
 @pytest.mark.parametrize("name", DISTANCES)
-def test_equals_the_boxed_objective(name: str) -> None:
+def test_equals_the_formula(name: str) -> None:
     z0, z1 = torch.randn(2, 9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     loss = contraport.gca_uot(
         0.3, 4, 0.5, marginal_weight=(0.1, 0.7), marginal_divergence=name, entropy_weight=0.05, rince_weight=0.2

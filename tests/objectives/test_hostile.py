@@ -1,4 +1,4 @@
-"""What embeddings should not be: no number, without variation, alone. The value is right, or there is a clear line."""
+"""Nonfinite, constant and single embeddings, and invalid arguments: exact values or usage errors."""
 
 import math
 
@@ -26,11 +26,11 @@ OF_PHI = {"regularizer": "entropy", "phi": torch.log1p}
 CASES = [(name, settings) for name in OBJECTIVES for settings in SETTINGS.get(name, [{}])]
 
 
-def named(case):
+def name_case(case):
     return case[0] + "".join(f"-{key}={value}" for key, value in case[1].items())
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=name_case)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_inputs_give_a_nan_loss(case, backend, bad):
@@ -41,7 +41,7 @@ def test_nan_inputs_give_a_nan_loss(case, backend, bad):
         assert not build(name, **settings)(z0, z1, **needed(name)).isfinite()
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_nonfinite_negatives_give_a_nonfinite_loss(case):
     name, settings = case
     loss, options = build(name, **settings), needed(name) | {"negatives": torch.full((3, 5), math.nan)}
@@ -52,9 +52,9 @@ def test_nonfinite_negatives_give_a_nonfinite_loss(case):
         assert not loss(*views(), **options).isfinite()
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_inference_tensors_have_the_same_value(case):
-    """In inference mode, and afterwards in training, where only the second view is one."""
+    """All views in inference mode, and afterwards only the second view in training."""
     name, settings = case
     expected = build(name, **settings)(*views(), **needed(name))
     loss = build(name, **settings)
@@ -150,7 +150,7 @@ def objective(layout=cp.Cross(), kernel=cp.Gibbs(), constraint=cp.Rows(), diverg
         (lambda: cp.engine.explain_backend(torch.ones(3, 3)), "geometry.type"),
     ],
 )
-def test_rejects_parts_of_another_type(build_part, code):
+def test_rejects_components_of_another_type(build_part, code):
     with raises_usage_error(code):
         build_part()
 
@@ -246,7 +246,7 @@ def test_a_coordinate_that_does_not_vary_correlates_with_none(mean, dtype):
     assert (z0.grad[:, 1] == 0).all()
 
 
-def test_identical_rows_have_one_value_whatever_the_rounding():
+def test_identical_rows_have_the_same_value_despite_rounding():
     losses = [cp.barlow_twins()(row.expand(6, 4), row.expand(6, 4)) for row in torch.randn(20, 1, 4)]
     assert_close(torch.stack(losses), torch.full((20,), 4.0))
 
@@ -259,29 +259,29 @@ def test_rejects_alpha_cl_of_a_single_item(settings):
     loss = cp.alpha_cl(**settings)
     with raises_usage_error("z0.single_item", "1"):
         loss(z0[:1], z1[:1])
-    # Items that are all one have no negatives, in a larger batch neither: the sum over none of them is 0.
+    # Equal items have no negatives in larger batches either: the sum over negatives is 0.
     alike = torch.zeros(5, dtype=torch.long)
     value = loss(z0, z1, ids=alike)
     assert value == 0
     assert all((grad == 0).all() for grad in torch.autograd.grad(value, (z0, z1)))
 
 
-def learned(temperature):
+def build_learned_kernel(temperature):
     return cp.Gibbs("cosine", temperature, learnable=True)
 
 
-@pytest.mark.parametrize("make", [cp.sigmoid, learned])
-def test_a_learned_temperature_below_its_bound_is_refused(make):
-    make(0.01)
+@pytest.mark.parametrize("create", [cp.sigmoid, build_learned_kernel])
+def test_rejects_a_learned_temperature_below_its_bound(create):
+    create(0.01)
     with raises_usage_error("temperature.below_minimum", 0.001):
-        make(0.001)
-    kernel = learned(0.1)
+        create(0.001)
+    kernel = build_learned_kernel(0.1)
     with raises_usage_error("temperature.below_minimum", 0.005):
         kernel.temperature = 0.005
 
 
 def test_noise_counts_the_compared_columns_of_a_row():
-    """K counts the columns of a row that are there: equal ids, the self pair and other items' negatives are not."""
+    """K counts the compared columns of a row, without equal ids, the self pair and other items' negatives."""
     generator = torch.Generator().manual_seed(1)
     z0, z1 = (F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64)) for _ in range(2))
     own = F.normalize(torch.randn(6, 3, 4, generator=generator, dtype=torch.float64), dim=-1)
@@ -298,8 +298,8 @@ def test_noise_counts_the_compared_columns_of_a_row():
     loss = cp.cmc_nce(0.5).double()
     assert_close(loss(z0, z1, ids=ids), expected(z0 @ z1.T / 0.5, (ids[:, None] != ids) | diagonal, diagonal))
     scores = torch.cat([z0 @ z1.T, z0 @ own.reshape(18, 4).T], 1) / 0.5
-    mine = torch.arange(6).repeat_interleave(3) == torch.arange(6)[:, None]
-    allowed = torch.cat([torch.ones(6, 6, dtype=torch.bool), mine], 1)
+    own_columns = torch.arange(6).repeat_interleave(3) == torch.arange(6)[:, None]
+    allowed = torch.cat([torch.ones(6, 6, dtype=torch.bool), own_columns], 1)
     positive = torch.cat([diagonal, torch.zeros(6, 18, dtype=torch.bool)], 1)
     loss = cp.cmc_nce(0.5).double()
     assert_close(loss(z0, z1, negatives=own), expected(scores, allowed, positive))
@@ -315,8 +315,8 @@ def test_noise_counts_the_compared_columns_of_a_row():
 def test_thresholds_are_found_for_several_batches_at_once(settings):
     loss = cp.alpha_cl(**settings)
     z0, z1 = torch.randn(2, 3, 5, 4, dtype=torch.float64)
-    each = torch.stack([loss(*pair) for pair in zip(z0, z1, strict=True)])
-    assert_close(torch.func.vmap(loss)(z0, z1), each)
+    separate = torch.stack([loss(*pair) for pair in zip(z0, z1, strict=True)])
+    assert_close(torch.func.vmap(loss)(z0, z1), separate)
 
 
 @pytest.mark.parametrize("name", ["x-clr", "guided"])

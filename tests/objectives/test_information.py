@@ -1,4 +1,4 @@
-"""The bound of mutual information that an InfoNCE gives: log k less the loss, by its definition."""
+"""InfoNCE bound of mutual information: log k less the loss, by its definition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bound(loss: Any, *z: Tensor, **attributes: Any) -> float | None:
 
 
 def cross_entropy(rows: Tensor, columns: Tensor, temperature: float) -> float:
-    """InfoNCE of some rows, whose positives are the columns of the same number, written out."""
+    """Return InfoNCE of rows whose positives are the columns of the same number."""
     cosines = torch.nn.functional.cosine_similarity(rows[:, None], columns[None], dim=2) / temperature
     return float(-cosines.log_softmax(1).diagonal().mean())
 
@@ -66,7 +66,7 @@ def test_negatives_are_candidates_but_for_those_of_the_row() -> None:
     assert loss.mutual_information_bound(value) == pytest.approx(math.log(9 + 19) - value, abs=1e-6)
 
 
-def test_equal_views_reach_the_bound_of_the_bound() -> None:
+def test_equal_views_reach_the_maximum_of_the_bound() -> None:
     z = torch.eye(8)
     assert bound(contraport.info_nce(temperature=0.02), z, z) == pytest.approx(math.log(8), abs=1e-6)
 
@@ -105,7 +105,7 @@ def test_information_is_none_for_other_objectives(name: str) -> None:
 def test_information_is_none_for_calls_with_weights_or_targets(attributes: dict[str, Any]) -> None:
     loss, z = contraport.nt_xent(), views()
     assert bound(loss, *z, **attributes) is None
-    assert bound(loss, *z) is not None, "the next call gives one again"
+    assert bound(loss, *z) is not None
     assert bound(loss, *z, target=Pairs()) == bound(loss, *z)
 
 

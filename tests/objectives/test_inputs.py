@@ -1,4 +1,4 @@
-"""What objectives are called on: sizes of embeddings, precisions, kinds of tensors; and that they can be copied."""
+"""Inputs of objectives: sizes of embeddings, precisions, kinds of tensors; copies of objectives; torch.func."""
 
 import copy
 import pickle
@@ -34,8 +34,8 @@ def build(name, settings):
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-15, 1e15, 1e30])
-def test_only_the_direction_counts(size):
-    """The gradient is as large as the embedding is small, and no larger."""
+def test_value_depends_on_directions_only(size):
+    """The gradient is inversely proportional to the length of the embedding."""
     z0, z1 = views()
     loss = contraport.nt_xent(temperature=0.1)
 
@@ -108,7 +108,7 @@ def test_every_objective_can_be_pickled_and_copied(name, settings):
 
 
 @pytest.mark.parametrize("preset", ["info_nce", "soft_triplet"])
-def test_the_temperature_of_the_pairwise_presets_is_the_kernels(preset):
+def test_temperature_of_pairwise_presets_can_be_set(preset):
     loss, z = contraport.pairwise(preset, temperature=0.3), views()
     assert loss.temperature == 0.3
     loss.temperature = 0.7
@@ -124,7 +124,7 @@ def test_rejects_a_temperature_for_presets_without_one(settings):
 
 @pytest.mark.parametrize("name", ["info-nce", "gca-uot", "t-simclr", "sigmoid", "dcl", "gte", "kcl", "hard-negative"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
+def test_accepts_temperature_tensors_of_any_precision(name, dtype):
     z0, z1 = views()
     temperature = torch.tensor(0.5, dtype=dtype, requires_grad=True)
     loss = contraport.objective(name)
@@ -154,7 +154,7 @@ def test_rejects_item_attributes_of_a_wrong_type(attributes, code, value):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_a_target_is_a_matrix_of_any_kind():
+def test_accepts_target_matrices_of_any_kind():
     z0, z1 = views()
     loss, matrix = contraport.info_nce(), torch.rand(6, 6, generator=torch.Generator().manual_seed(1)).round(decimals=1)
     expected = loss(z0, z1, target=matrix)
@@ -164,8 +164,8 @@ def test_a_target_is_a_matrix_of_any_kind():
 
 @pytest.mark.parametrize("pairs", [[(0, 1), (2, 3)], [(0, 1), (4, 5)]])
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "gca-uot", "rince", "hard-negative", "iot"])
-def test_a_dense_target_is_a_sparse_one_where_views_are_absent(name, pairs):
-    """All that the first pairs want is absent."""
+def test_dense_and_sparse_targets_agree_if_views_are_absent(name, pairs):
+    """One view of each item of the first pairs is absent."""
     loss = contraport.objective(name).double()
     size = 12 if isinstance(loss.layout, contraport.Joint) else 6
     matrix = torch.zeros(size, size, dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_a_dense_target_is_a_sparse_one_where_views_are_absent(name, pairs):
 
 
 @pytest.mark.parametrize("name", ["barlow-twins", "vic-reg"])
-def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
+def test_rejects_a_target_of_items_if_coordinates_are_compared(name):
     z0, z1 = views(n=6, d=6)
     loss = contraport.objective(name)
     classes = torch.arange(6) % 2
@@ -254,8 +254,8 @@ def test_forward_mode_matches_reverse_mode(name, settings, weights):
 @pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_function_transforms_match_autograd(name, backend):
-    make, attributes = TRANSFORMED[name]
-    loss, (z0, z1) = make().double(), torch.randn(2, 6, 5, dtype=torch.float64)
+    create, attributes = TRANSFORMED[name]
+    loss, (z0, z1) = create().double(), torch.randn(2, 6, 5, dtype=torch.float64)
     free = z0.clone().requires_grad_()
     with contraport.engine.backend(backend):
         value = loss(free, z1, **attributes)
@@ -270,8 +270,8 @@ def test_function_transforms_match_autograd(name, backend):
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
 @pytest.mark.parametrize("name", ["nt-xent", "gca-uot", "vic-reg", "sup-con"])
-def test_transforms_leave_no_tensors_to_later_calls(name, transform):
-    """With sizes that no other test has, so that nothing is cached yet."""
+def test_transforms_cache_no_tensors_for_later_calls(name, transform):
+    """With sizes of no other test, so that nothing is cached before."""
     loss, items = contraport.objective(name), 37 if transform is torch.func.grad else 41
     attributes = {"labels": torch.arange(items) % 5} if name == "sup-con" else {}
     z0, z1 = torch.randn(2, items, items - 7)
@@ -300,21 +300,21 @@ def converged():
 
 
 @pytest.mark.parametrize(
-    ("make", "attributes", "code"),
+    ("create", "attributes", "code"),
     [
         (lambda: contraport.cmc_nce(), {}, "averages.torch_func"),
         (lambda: contraport.sog_clr(items=9), {"ids": torch.arange(6)}, "averages.torch_func"),
         (converged, {}, "tolerance.torch_func"),
     ],
 )
-def test_rejects_moving_averages_and_tolerances_in_torch_func(make, attributes, code):
-    loss, (z0, z1) = make(), torch.randn(2, 6, 5)
+def test_rejects_moving_averages_and_tolerances_in_torch_func(create, attributes, code):
+    loss, (z0, z1) = create(), torch.randn(2, 6, 5)
     with raises_usage_error(code):
         torch.func.grad(lambda z: loss(z, z1, **attributes))(z0)
 
 
 @pytest.mark.parametrize(
-    ("make", "code", "value"),
+    ("create", "code", "value"),
     [
         (lambda: contraport.sigmoid(bias=float("nan")), "bias.invalid", "nan"),
         (lambda: contraport.t_simclr(conditional="no"), "conditional.invalid", "'no'"),
@@ -323,6 +323,6 @@ def test_rejects_moving_averages_and_tolerances_in_torch_func(make, attributes, 
         (lambda: contraport.gte(temperature=True), "temperature.invalid", "True"),
     ],
 )
-def test_rejects_settings_of_a_wrong_type(make, code, value):
+def test_rejects_settings_of_a_wrong_type(create, code, value):
     with raises_usage_error(code, value):
-        make()
+        create()

@@ -1,4 +1,4 @@
-"""A target that is a kernel, by its potentials, against the same target as a matrix."""
+"""Kernel target plans against the same targets as dense matrices."""
 
 import pytest
 import torch
@@ -15,8 +15,8 @@ def blocks(request, monkeypatch):
 
 
 @pytest.fixture(params=[Gibbs("cosine", 0.3), StudentT(2.0)], ids=repr)
-def both(request):
-    """A target with a row that wants nothing, and the matrix that it is."""
+def kernel_and_dense_target(request):
+    """Kernel target with an empty row, and the same target as a matrix."""
     x, y = views(7, 3, seed=1)
     rows = torch.arange(7)
     everything = LabelExclusion((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
@@ -34,8 +34,8 @@ def assert_same(target, matrix):
         torch.testing.assert_close(of(target), of(matrix))
 
 
-def test_equals_the_dense_matrix(both):
-    target, matrix = both
+def test_equals_the_dense_matrix(kernel_and_dense_target):
+    target, matrix = kernel_and_dense_target
     assert_same(target, matrix)
     assert_same(target.T, DenseTargetPlan(matrix.matrix.T))
     assert_same(target.take_rows(slice(2, 6)), matrix.take_rows(slice(2, 6)))
@@ -44,8 +44,8 @@ def test_equals_the_dense_matrix(both):
     assert_same(target.append_columns(3), matrix.append_columns(3))
 
 
-def test_gradients_of_any_order(both):
-    target, matrix = both
+def test_gradients_of_any_order(kernel_and_dense_target):
+    target, matrix = kernel_and_dense_target
     z = torch.randn(7, 2, dtype=torch.float64, requires_grad=True)
     seed = torch.randn(7, 2, dtype=torch.float64)
 
@@ -54,13 +54,13 @@ def test_gradients_of_any_order(both):
         (slope,) = torch.autograd.grad(value, z, create_graph=True)
         return slope, torch.autograd.grad((slope * seed).sum(), z)[0]
 
-    for ours, theirs in zip(orders(target), orders(matrix), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for result, expected in zip(orders(target), orders(matrix), strict=True):
+        torch.testing.assert_close(result, expected)
 
 
-def test_extra_columns_have_no_gradient(both):
-    target, matrix = (one.append_columns(3) for one in both)
+def test_extra_columns_have_no_gradient(kernel_and_dense_target):
+    target, matrix = (one.append_columns(3) for one in kernel_and_dense_target)
     z = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
-    ours, theirs = (torch.autograd.grad(one.apply(z).sin().sum(), z)[0] for one in (target, matrix))
-    torch.testing.assert_close(ours, theirs)
-    assert not ours[7:].any()
+    result, expected = (torch.autograd.grad(one.apply(z).sin().sum(), z)[0] for one in (target, matrix))
+    torch.testing.assert_close(result, expected)
+    assert not result[7:].any()

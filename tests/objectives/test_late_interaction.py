@@ -30,7 +30,7 @@ def max_sim(x, y, lengths):
     return (cosines.amax(3) * rows[:, None]).sum(2) / lengths[0][:, None]
 
 
-def of_layout(objective, z0, z1):
+def compared_similarities(objective, z0, z1):
     """Return the matrix of similarities that the layout of an objective compares."""
     z1 = z1.detach() if objective.stop_gradient else z1
     if isinstance(objective.layout, contraport.Cross):
@@ -39,7 +39,7 @@ def of_layout(objective, z0, z1):
     return max_sim(*(torch.cat([z0, z1]),) * 2, (torch.cat(LENGTHS),) * 2)
 
 
-def takes_a_matrix(name):
+def accepts_similarities(name):
     return isinstance(contraport.objective(name), contraport.Objective) and isinstance(
         contraport.objective(name).layout, contraport.Cross | contraport.Joint
     )
@@ -50,18 +50,20 @@ def compares_cosines(name):
     return isinstance(kernel, contraport.Gibbs) and kernel.cost == "cosine" and kernel.power == 1
 
 
-def with_kernel(loss, kernel):
+def replace_kernel(loss, kernel):
     loss.kernel = kernel
     return loss
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if takes_a_matrix(name)])
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if accepts_similarities(name)])
 def test_every_objective_equals_that_of_dense_similarities(name):
     kernel, options = LateInteraction("max", temperature=0.5), needed(name)
-    of_sets = with_kernel(build(name), kernel)
-    of_matrix = with_kernel(build(name), contraport.Gibbs("cosine", 0.5))
-    ours = outcome(lambda *z: of_sets(*z, masks=LENGTHS, **options), *sets())
-    assert_same(ours, outcome(lambda *z: of_matrix(similarities=of_layout(of_matrix, *z), **options), *sets()))
+    of_sets = replace_kernel(build(name), kernel)
+    of_matrix = replace_kernel(build(name), contraport.Gibbs("cosine", 0.5))
+    result = outcome(lambda *z: of_sets(*z, masks=LENGTHS, **options), *sets())
+    assert_same(
+        result, outcome(lambda *z: of_matrix(similarities=compared_similarities(of_matrix, *z), **options), *sets())
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if compares_cosines(name)])
@@ -78,7 +80,7 @@ def test_every_objective_of_sets_of_one_equals_that_of_vectors(name):
 @pytest.mark.parametrize("form", ["lengths", "Booleans", "zeros", "any place"])
 def test_padding_in_every_form(form):
     z0, z1 = sets()
-    loss = with_kernel(contraport.nt_xent(), BALANCED)
+    loss = replace_kernel(contraport.nt_xent(), BALANCED)
     expected = loss(z0, z1, masks=LENGTHS)
     marks = [torch.arange(z.shape[1]) < size[:, None] for z, size in zip((z0, z1), LENGTHS, strict=True)]
     if form == "lengths":
@@ -94,7 +96,7 @@ def test_padding_in_every_form(form):
 
 
 class TokenModel(torch.nn.Module):
-    """Model of a peer whose input has the embeddings of its tokens."""
+    """Model of another library whose input has the embeddings of its tokens."""
 
     skiplist, do_query_expansion = (), False
 
@@ -120,18 +122,18 @@ def test_matches_pylate():
     expected = scores(*(torch.nn.functional.normalize(z, dim=2) for z in signed))
     torch.testing.assert_close(kernel.similarities(*signed), expected)
     # Sets of several lengths: the loss and its gradient.
-    loss = with_kernel(contraport.info_nce(symmetric=False), kernel)
+    loss = replace_kernel(contraport.info_nce(symmetric=False), kernel)
     peer = losses.Contrastive(TokenModel(), temperature=0.5)
-    ours = outcome(lambda *z: loss(*z, masks=LENGTHS), z0, z1)
-    assert_same(ours, outcome(lambda *z: peer(inputs_of(*z)), z0, z1))
+    result = outcome(lambda *z: loss(*z, masks=LENGTHS), z0, z1)
+    assert_same(result, outcome(lambda *z: peer(inputs_of(*z)), z0, z1))
 
 
 def test_matches_sentence_transformers():
-    """Scores of the peer are in single precision."""
+    """Scores of sentence-transformers are in single precision."""
     reason = "this version of sentence-transformers has no models of several vectors"
     losses = pytest.importorskip("sentence_transformers.multi_vector_encoder.losses", reason=reason)
     scoring = pytest.importorskip("sentence_transformers.multi_vector_encoder.scoring")
-    loss = with_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
+    loss = replace_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
     peer = losses.MultiVectorMultipleNegativesRankingLoss(
         TokenModel(), scale=2.0, similarity_fct=scoring.mean_colbert_scores
     )
@@ -143,11 +145,11 @@ def test_matches_sentence_transformers():
 
 
 def test_both_directions_match_the_first_view_to_the_second():
-    """Also where each direction has its own pairs, as the columns of additional negatives."""
+    """Also if each direction has its own pairs, as with columns of additional negatives."""
     generator = torch.Generator().manual_seed(3)
     z0, z1 = sets()
     more = torch.randn(2, 3, 5, dtype=torch.float64, generator=generator)
-    loss = with_kernel(contraport.info_nce(), LateInteraction("max", 0.5))
+    loss = replace_kernel(contraport.info_nce(), LateInteraction("max", 0.5))
     forward = max_sim(z0, z1, LENGTHS), max_sim(z0, more, (LENGTHS[0], torch.tensor([3, 3])))
     backward = max_sim(z0, z1, LENGTHS).T, max_sim(more, z1, (torch.tensor([3, 3]), LENGTHS[1])).T
     logits = [torch.cat(sides, 1) / 0.5 for sides in (forward, backward)]
@@ -155,9 +157,9 @@ def test_both_directions_match_the_first_view_to_the_second():
     torch.testing.assert_close(loss(z0, z1, masks=LENGTHS, negatives=more), expected)
 
 
-def test_other_options_of_a_call():
+def test_call_options():
     z0, z1 = sets()
-    loss = with_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
+    loss = replace_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
     matrix = max_sim(z0, z1, LENGTHS) / 0.5
     rows = torch.tensor([True, False, True, True, True, True, False])
     kept = rows.nonzero()[:, 0]
@@ -173,7 +175,7 @@ def test_other_options_of_a_call():
 
 
 def test_learned_temperature_has_its_gradient():
-    loss = with_kernel(contraport.info_nce(), LateInteraction("soft", "learn").double())
+    loss = replace_kernel(contraport.info_nce(), LateInteraction("soft", "learn").double())
     loss(*sets()).backward()
     given = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     value = loss(*sets(), temperature=given)
@@ -183,7 +185,7 @@ def test_learned_temperature_has_its_gradient():
 
 def test_nested_coordinates_of_the_vectors():
     z0, z1 = sets()
-    loss = with_kernel(contraport.info_nce(), LateInteraction("max", 0.5))
+    loss = replace_kernel(contraport.info_nce(), LateInteraction("max", 0.5))
     negatives = torch.randn(2, 3, 5, dtype=torch.float64)
     parts = [loss(z0[..., :d], z1[..., :d], masks=LENGTHS, negatives=negatives[..., :d]) for d in (5, 2)]
     value = contraport.matryoshka(loss, dims=[5, 2])(z0, z1, masks=LENGTHS, negatives=negatives)
@@ -209,7 +211,7 @@ def test_kernel_can_be_set_by_name():
 
 def test_rejects_invalid_calls():
     z0, z1 = sets()
-    loss = with_kernel(contraport.info_nce(), LateInteraction())
+    loss = replace_kernel(contraport.info_nce(), LateInteraction())
     for masks in (LENGTHS[:1], (LENGTHS[0], LENGTHS[0] + 4), (None, torch.ones(7, 5, dtype=torch.bool)), 3):
         with raises_usage_error("masks.*"):
             loss(z0, z1, masks=masks)
@@ -229,14 +231,14 @@ def test_rejects_invalid_calls():
 
 
 def shared(rank, report):
-    """Report the loss and the gradient in an encoder, on items of which each process has its own number and length."""
+    """Report the loss and the gradient in an encoder, on different numbers and lengths of items in each process."""
     start = sum(SIZES[:rank])
     own = slice(start, start + SIZES[rank])
     lengths = [size[own] for size in LENGTHS]
     z0, z1 = (z[own, : size.max()] for z, size in zip(sets(), lengths, strict=True))
     for name, kernel in (("info-nce", LateInteraction("max", 0.5)), ("gca-ince", BALANCED)):
         encoder = torch.eye(5, dtype=torch.float64, requires_grad=True)
-        loss = with_kernel(contraport.objective(name), kernel)
+        loss = replace_kernel(contraport.objective(name), kernel)
         value = loss(z0 @ encoder, z1 @ encoder, masks=lengths, negatives=z0[:, :2])
         (gradient,) = torch.autograd.grad(value, encoder)
         report((name, value.item(), gradient.tolist()))
@@ -249,7 +251,7 @@ def test_mean_over_processes_is_the_gradient_of_one():
     z0, z1 = sets()
     for name, kernel in (("info-nce", LateInteraction("max", 0.5)), ("gca-ince", BALANCED)):
         encoder = torch.eye(5, dtype=torch.float64, requires_grad=True)
-        loss = with_kernel(contraport.objective(name), kernel)
+        loss = replace_kernel(contraport.objective(name), kernel)
         value = loss(z0 @ encoder, z1 @ encoder, masks=LENGTHS, negatives=z0[:, :2])
         (gradient,) = torch.autograd.grad(value, encoder)
         values, gradients = zip(*((v, g) for other, v, g in reports if other == name), strict=True)

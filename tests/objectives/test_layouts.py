@@ -1,4 +1,4 @@
-"""What layouts say of themselves, and how one stands over another."""
+"""Nested layouts, guided negatives and views within a layout."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from contraport import (
 )
 from contraport.objectives import LogMeanKernel, WithinView
 
-FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
+FEATURES = torch.stack(views(seed=3, d=4), 1)  # features of each view
 
 
 def plans(layout):
@@ -28,17 +28,17 @@ def plans(layout):
     return [result.plan.dense() for result in loss.iterate_block_results(*views(), features=FEATURES)]
 
 
-def test_guided_negatives_work_inside_other_layouts():
-    """And so each direction by its own features."""
+def test_guided_negatives_inside_and_outside_other_layouts():
+    """Each direction uses its own features."""
     inner, outer = (
         plans(layout)
         for layout in (LeadingCoordinates(2, GuidedNegatives(Cross())), GuidedNegatives(LeadingCoordinates(2, Cross())))
     )
     plain = plans(LeadingCoordinates(2, Cross()))
-    for ours, theirs, without in zip(inner, outer, plain, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-        assert (ours == 0).any()
-        assert not (without == 0).any()
+    for inside, outside, unguided in zip(inner, outer, plain, strict=True):
+        torch.testing.assert_close(inside, outside, rtol=0, atol=0)
+        assert (inside == 0).any()
+        assert not (unguided == 0).any()
 
 
 @pytest.mark.parametrize("margins", [(0.0, 0.5), (0.5, 0.0)])

@@ -1,4 +1,4 @@
-"""Logistic divergences: SigLIP against open_clip's, the normaliser of noise contrastive estimation over calls."""
+"""Logistic divergences: SigLIP against open_clip, and noise contrastive estimation over several calls."""
 
 import math
 
@@ -27,10 +27,10 @@ def test_sigmoid_matches_open_clip(backend):
         value = loss(*z)
     torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
     learned = [loss.kernel.log_temperature, loss.divergence.bias]
-    ours = [slope.squeeze() for slope in torch.autograd.grad(value, [*z, *learned])]
-    *theirs, by_scale, by_bias = torch.autograd.grad(expected, [*z, scale, bias])
-    # The temperature is one over the scale, and its logarithm is what is learned.
-    for a, b in zip(ours, [*theirs, -10 * by_scale, by_bias], strict=True):
+    gradients = [slope.squeeze() for slope in torch.autograd.grad(value, [*z, *learned])]
+    *expected_gradients, by_scale, by_bias = torch.autograd.grad(expected, [*z, scale, bias])
+    # The temperature is one over the scale, and its logarithm is learned.
+    for a, b in zip(gradients, [*expected_gradients, -10 * by_scale, by_bias], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
@@ -45,7 +45,7 @@ def mean_kernel(z0, z1, negatives=None):
     return (F.normalize(z0) @ F.normalize(y).T / 0.5).exp().mean().item()
 
 
-def test_the_normaliser_is_a_moving_average_over_calls():
+def test_normalizer_is_a_moving_average_over_calls():
     loss = contraport.cmc_nce(temperature=0.5, momentum=0.8).double()
     batches = [views(seed) for seed in range(3)]
     expected = mean_kernel(*batches[0])
@@ -55,7 +55,7 @@ def test_the_normaliser_is_a_moving_average_over_calls():
         loss(*batch)
     torch.testing.assert_close(loss.divergence.log_normalizer.item(), math.log(expected))
     before = loss.state_dict()["divergence.log_normalizer"].clone()
-    loss.terms(*batches[0])  # looking does not move it
+    loss.terms(*batches[0])  # evaluation does not update it
     value = loss.eval()(*batches[1])
     assert loss.divergence.log_normalizer == before
     again = contraport.cmc_nce(temperature=0.5).double()

@@ -1,4 +1,4 @@
-"""Schedules are functions of the step alone."""
+"""Schedules of temperature and constraint as functions of the step."""
 
 import pytest
 from tests.errors import raises_usage_error
@@ -12,14 +12,14 @@ from contraport.schedules import parse_start_end_shape
 def test_temperature_goes_from_start_to_end_and_stays():
     loss = contraport.nt_xent()
     schedule = TemperatureSchedule(1.0, 0.1, steps=100)
-    seen = []
+    temperatures = []
     for step in (0, 25, 50, 100, 500):
         schedule.apply(loss, step)
-        seen.append(loss.temperature)
-    assert seen[0] == 1.0
-    assert seen[2] == pytest.approx(0.1**0.5)
-    assert seen[3] == seen[4] == pytest.approx(0.1)
-    assert seen == sorted(seen, reverse=True)
+        temperatures.append(loss.temperature)
+    assert temperatures[0] == 1.0
+    assert temperatures[2] == pytest.approx(0.1**0.5)
+    assert temperatures[3] == temperatures[4] == pytest.approx(0.1)
+    assert temperatures == sorted(temperatures, reverse=True)
 
 
 def test_levels_have_equal_durations():
@@ -28,19 +28,19 @@ def test_levels_have_equal_durations():
         for boundary in range(6):
             for step in (boundary * every, boundary * every + every - 1):
                 Tighten(every).apply(loss, step)
-                kept = (contraport.Rows(), *map(contraport.Balanced, (1, 2, 4, 8)))[min(boundary, 4)]
-                assert loss.constraint == kept
+                expected = (contraport.Rows(), *map(contraport.Balanced, (1, 2, 4, 8)))[min(boundary, 4)]
+                assert loss.constraint == expected
 
 
 def test_loosen_reverses_tighten():
-    loss, seen = contraport.nt_xent(), {}
+    loss, constraints = contraport.nt_xent(), {}
     for schedule in (Tighten(3), Loosen(3)):
-        seen[type(schedule)] = []
+        constraints[type(schedule)] = []
         for step in range(15):
             schedule.apply(loss, step)
-            seen[type(schedule)].append(loss.constraint)
-    assert seen[Tighten] == seen[Loosen][::-1]
-    assert len(set(seen[Tighten])) == 5
+            constraints[type(schedule)].append(loss.constraint)
+    assert constraints[Tighten] == constraints[Loosen][::-1]
+    assert len(set(constraints[Tighten])) == 5
 
 
 def test_parsed_schedules_equal_constructed_ones():
@@ -71,7 +71,7 @@ def test_rejects_a_constraint_incompatible_with_the_divergence():
 
 
 @pytest.mark.parametrize(
-    ("make", "code", "value"),
+    ("create", "code", "value"),
     [
         (lambda: TemperatureSchedule(0, 1, 10), "start.invalid", ""),
         (lambda: TemperatureSchedule(1, 1, 0), "steps.invalid", ""),
@@ -100,6 +100,6 @@ def test_rejects_a_constraint_incompatible_with_the_divergence():
         (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "constraint.sum", ""),
     ],
 )
-def test_rejects_invalid_arguments(make, code, value):
+def test_rejects_invalid_arguments(create, code, value):
     with raises_usage_error(code, value):
-        make()
+        create()

@@ -29,11 +29,11 @@ def test_sums_the_objective_over_prefixes(name):
     own = SETTINGS.get(name, {})
     nested = contraport.matryoshka(build(name, **own), DIMS, WEIGHTS).double()
     separate = [build(name, **own) for _ in DIMS]
-    for call in range(2):  # averages of earlier calls are those of each number of coordinates
+    for call in range(2):  # moving averages differ by the number of coordinates
         z = views(seed=call)
-        ours = outcome(lambda *z: nested(*z, **needed(name)), *z)
-        theirs = outcome(lambda *z: sum_over_prefixes(separate, *z, **needed(name)), *z)
-        assert_same(ours, theirs)
+        result = outcome(lambda *z: nested(*z, **needed(name)), *z)
+        expected = outcome(lambda *z: sum_over_prefixes(separate, *z, **needed(name)), *z)
+        assert_same(result, expected)
 
 
 def dense(z0, z1, temperature):
@@ -49,7 +49,7 @@ def test_matches_the_dense_formula():
     assert_same(outcome(nested, *views()), outcome(lambda *z: sum_over_prefixes(losses, *z), *views()))
 
 
-def test_negatives_targets_and_absent_views_are_those_of_each_prefix():
+def test_negatives_targets_and_absent_views_apply_to_each_prefix():
     bank, present = views(n=4, seed=9)[0], torch.rand(7, 2) < 0.8
     present[:3] = True
     for name, options in (
@@ -79,7 +79,7 @@ def test_keeps_the_properties_of_the_objective():
     mean = sum(loss.mutual_information_bound(loss(*(v[:, :size] for v in z)).item())
                for loss, size in zip(bounds, (4, 2), strict=True)) / 2  # fmt: skip
     assert nested.mutual_information_bound(nested(*z).item()) == pytest.approx(mean)
-    torch.testing.assert_close(nested.plan(*z), contraport.nt_xent(0.2).plan(*z))  # of all coordinates
+    torch.testing.assert_close(nested.plan(*z), contraport.nt_xent(0.2).plan(*z))  # plan of all coordinates
     assert "matryoshka(nt_xent(0.2), dims=[4, 2])" in nested.explain()
     nested.temperature = 0.7
     assert nested.temperature == 0.7
@@ -153,10 +153,10 @@ def test_matches_sentence_transformers():
 
     model = Identity()
     inner = losses.MultipleNegativesRankingLoss(model, scale=20.0)
-    theirs = losses.MatryoshkaLoss(model, inner, DIMS, WEIGHTS)
-    ours = contraport.matryoshka(contraport.info_nce(1 / 20, symmetric=False), DIMS, WEIGHTS)
-    expected = outcome(lambda *z: theirs([{"z": view} for view in z], None), *views())
-    assert_same(outcome(ours, *views()), expected, rtol=1e-6)
+    reference = losses.MatryoshkaLoss(model, inner, DIMS, WEIGHTS)
+    loss = contraport.matryoshka(contraport.info_nce(1 / 20, symmetric=False), DIMS, WEIGHTS)
+    expected = outcome(lambda *z: reference([{"z": view} for view in z], None), *views())
+    assert_same(outcome(loss, *views()), expected, rtol=1e-6)
 
 
 def test_parts_with_averages_keep_their_weight_in_a_sum():

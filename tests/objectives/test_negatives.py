@@ -1,4 +1,4 @@
-"""Negatives from elsewhere: further columns, against the formulas with their matrices widened."""
+"""Additional negatives as columns, against the formulas with widened matrices."""
 
 import pytest
 import torch
@@ -56,8 +56,8 @@ CASES = [
     ("debiased", {}),
     ("hard-negative", {}),
 ]
-WITHOUT = {"align-uniform", "byol", "dhel", "mv-dhel", "kcl", *OF_COORDINATES, *RANKING}
-KNOWN = {
+WITHOUT_NEGATIVES = {"align-uniform", "byol", "dhel", "mv-dhel", "kcl", *OF_COORDINATES, *RANKING}
+ATTRIBUTES = {
     "labels": ({"target": contraport.Labels(), "labels": LABELS}, {"target": formulas.classes(LABELS)}),
     "domains": (
         {"target": contraport.Domains(0.2, 0.1), "domains": DOMAINS},
@@ -68,69 +68,71 @@ KNOWN = {
 }
 
 
-def label(case):
+def name_case(case):
     return case[0] + "".join(f"-{value}" for value in case[1].values())
 
 
 @pytest.fixture
-def widened(monkeypatch):
-    """Make the formulas' pairings as wide as the bank that they are told; return how to tell them."""
+def widen(monkeypatch):
+    """Return a function that appends a bank of negatives to the pairings of the formulas."""
     plain = {name: getattr(formulas, name) for name in ("joint", "cross")}
 
-    def tell(bank, twins=None):
-        twins = torch.zeros(7, len(bank), dtype=torch.bool) if twins is None else twins
+    def append_bank(bank, duplicates=None):
+        duplicates = torch.zeros(7, len(bank), dtype=torch.bool) if duplicates is None else duplicates
         for name, pairing in plain.items():
 
-            def wide(*z, _pairing=pairing, **settings):
+            def widened_pairing(*z, _pairing=pairing, **settings):
                 result = _pairing(*z, **settings)
-                return formulas.beside(result, bank[:, : result.x.shape[1]], twins)
+                return formulas.append_negatives(result, bank[:, : result.x.shape[1]], duplicates)
 
-            monkeypatch.setattr(formulas, name, wide)
+            monkeypatch.setattr(formulas, name, widened_pairing)
 
-    return tell
+    return append_bank
 
 
 def by_formula(name, *z, **settings):
     return getattr(formulas, name.replace("-", "_"))(*z, **settings)
 
 
-def check_case(widened, name, chosen, ours=None, theirs=None, twins=None):
+def check_case(widen, name, chosen, attributes=None, formula_settings=None, duplicates=None):
     z = views(k=3 if name == "cmc" else 2)
 
     def expected(*inputs):
-        widened(inputs[-1], twins)
-        return by_formula(name, *inputs[:-1], **chosen, **(theirs or {}))
+        widen(inputs[-1], duplicates)
+        return by_formula(name, *inputs[:-1], **chosen, **(formula_settings or {}))
 
-    # What is held in a value has no slope by the bank in ours either.
-    result = outcome(lambda *v: build(name, **chosen)(*v[:-1], negatives=v[-1], **(ours or {})), *z, BANK)
+    # Detached terms have no gradient in the bank in either.
+    result = outcome(lambda *v: build(name, **chosen)(*v[:-1], negatives=v[-1], **(attributes or {})), *z, BANK)
     assert_same(result, outcome(expected, *z, BANK))
 
 
 def test_the_cases_cover_the_catalog():
     from contraport.catalog import OBJECTIVES
 
-    assert {name for name, _ in CASES} | WITHOUT | {"sup-con", "x-clr", "guided", "sog-clr"} == set(OBJECTIVES)
+    assert {name for name, _ in CASES} | WITHOUT_NEGATIVES | {"sup-con", "x-clr", "guided", "sog-clr"} == set(
+        OBJECTIVES
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", CASES, ids=label)
-def test_value_and_gradient(widened, case, backend):
+@pytest.mark.parametrize("case", CASES, ids=name_case)
+def test_value_and_gradient(widen, case, backend):
     with contraport.engine.backend(backend):
-        check_case(widened, *case)
+        check_case(widen, *case)
 
 
-@pytest.mark.parametrize("attributes", KNOWN)
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
 @pytest.mark.parametrize("name", ["nt-xent", "gca-ince", "t-simclr"])
-def test_targets_have_no_mass_on_negatives(widened, name, attributes):
-    check_case(widened, name, {}, *KNOWN[attributes])
+def test_targets_have_no_mass_on_negatives(widen, name, attributes):
+    check_case(widen, name, {}, *ATTRIBUTES[attributes])
     loss = build(name)
-    plan = loss.target_plan(*views(), negatives=BANK, **KNOWN[attributes][0])
+    plan = loss.target_plan(*views(), negatives=BANK, **ATTRIBUTES[attributes][0])
     assert plan.shape == (14, 23)
     assert not plan[:, 14:].any()
 
 
-def test_negatives_of_sup_con(widened):
-    check_case(widened, "sup-con", {}, {"labels": LABELS}, {"labels": LABELS})
+def test_negatives_of_sup_con(widen):
+    check_case(widen, "sup-con", {}, {"labels": LABELS}, {"labels": LABELS})
 
 
 @pytest.mark.parametrize(("graph", "number"), [("full", 3), ("core", 4)])
@@ -144,23 +146,23 @@ def test_negatives_extend_every_block_and_direction(graph, number):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "t-simclr", "sigmoid"])
-def test_negatives_of_the_same_item_are_left_out(widened, name, backend):
-    twins = IDS[:, None] == BANK_IDS
+def test_negatives_of_the_same_item_are_excluded(widen, name, backend):
+    duplicates = IDS[:, None] == BANK_IDS
     attributes = {"ids": IDS}
     with contraport.engine.backend(backend):
-        check_case(widened, name, {}, attributes | {"negative_ids": BANK_IDS}, attributes, twins)
-        check_case(widened, name, {}, attributes, attributes)
+        check_case(widen, name, {}, attributes | {"negative_ids": BANK_IDS}, attributes, duplicates)
+        check_case(widen, name, {}, attributes, attributes)
 
 
 def test_info_nce_with_a_queue_matches_moco():
     z0, z1 = (F.normalize(z) for z in views())
     queue = F.normalize(BANK)
     logits = torch.cat([(z0 * z1).sum(1, keepdim=True), z0 @ queue.T], 1) / 0.07
-    theirs = F.cross_entropy(logits, torch.zeros(7, dtype=torch.long))
+    expected = F.cross_entropy(logits, torch.zeros(7, dtype=torch.long))
     # MoCo compares with the queue alone: one item at a time has no other columns.
-    ours = contraport.info_nce(temperature=0.07, symmetric=False)
-    each = [ours(a[None], b[None], negatives=queue) for a, b in zip(z0, z1, strict=True)]
-    torch.testing.assert_close(torch.stack(each).mean(), theirs)
+    loss = contraport.info_nce(temperature=0.07, symmetric=False)
+    values = [loss(a[None], b[None], negatives=queue) for a, b in zip(z0, z1, strict=True)]
+    torch.testing.assert_close(torch.stack(values).mean(), expected)
 
 
 def test_empty_negatives_equal_none():
@@ -178,7 +180,7 @@ def test_embeddings_and_negatives_of_different_precision(dtypes):
     z0, z1 = (z.to(dtypes[0]) for z in views())
     bank = BANK.to(dtypes[1])
     result = contraport.nt_xent()(z0, z1, negatives=bank)
-    assert result.dtype == torch.float32  # that of the batch, single at least
+    assert result.dtype == torch.float32  # precision of the batch, at least single
     expected = contraport.nt_xent()(z0.double(), z1.double(), negatives=bank.double())
     torch.testing.assert_close(result.double(), expected, rtol=1e-6, atol=1e-6)
 

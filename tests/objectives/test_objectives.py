@@ -1,4 +1,4 @@
-"""The catalog against peers and against the formulas written out densely in double precision."""
+"""Objectives of the catalog against other libraries, POT and dense formulas; invariances; degenerate batches."""
 
 import contextlib
 import inspect
@@ -63,23 +63,23 @@ def test_nt_xent_matches_pytorch_metric_learning():
     from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
 
     z0, z1 = views()
-    theirs = SelfSupervisedLoss(NTXentLoss(temperature=0.3))(z0, z1)
-    torch.testing.assert_close(contraport.nt_xent(temperature=0.3)(z0, z1), theirs, rtol=1e-7, atol=1e-7)
+    expected = SelfSupervisedLoss(NTXentLoss(temperature=0.3))(z0, z1)
+    torch.testing.assert_close(contraport.nt_xent(temperature=0.3)(z0, z1), expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_info_nce_is_cross_entropy(symmetric):
     z0, z1 = views()
     logits, labels = F.normalize(z0) @ F.normalize(z1).T / 0.2, torch.arange(7)
-    theirs = F.cross_entropy(logits, labels)
+    expected = F.cross_entropy(logits, labels)
     if symmetric:
-        theirs = (theirs + F.cross_entropy(logits.T, labels)) / 2
-    torch.testing.assert_close(contraport.info_nce(temperature=0.2, symmetric=symmetric)(z0, z1), theirs)
+        expected = (expected + F.cross_entropy(logits.T, labels)) / 2
+    torch.testing.assert_close(contraport.info_nce(temperature=0.2, symmetric=symmetric)(z0, z1), expected)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5])
 def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
-    """Sinkhorn as the paper states it, on the matrix itself."""
+    """Sinkhorn iterations on the matrix, as in the paper."""
     z0, z1 = views()
     plan = torch.exp(-joint_cost(z0, z1) / 0.5)
     for _ in range(iterations):
@@ -94,7 +94,7 @@ def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("value", ["domains", [1], {"a": 1}, True, None, 2.5, -1, 0, math.nan], ids=str)
 def test_settings_of_any_type_are_accepted_or_rejected(name, value):
-    """What a command line or a YAML file can give: no error of Python's own."""
+    """Values from a command line or a YAML file raise a UsageError or none."""
     torch.manual_seed(0)
     z0, z1 = torch.randn(2, 5, 8)
     for setting in inspect.signature(OBJECTIVES[name].build).parameters:
@@ -115,21 +115,21 @@ def test_gca_uot_matches_the_unbalanced_plan_of_pot(relaxation):
     cost = joint_cost(z0, z1)
     cost[cost == torch.inf] = 1e6
     uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
-    theirs = ot.unbalanced.sinkhorn_unbalanced(
+    expected = ot.unbalanced.sinkhorn_unbalanced(
         uniform, uniform, cost, 0.5, relaxation, reg_type="kl", numItermax=5000, stopThr=1e-14
     )
     loss = contraport.gca_uot(temperature=0.5, iterations=400, relaxation=relaxation)
-    torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(loss(z0, z1), generalised_kl(joint_pairs(7), theirs), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss.plan(z0, z1), expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss(z0, z1), generalised_kl(joint_pairs(7), expected), rtol=1e-6, atol=1e-9)
 
 
-def test_gca_uot_with_an_infinite_price_is_gca_ince():
+def test_gca_uot_with_infinite_relaxation_is_gca_ince():
     z0, z1 = views()
     strict = contraport.gca_uot(relaxation=math.inf)(z0, z1)
     torch.testing.assert_close(strict, contraport.gca_ince()(z0, z1))
 
 
-def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_share():
+def test_symmetric_balanced_loss_is_the_mean_of_both_directions():
     from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs
 
     z0, z1 = views()
@@ -159,9 +159,11 @@ def test_gradcheck(name):
     z0, z1 = (z.requires_grad_() for z in views(n=4, d=3))
     if name in ONE_SIDED:
         z1 = z1.detach()
-    held = {"alpha-cl": {"detach": False}}  # the slope of a value whose weights are held is not that of the value
-    loss = build(name, **held.get(name, {}))
-    loss(z0, z1, **attributes(name, 4))  # what is averaged over batches is held from here on
+    settings_by_name = {
+        "alpha-cl": {"detach": False}
+    }  # detached weights have no gradient, unlike in differences of the value
+    loss = build(name, **settings_by_name.get(name, {}))
+    loss(z0, z1, **attributes(name, 4))  # initializes the averages over batches, constant from here on
     loss.eval()
     if name not in {"quadratic", "dclw", "sog-clr"}:
         assert torch.autograd.gradcheck(lambda a, b: loss(a, b, **attributes(name, 4)), (z0, z1))
@@ -172,28 +174,28 @@ def test_gradcheck(name):
 def test_invariances(name, n, seed):
     n = max(n, 2) if name in NEEDS_TWO_ITEMS else n
     z0, z1 = views(n=n, seed=seed)
-    loss, facts = build(name), attributes(name, n)
-    value = loss(z0, z1, **facts)
+    loss, attributes_of_items = build(name), attributes(name, n)
+    value = loss(z0, z1, **attributes_of_items)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    shuffled = {key: fact[order] for key, fact in facts.items()}
-    torch.testing.assert_close(loss(z0[order], z1[order], **shuffled), value)  # the order of the batch
+    shuffled = {key: attribute[order] for key, attribute in attributes_of_items.items()}
+    torch.testing.assert_close(loss(z0[order], z1[order], **shuffled), value)  # order of the batch
     if name not in ORDERED_VIEWS:
-        torch.testing.assert_close(loss(z1, z0, **facts), value)  # the order of the views
+        torch.testing.assert_close(loss(z1, z0, **attributes_of_items), value)  # order of the views
     if name not in UNNORMALISED:
-        torch.testing.assert_close(loss(3 * z0, 0.5 * z1, **facts), value)  # the length of the embeddings
+        torch.testing.assert_close(loss(3 * z0, 0.5 * z1, **attributes_of_items), value)  # lengths of the embeddings
     if name not in SIGNED:
         assert value >= -1e-12  # a divergence
 
 
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "gca-uot", "iot", "t-simclr", "direct-clr"])
-def test_the_divergence_is_zero_where_the_plan_is_the_target(name):
+def test_divergence_is_zero_if_the_plan_is_the_target(name):
     z0, z1 = views()
     loss = build(name)
     plan = loss.plan(z0, z1)
-    if name == "info-nce":  # its two directions have a plan each, so that no single target fits both
+    if name == "info-nce":  # each direction has its own plan, so that no single target fits both
         loss = contraport.info_nce(symmetric=False)
     value = loss(z0, z1, target=plan)
-    slack = generalised_kl(plan / plan.sum(), plan)  # the target has mass 1, and an unbalanced plan may have less
+    slack = generalised_kl(plan / plan.sum(), plan)  # the target has mass 1, an unbalanced plan may have less
     torch.testing.assert_close(value, slack, rtol=1e-9, atol=1e-12)
 
 
@@ -214,19 +216,19 @@ HOSTILE = {
 def test_hostile_batches_stay_finite(name, batch, dtype, backend):
     torch.manual_seed(0)
     z0, z1 = (z.to(dtype).requires_grad_() for z in HOSTILE[batch]())
-    # The slopes of the first two grow without bound in 1 / temperature, beyond what half precision can hold; the third
-    # learns its temperature, and refuses a colder one.
-    coldest = {"rince": 0.1, "iot-quadratic": 0.1, "sigmoid": 0.01}
-    temperature = {} if name in NO_TEMPERATURE else {"temperature": coldest.get(name, 0.001)}
-    loss, facts = build(name, **temperature), attributes(name, len(z0))
+    # Gradients of the first two grow with 1 / temperature beyond the range of half precision; the third learns its
+    # temperature, and rejects a lower one.
+    lowest = {"rince": 0.1, "iot-quadratic": 0.1, "sigmoid": 0.01}
+    temperature = {} if name in NO_TEMPERATURE else {"temperature": lowest.get(name, 0.001)}
+    loss, attributes_of_items = build(name, **temperature), attributes(name, len(z0))
     if name == "vic-reg" and batch == "large numbers" and dtype == torch.float16:
         return  # the slope of a square of covariances grows with the cube of the length
     if batch == "one item" and name in NEEDS_TWO_ITEMS:
         with raises_usage_error("z0.single_item"):
-            loss(z0, z1, **facts)
+            loss(z0, z1, **attributes_of_items)
         return
     with contraport.engine.backend(backend):
-        value = loss(z0, z1, **facts)
+        value = loss(z0, z1, **attributes_of_items)
     value.backward()
     assert value.dtype == torch.float32
     assert torch.isfinite(value)

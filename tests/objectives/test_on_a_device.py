@@ -1,4 +1,4 @@
-"""Every objective of the catalog on a CUDA device (-m gpu), against the CPU in double precision."""
+"""Every objective of the catalog on a CUDA device (-m gpu), against double precision on the CPU."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ def outcome(name, dtype, device, chosen):
 
 @pytest.mark.parametrize("chosen", ["cuda", "dense"])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_catalog(name, chosen):
+def test_matches_the_cpu(name, chosen):
     value, slopes = outcome(name, torch.float32, "cuda", chosen)
     exact, expected = outcome(name, torch.float64, "cpu", "dense")
     assert value.is_cuda
     torch.testing.assert_close(value.cpu().double(), exact, rtol=1e-4, atol=1e-5)
     largest = max(slope.abs().max() for slope in expected)
-    for ours, theirs in zip(slopes, expected, strict=True):
-        assert (ours.cpu() - theirs).abs().max() <= 1e-3 * largest
+    for slope, reference in zip(slopes, expected, strict=True):
+        assert (slope.cpu() - reference).abs().max() <= 1e-3 * largest
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -1,4 +1,4 @@
-"""How many operations a call makes at small batches, where they are what costs: from the second call on."""
+"""Number of operations of a call at small batches, whose time they determine, from the second call on."""
 
 import dataclasses
 from collections import Counter
@@ -16,7 +16,7 @@ from contraport.objectives.constraints import PlanRequest
 ROWS = 256
 
 
-class Counting(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.calls = Counter()
@@ -26,13 +26,13 @@ class Counting(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def operations(function, *z):
-    """Return how many operations the second call and its gradient make."""
+def count_operations(function, *z):
+    """Return the numbers of operations of the second call and of its gradient."""
     for _ in range(2):
         z = [v.detach().requires_grad_() for v in z]
-        with Counting() as forward:
+        with OperationCounter() as forward:
             value = function(*z)
-        with Counting() as backward:
+        with OperationCounter() as backward:
             value.backward()
     return forward.calls.total(), backward.calls.total()
 
@@ -45,23 +45,23 @@ def test_a_call_makes_few_operations(name, forward, backward):
     z0, z1 = torch.randn(2, ROWS // 2, 16)
     attributes = {"labels": torch.arange(ROWS // 2) % 10} if name == "sup-con" else {}
     loss = contraport.objective(name)
-    there, back = operations(lambda *z: loss(*z, **attributes), z0, z1)
-    assert there <= forward
-    assert back <= backward
+    num_forward, num_backward = count_operations(lambda *z: loss(*z, **attributes), z0, z1)
+    assert num_forward <= forward
+    assert num_backward <= backward
 
 
 def test_operation_counts_of_plain_cross_entropy():
     x, y = torch.randn(2, ROWS, 16)
     expected = torch.arange(ROWS)
-    there, back = operations(
+    num_forward, num_backward = count_operations(
         lambda x, y: F.cross_entropy(F.normalize(x, dim=1) @ F.normalize(y, dim=1).T / 0.1, expected), x, y
     )
-    assert 10 <= there <= 20
-    assert 25 <= back <= 50
+    assert 10 <= num_forward <= 20
+    assert 25 <= num_backward <= 50
 
 
 def test_cached_results_serve_every_mode():
-    """Made first in inference mode, then used where there is a gradient; and by many threads."""
+    """Results cached in inference mode serve calls with gradients."""
     z0, z1 = torch.randn(2, 37, 4)
     loss = contraport.gca_ince()
     with torch.inference_mode():
@@ -73,38 +73,38 @@ def test_cached_results_serve_every_mode():
     assert leaf.grad.isfinite().all()
 
 
-def reachable(part, seen):
-    """Yield the tensors without a gradient that can be reached from a part of an outcome."""
-    if id(part) in seen:
+def reachable_tensors(part, visited):
+    """Yield the tensors without a gradient that are reachable from a part of a block result."""
+    if id(part) in visited:
         return
-    seen.add(id(part))
+    visited.add(id(part))
     if isinstance(part, torch.Tensor):
         if not part.requires_grad:
             yield part
     elif isinstance(part, (tuple, list)):
         for each in part:
-            yield from reachable(each, seen)
+            yield from reachable_tensors(each, visited)
     elif dataclasses.is_dataclass(part):
-        yield from reachable([getattr(part, each.name) for each in dataclasses.fields(part)], seen)
+        yield from reachable_tensors([getattr(part, each.name) for each in dataclasses.fields(part)], visited)
 
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
-OF_ONE = [
+SINGLE_OBJECTIVES = [
     name
     for name in OBJECTIVES
     if isinstance(contraport.objective(name, **SETTINGS.get(name, {})), contraport.Objective)
 ]
-"""Objectives that are not sums of others."""
+"""Names of objectives that are not sums of others."""
 
 
-@pytest.mark.parametrize("name", OF_ONE)
-def test_writing_to_a_plan_changes_no_later_call(name):
-    """Nor what is written to anything else that a plan, a target or a block holds."""
+@pytest.mark.parametrize("name", SINGLE_OBJECTIVES)
+def test_writing_to_results_changes_no_later_call(name):
+    """Tensors of plans, targets and blocks are overwritten."""
     z, attributes, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **attributes)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *attributes.values()]}
     for outcome in comparing.build(name, **settings).iterate_block_results(*z, **attributes):
-        for tensor in list(reachable(outcome, set())):
+        for tensor in list(reachable_tensors(outcome, set())):
             if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
                 tensor.zero_()
     assert torch.equal(comparing.build(name, **settings)(*z, **attributes), expected)
@@ -117,7 +117,7 @@ def test_writing_to_a_plan_changes_no_later_call(name):
     ids=repr,
 )  # fmt: skip
 def test_plan_owns_its_vectors(constraint):
-    """No write is seen by another plan, not even one through an array."""
+    """Vectors of a plan are overwritten through NumPy arrays; a new plan has the same values as before."""
     z = [view.float() for view in comparing.views()]
     layout, kernel = contraport.Joint(), contraport.Gibbs("cosine", 0.5)
     (block,) = layout(*z)

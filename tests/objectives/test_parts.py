@@ -1,4 +1,4 @@
-"""The parts of an objective, each against loops or matrices: targets, divergences, plans and kernels."""
+"""Targets, divergences, plans and kernels against loops and dense matrices."""
 
 import itertools
 import math
@@ -55,15 +55,15 @@ LAYOUTS = {"joint": Joint(), "cross": Cross(symmetric=False)}
 FEATURES = views(seed=3, d=4)
 
 
-def pairing_of(layout, z, ids=None):
+def build_pairing(layout, z, ids=None):
     return (formulas.joint if layout == "joint" else formulas.cross)(*z, ids)
 
 
 # Targets, by loops over rows and columns
 
 
-def entry_of(kind, row, column):
-    """Return how much is wanted, before rows are normalised, for a row and a column, each a pair (view, item)."""
+def target_entry(kind, row, column):
+    """Return the entry of a target before normalization, for a row and a column, each a pair (view, item)."""
     (_, i), (_, j) = row, column
     if kind == "pairs":
         return float(i == j)
@@ -74,7 +74,7 @@ def entry_of(kind, row, column):
     raise KeyError(kind)
 
 
-def looped(kind, layout, ids=None):
+def target_by_loops(kind, layout, ids=None):
     first = [(0, i) for i in range(7)]
     second = [(1, i) for i in range(7)]
     rows, columns = (first + second, first + second) if layout == "joint" else (first, second)
@@ -85,7 +85,7 @@ def looped(kind, layout, ids=None):
             duplicate = ids is not None and row[1] != column[1] and ids[row[1]] == ids[column[1]]
             if row != column and not duplicate:
                 allowed[c] = (
-                    entry_of(kind, row, column)
+                    target_entry(kind, row, column)
                     if kind in {"pairs", "labels", "domains"}
                     else kind(FEATURES[row[0]][row[1]], FEATURES[column[0]][column[1]]).item()
                 )
@@ -118,7 +118,7 @@ TARGETS = {
     "soft by Student's t": (SoftNeighbors(FEATURES, StudentT(2.0)), heavy),
     "neighbors": (Neighbors(FEATURES, 3), nearest),
 }
-SINGLE = {"domains"}  # computed in single precision inside; see test_domains_keep_double_precision
+SINGLE = {"domains"}  # computed in single precision; see test_domains_keep_double_precision
 
 
 def assert_target(result, expected, tolerance=1e-12):
@@ -143,7 +143,7 @@ def test_targets(name, layout, ids):
     (block,) = LAYOUTS[layout](*views())
     block = block if ids is None else Block(block.pattern.mask_duplicates(ids), block.x, block.y)
     result = target(block, {"labels": LABELS, "domains": DOMAINS})
-    expected = looped(kind, layout, ids)
+    expected = target_by_loops(kind, layout, ids)
     assert_target(result, expected, 1e-6 if name in SINGLE else 1e-12)
     torch.testing.assert_close(expected.sum(1), torch.full((len(expected),), 1 / len(expected), dtype=torch.float64))
     log_kernel = Gibbs("cosine", 0.4)(block.x, block.y)
@@ -157,14 +157,14 @@ def test_targets(name, layout, ids):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_domains_of_any_level(alpha, beta, layout):
     (block,) = LAYOUTS[layout](*views())
-    expected = formulas.domains(DOMAINS, alpha, beta)(pairing_of(layout, views()))
+    expected = formulas.domains(DOMAINS, alpha, beta)(build_pairing(layout, views()))
     assert_target(Domains(alpha, beta)(block, {"domains": DOMAINS}), expected, 1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_domains_keep_double_precision(layout):
     (block,) = LAYOUTS[layout](*views())
-    assert_target(Domains(0.2, 0.1)(block, {"domains": DOMAINS}), looped("domains", layout), 1e-14)
+    assert_target(Domains(0.2, 0.1)(block, {"domains": DOMAINS}), target_by_loops("domains", layout), 1e-14)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -172,10 +172,10 @@ def test_domains_keep_double_precision(layout):
 def test_matrices(layout, sparse):
     (block,) = LAYOUTS[layout](*views())
     entries = torch.rand(block.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    entries = entries * pairing_of(layout, views()).compared * (entries > 0.4)
+    entries = entries * build_pairing(layout, views()).compared * (entries > 0.4)
     entries[1], entries[:, 2] = 0, 0
-    given = entries.to_sparse() if sparse else entries
-    assert_target(Matrix(given)(block, {}), entries / entries.sum())
+    matrix = entries.to_sparse() if sparse else entries
+    assert_target(Matrix(matrix)(block, {}), entries / entries.sum())
 
 
 @pytest.mark.parametrize(
@@ -369,27 +369,27 @@ def test_divergences(divergence, plan, layout, backend):
     allowed, plan_of = PLANS[plan]
     loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Matrix(entries), measure)
 
-    def theirs(*z):
-        pairing = pairing_of(layout, z)
+    def by_formula(*z):
+        pairing = build_pairing(layout, z)
         return by_matrix(entries / entries.sum(), plan_of(formulas.gibbs(pairing, 0.4), 0.4), pairing)
 
     with contraport.engine.backend(backend):
         result = outcome(loss, *views())
-    assert_same(result, outcome(theirs, *views()))
+    assert_same(result, outcome(by_formula, *views()))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex()], ids=repr)
 @pytest.mark.parametrize("cost", ["dot", "negative-cosine"])
-def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, backend):
+def test_energy_of_signed_costs_matches_finite_differences(cost, constraint, backend):
     z0, z1 = (z[:5, :3].double() for z in views())
-    z1[1] = torch.linalg.cross(z0[0], z0[1])  # pairs whose cost is 0, where its slope is not
+    z1[1] = torch.linalg.cross(z0[0], z0[1])  # a pair whose cost is 0, but not its gradient
     loss = Objective(
         Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), ContrastiveEnergy(detach_plan=False)
     )
     unit = torch.nn.functional.normalize if cost == "negative-cosine" else torch.clone
 
-    def written(z):
+    def by_formula(z):
         costs = -unit(z) @ unit(z1).T
         return ((torch.eye(5, dtype=z.dtype) / 5 - loss.plan(z, z1)) * costs).sum()
 
@@ -397,12 +397,12 @@ def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_diff
     for place in range(z0.numel()):
         step = torch.zeros_like(z0)
         step.view(-1)[place] = 1e-6
-        differences.view(-1)[place] = (written(z0 + step) - written(z0 - step)) / 2e-6
+        differences.view(-1)[place] = (by_formula(z0 + step) - by_formula(z0 - step)) / 2e-6
     free = z0.clone().requires_grad_()
     with contraport.engine.backend(backend):
         value = loss(free, z1)
         (slopes,) = torch.autograd.grad(value, free)
-    torch.testing.assert_close(value, written(z0), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(value, by_formula(z0), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(slopes, differences, rtol=1e-6, atol=1e-8)
 
 
@@ -413,12 +413,12 @@ def test_divergences_from_other_targets(divergence, target):
     goal, kind = TARGETS[target]
     loss = Objective(Joint(), Gibbs("cosine", 0.4), Balanced(2), goal, measure)
 
-    def theirs(*z):
+    def by_formula(*z):
         pairing = formulas.joint(*z)
         plan = formulas.balanced_plan(formulas.gibbs(pairing, 0.4), 2)
-        return by_matrix(looped(kind, "joint"), plan, pairing)
+        return by_matrix(target_by_loops(kind, "joint"), plan, pairing)
 
-    assert_same(outcome(lambda *z: loss(*z, labels=LABELS), *views()), outcome(theirs, *views()))
+    assert_same(outcome(lambda *z: loss(*z, labels=LABELS), *views()), outcome(by_formula, *views()))
 
 
 @pytest.mark.parametrize("constraint", ["rows", "simplex"])
@@ -429,7 +429,7 @@ def test_divergences_from_the_quadratic_plan(divergence, constraint):
     measure, by_matrix = DIVERGENCES[divergence]
     loss = Objective(Joint(), Gibbs("cosine", 2.0), Tsallis(mass_constraint=constraint), Pairs(), measure)
 
-    def theirs(*z):
+    def by_formula(*z):
         pairing = formulas.joint(*z)
         logits = (-cost_of(pairing) / 2).masked_fill(~pairing.compared, -math.inf)
         if constraint == "rows":
@@ -438,7 +438,7 @@ def test_divergences_from_the_quadratic_plan(divergence, constraint):
             plan = formulas.sparsemax(logits.reshape(1, -1)).reshape(14, 14)
         return by_matrix(formulas.pairs(pairing), plan, pairing)
 
-    assert_same(outcome(loss, *views()), outcome(theirs, *views()))
+    assert_same(outcome(loss, *views()), outcome(by_formula, *views()))
 
 
 def test_penalties_are_added_with_their_factors():
@@ -447,7 +447,7 @@ def test_penalties_are_added_with_their_factors():
         Joint(), Gibbs("cosine", 0.4), plan[0], Pairs(), KL(), {MarginalPenalty(): 0.3, PlanUniformity(): 2.0}
     )
 
-    def theirs(*z):
+    def by_formula(*z):
         pairing = formulas.joint(*z)
         result = plan[1](formulas.gibbs(pairing, 0.4), 0.4)
         goal = formulas.pairs(pairing)
@@ -457,10 +457,10 @@ def test_penalties_are_added_with_their_factors():
             + 2 * formulas.plan_uniformity(pairing, result)
         )
 
-    assert_same(outcome(loss, *views()), outcome(theirs, *views()))
+    assert_same(outcome(loss, *views()), outcome(by_formula, *views()))
 
 
-def test_the_energy_of_rows_has_the_slope_of_kl_times_the_temperature():
+def test_gradient_of_row_energy_is_that_of_kl_times_temperature():
     energy = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), ContrastiveEnergy())
     kl = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), KL())
     for a, b in zip(outcome(energy, *views())[1], outcome(kl, *views())[1], strict=True):
@@ -475,22 +475,22 @@ def test_reverse_kl_requires_mass_everywhere():
 @pytest.mark.parametrize("divergence", sorted(DIVERGENCES))
 @pytest.mark.parametrize("target", ["pairs", "labels", "soft", "matrix", "sparse matrix"])
 @pytest.mark.parametrize("kernel", [Gibbs("cosine", 0.4), StudentT(2.0)], ids=repr)
-def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
-    """What is no pass goes through stripes of rows, each computed again for its gradient."""
+def test_blocks_of_rows_do_not_change_the_result(monkeypatch, divergence, target, kernel):
+    """Blocks of rows, recomputed for the gradient, give the same result as all rows at once."""
     entries = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
     entries = entries.fill_diagonal_(0)
     matrices = {"matrix": Matrix(entries), "sparse matrix": Matrix(entries.to_sparse())}
     goal = matrices[target] if target in matrices else TARGETS[target][0]
     if divergence == "ReverseKL" and target in {"pairs", "labels"}:
-        goal = Domains(0.2, 0.1)  # mass everywhere
+        goal = Domains(0.2, 0.1)  # a target with mass everywhere
     loss = Objective(Joint(), kernel, Balanced(2), goal, DIVERGENCES[divergence][0])
 
     def result():
         return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())
 
-    whole = result()
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 45)  # three rows, and two in the end
-    assert_same(result(), whole, 1e-12)
+    expected = result()
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 45)  # blocks of three rows, and of two at the end
+    assert_same(result(), expected, 1e-12)
 
 
 # Plans
@@ -504,7 +504,7 @@ def test_plans(name, layout, backend):
     loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Pairs(), KL())
     with contraport.engine.backend(backend):
         result = loss.plan(*views())
-    expected = plan_of(formulas.gibbs(pairing_of(layout, views()), 0.4), 0.4)
+    expected = plan_of(formulas.gibbs(build_pairing(layout, views()), 0.4), 0.4)
     torch.testing.assert_close(result, expected, rtol=1e-11, atol=0)
 
 
@@ -512,7 +512,7 @@ def test_plans(name, layout, backend):
 @pytest.mark.parametrize("temperature", [5.0, 0.5, 0.02])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_quadratic_plan(layout, temperature, backend):
-    pairing = pairing_of(layout, views())
+    pairing = build_pairing(layout, views())
     logits = (-cost_of(pairing) / temperature).masked_fill(~pairing.compared, -math.inf)
     N = len(logits)
     for constraint, expected in [
@@ -534,17 +534,17 @@ def test_a_tolerance_bounds_the_error_of_the_rows(tolerance, layout):
     torch.testing.assert_close(plan.sum(0), torch.full((len(plan),), 1 / len(plan), dtype=torch.float64))
     enough = next(
         k for k in itertools.count(1)
-        if (formulas.balanced_plan(formulas.gibbs(pairing_of(layout, views()), 0.3), k).sum(1) - 1 / len(plan))
+        if (formulas.balanced_plan(formulas.gibbs(build_pairing(layout, views()), 0.3), k).sum(1) - 1 / len(plan))
         .abs().sum() < tolerance
     )  # fmt: skip
-    expected = formulas.balanced_plan(formulas.gibbs(pairing_of(layout, views()), 0.3), enough)
+    expected = formulas.balanced_plan(formulas.gibbs(build_pairing(layout, views()), 0.3), enough)
     torch.testing.assert_close(plan, expected, rtol=0, atol=2 * tolerance / len(plan))
     assert_same(
         outcome(loss, *views()),
         outcome(
             lambda *z: formulas.kl(
-                formulas.pairs(pairing_of(layout, z)),
-                formulas.balanced_plan(formulas.gibbs(pairing_of(layout, z), 0.3), enough + 300),
+                formulas.pairs(build_pairing(layout, z)),
+                formulas.balanced_plan(formulas.gibbs(build_pairing(layout, z), 0.3), enough + 300),
             ),
             *views(),
         ),
@@ -563,22 +563,22 @@ def test_warns_of_too_few_iterations_for_the_tolerance():
 def test_exact_plan_matches_pot(layout, n):
     ot = pytest.importorskip("ot")
     z = views(n)
-    pairing = pairing_of(layout, z)
+    pairing = build_pairing(layout, z)
     cost = cost_of(pairing).masked_fill(~pairing.compared, 1e3)
     mass = torch.full((len(cost),), 1 / len(cost), dtype=torch.float64)
-    theirs = ot.emd(mass, mass, cost)
+    expected = ot.emd(mass, mass, cost)
     plan = Objective(LAYOUTS[layout], Gibbs("cosine", 0.5), Exact(), Pairs(), KL()).plan(*z)
-    torch.testing.assert_close((plan * cost).sum(), (theirs * cost).sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close((plan * cost).sum(), (expected * cost).sum(), rtol=1e-12, atol=0)
     torch.testing.assert_close(plan.sum(1), mass)
     torch.testing.assert_close(plan.sum(0), mass)
     assert (plan >= 0).all()
     if layout == "cross":  # the solution of a symmetric problem need not be unique
-        torch.testing.assert_close(plan, theirs.to(plan), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(plan, expected.to(plan), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.05])
 def test_plans_converge_to_the_exact_plan_at_low_temperature(temperature):
-    """Its entropy exceeds that of the exact plan by log 7 at most, so its cost does by as many temperatures."""
+    """The entropy is higher by at most log 7, so the cost is by at most that times the temperature."""
     pairing = formulas.cross(*views())
     kernel = Gibbs("cosine", temperature)
     exact = Objective(Cross(symmetric=False), kernel, Exact(), Pairs(), KL()).plan(*views())
@@ -614,7 +614,7 @@ def dot(x, y):
 
 
 def norms(x, y):
-    """A cost that is smooth but not a function of inner products alone."""
+    """Return a smooth cost that is not a function of inner products alone."""
     return (x[:, None] - y[None]).abs().add(1e-3).log().sum(2)
 
 
@@ -674,17 +674,17 @@ def test_kernels_in_an_objective(name, layout, backend):
     loss = Objective(LAYOUTS[layout], kernel, Unbalanced(0.8, 2), Pairs(), KL())
     z = [0.5 * view for view in views()]
 
-    def theirs(*z):
-        pairing = pairing_of(layout, z)
+    def by_formula(*z):
+        pairing = build_pairing(layout, z)
         return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(build_entries(log, pairing), 2, 0.8, 0.7))
 
     with contraport.engine.backend(backend):
         result = outcome(loss, *z)
-    assert_same(result, outcome(theirs, *z), 1e-9)
+    assert_same(result, outcome(by_formula, *z), 1e-9)
 
 
 def build_entries(log, pairing):
-    """Return the kernel, row by row, so that a self pair, where a root has no slope, is never looked at."""
+    """Return the kernel by rows without self pairs, at which a root has no gradient."""
     rows = []
     for x, compared in zip(pairing.x, pairing.compared, strict=True):
         row = torch.zeros(len(compared), dtype=x.dtype)
@@ -697,19 +697,19 @@ def build_entries(log, pairing):
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex"])
 def test_cost_module_has_its_gradient(plan, layout, backend):
     allowed, plan_of = PLANS[plan]
-    ours, theirs = BilinearCost(5), BilinearCost(5)
-    loss = Objective(LAYOUTS[layout], Gibbs(ours, 0.7), allowed, Pairs(), KL())
-    assert any(parameter is ours.weight for parameter in loss.parameters())
+    cost, reference_cost = BilinearCost(5), BilinearCost(5)
+    loss = Objective(LAYOUTS[layout], Gibbs(cost, 0.7), allowed, Pairs(), KL())
+    assert any(parameter is cost.weight for parameter in loss.parameters())
 
     def expected(*z):
-        pairing = pairing_of(layout, z)
-        entries = (-theirs(pairing.x, pairing.y) / 0.7).exp() * pairing.compared
+        pairing = build_pairing(layout, z)
+        entries = (-reference_cost(pairing.x, pairing.y) / 0.7).exp() * pairing.compared
         return formulas.kl(formulas.pairs(pairing), plan_of(entries, 0.7))
 
     z = [view.clone().requires_grad_() for view in views()]
     with contraport.engine.backend(backend):
-        result = torch.autograd.grad(loss(*z), [*z, ours.weight])
-    for a, b in zip(result, torch.autograd.grad(expected(*z), [*z, theirs.weight]), strict=True):
+        result = torch.autograd.grad(loss(*z), [*z, cost.weight])
+    for a, b in zip(result, torch.autograd.grad(expected(*z), [*z, reference_cost.weight]), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 
@@ -776,7 +776,7 @@ def test_the_temperature_can_be_changed(kernel):
 
 
 @pytest.mark.parametrize(
-    ("make", "code"),
+    ("create", "code"),
     [
         (lambda: Gibbs("cosine", 0.0), "temperature.invalid"),
         (lambda: Gibbs("cosine", math.nan), "temperature.invalid"),
@@ -801,6 +801,6 @@ def test_the_temperature_can_be_changed(kernel):
         (lambda: Objective(Joint(), Gibbs(), Tsallis(), Pairs(), PlanUniformity()), "divergence.constraint"),
     ],
 )
-def test_rejects_settings(make, code):
+def test_rejects_settings(create, code):
     with raises_usage_error(code):
-        make()
+        create()

@@ -1,4 +1,4 @@
-"""Weights by the batch's own balanced plan, against the plan written out in double precision."""
+"""Item weights from the balanced plan of the batch, against the dense plan in double precision."""
 
 import pytest
 import torch
@@ -11,10 +11,10 @@ from contraport.objectives.loss_schedules import parse_sample_weight_schedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
-GIVEN = torch.tensor([0.5, 0.0, 2.0, 4.0, 0.1, 1.0, 3.0], dtype=torch.float64)
+WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 4.0, 0.1, 1.0, 3.0], dtype=torch.float64)
 
 
-def by_formula(z0, z1, temperature, strength, iterations):
+def weights_by_formula(z0, z1, temperature, strength, iterations):
     u, v = (torch.nn.functional.normalize(z.detach().double()) for z in (z0, z1))
     kernel, n = torch.exp(u @ v.T / temperature), len(u)
     a, b = torch.ones(n, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
@@ -25,23 +25,23 @@ def by_formula(z0, z1, temperature, strength, iterations):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("given", [None, GIVEN], ids=["alone", "times-given"])
+@pytest.mark.parametrize("weights_of_call", [None, WEIGHTS], ids=["alone", "times-given"])
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "iot"])
-def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, backend):
+def test_value_and_gradient_match_explicit_weights(name, weights_of_call, backend):
     z0, z1 = views()
     loss = build(name)
-    weights = by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if given is None else given)
+    weights = weights_by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if weights_of_call is None else weights_of_call)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name)(*z, weights=WeightsFromPlan(0.7, 6, given)), z0, z1)
+        result = outcome(lambda *z: build(name)(*z, weights=WeightsFromPlan(0.7, 6, weights_of_call)), z0, z1)
         expected = outcome(lambda *z: build(name)(*z, weights=weights), z0, z1)
-    assert_same(ours, expected)
+    assert_same(result, expected)
 
 
 def test_several_views_average_over_pairs():
     z = views(k=3)
     loss = build("cmc")
     pairs = [(0, 1), (0, 2), (1, 2)]
-    weights = sum(by_formula(z[v], z[w], loss.temperature, 0.9, 20) for v, w in pairs) / 3
+    weights = sum(weights_by_formula(z[v], z[w], loss.temperature, 0.9, 20) for v, w in pairs) / 3
     assert_same(outcome(lambda *z: loss(*z, weights="plan"), *z), outcome(lambda *z: loss(*z, weights=weights), *z))
 
 
@@ -51,11 +51,11 @@ def test_marginals_are_the_weights_too():
     loss = contraport.Objective(
         contraport.Cross(), contraport.Gibbs("cosine", 0.5), allowed, contraport.Pairs(), contraport.KL()
     )
-    weights = by_formula(z0, z1, 0.5, 0.9, 20)
+    weights = weights_by_formula(z0, z1, 0.5, 0.9, 20)
     torch.testing.assert_close(loss(z0, z1, weights="plan"), loss(z0, z1, weights=weights))
 
 
-def test_contradicted_pairs_have_smaller_weights():
+def test_mismatched_pairs_have_smaller_weights():
     z0 = torch.nn.functional.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
     z1 = z0.clone()
     z1[:10] = z0[:10].roll(1, 0)
@@ -64,8 +64,8 @@ def test_contradicted_pairs_have_smaller_weights():
 
 
 def test_zero_strength_gives_equal_weights():
-    ours = outcome(lambda *z: build("nt-xent")(*z, weights=WeightsFromPlan(0)), *views())
-    assert_same(ours, outcome(build("nt-xent"), *views()), 1e-12)
+    result = outcome(lambda *z: build("nt-xent")(*z, weights=WeightsFromPlan(0)), *views())
+    assert_same(result, outcome(build("nt-xent"), *views()), 1e-12)
 
 
 def test_the_strength_follows_its_schedule():
@@ -100,6 +100,6 @@ def test_rejects_invalid_arguments(call, code, value):
 
 def test_plan_weights_accept_the_deprecated_keyword_with_one_warning():
     with pytest.warns(FutureWarning, match="item.weights") as caught:
-        weights = WeightsFromPlan(0.5, given=GIVEN)
-    assert weights.item_weights is GIVEN
+        weights = WeightsFromPlan(0.5, weights_of_call=WEIGHTS)
+    assert weights.item_weights is WEIGHTS
     assert len(caught) == 1

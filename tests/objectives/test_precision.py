@@ -1,4 +1,4 @@
-"""Half precision: what is lost is what the embeddings and the returned gradient cannot hold, and no more.
+"""Half precision: errors are those of the rounded embeddings and of the rounded gradient.
 
 The error is that against the same formula in double precision on the same rounded embeddings. It must stay below the
 table's tolerance, and below the error of the formula carried out densely by torch in half precision, plans and all.
@@ -24,7 +24,7 @@ SETTINGS = {"direct-clr": {"dimensions": 16}}
 
 
 def views(dtype, n=64, d=32):
-    """Two views of items that are fairly alike, as they are in training."""
+    """Return two similar views of items, as in training."""
     generator = torch.Generator().manual_seed(0)
     items = torch.randn(n, d, generator=generator)
     return [(items + 0.5 * torch.randn(n, d, generator=generator)).to(dtype) for _ in range(2)]
@@ -39,7 +39,7 @@ def outcome(function, z):
 
 
 def errors(result, exact):
-    """Return the relative errors of the value and of the gradient; what is no number is off without limit."""
+    """Return the relative errors of the value and of the gradient; infinite for NaN."""
     pairs = [
         (abs(a - b) / abs(b) if a.ndim == 0 else (a - b).norm() / b.norm()) for a, b in zip(result, exact, strict=True)
     ]
@@ -59,8 +59,8 @@ def test_errors_are_below_tolerance_and_below_those_of_torch(name, dtype, backen
     with contraport.engine.backend(backend):
         result = outcome(lambda *z: loss(*z, **attributes), z)
     exact = outcome(by_formula, [view.double() for view in z])
-    ours, torchs = errors(result, exact), errors(outcome(by_formula, z), exact)
-    for error, tolerance, other in zip(ours, TOLERANCES[dtype], torchs, strict=True):
+    errors_of_loss, errors_of_torch = errors(result, exact), errors(outcome(by_formula, z), exact)
+    for error, tolerance, other in zip(errors_of_loss, TOLERANCES[dtype], errors_of_torch, strict=True):
         assert error <= tolerance
         assert error <= other
 

@@ -1,4 +1,4 @@
-"""Prototypes: rows and columns of different number, and the assignments that are their targets."""
+"""Prototypes: rows and columns of different number, and assignments as targets."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ PROTOTYPES = torch.randn(3, 5, dtype=torch.float64, generator=GENERATOR)
 
 
 def sinkhorn(scores, temperature=0.05, iterations=3):
-    """SwAV's algorithm 1 on the matrix itself, samples in columns."""
+    """Return the assignments by algorithm 1 of SwAV, with samples in columns."""
     q = (scores / temperature).exp().T
     q = q / q.sum()
     for _ in range(iterations):
@@ -40,7 +40,7 @@ def test_assignments_are_detached_and_accept_half_precision():
     torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [8, 3])  # as many items as prototypes make no difference
+@pytest.mark.parametrize("n", [8, 3])  # also as many items as prototypes
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
 def test_swapped_prediction_matches_swav(backend, n):
     z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
@@ -48,16 +48,16 @@ def test_swapped_prediction_matches_swav(backend, n):
     loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
     with contraport.engine.backend(backend):
         value = loss(z, prototypes, target=target)
-    ours = torch.autograd.grad(value, (z, prototypes))
+    gradients = torch.autograd.grad(value, (z, prototypes))
     expected = F.cross_entropy(F.normalize(z) @ F.normalize(prototypes).T / 0.1, target)
-    theirs = torch.autograd.grad(expected, (z, prototypes))
+    expected_gradients = torch.autograd.grad(expected, (z, prototypes))
     entropy = -torch.xlogy(target, target).sum(1).mean()
     torch.testing.assert_close(value, expected - entropy)
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_in_one_process_prototypes_are_a_second_view_of_other_items():
+def test_prototypes_equal_a_second_view_of_different_items():
     target = contraport.soft_assignments(Z1, PROTOTYPES)
     expected = contraport.info_nce(symmetric=False, shared_columns=True)(Z0, PROTOTYPES, target=target)
     torch.testing.assert_close(contraport.info_nce(symmetric=False)(Z0, PROTOTYPES, target=target), expected)

@@ -21,12 +21,12 @@ GRADES = torch.tensor([0.2, 0.0, 1.0, 0.5, 0.5, 3.0, 0.25], dtype=torch.float64)
 @pytest.mark.parametrize(("d", "temperature"), [(5, 0.1), (6, 0.1), (6, 1.0), (1, 0.5)])
 def test_matches_the_formula(name, d, temperature, backend):
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name, temperature=temperature)(*z, weights=GRADES), *views(d=d))
-    assert_same(ours, outcome(lambda *z: getattr(formulas, name)(*z, temperature, GRADES), *views(d=d)))
+        loss = outcome(lambda *z: build(name, temperature=temperature)(*z, weights=GRADES), *views(d=d))
+    assert_same(loss, outcome(lambda *z: getattr(formulas, name)(*z, temperature, GRADES), *views(d=d)))
 
 
 @pytest.mark.parametrize("name", RANKING)
-def test_only_the_order_of_the_grades_counts(name):
+def test_only_the_order_of_grades_matters(name):
     loss, z = build(name), views()
     value = loss(*z, weights=GRADES)
     torch.testing.assert_close(loss(*z, weights=GRADES.square() + GRADES.sqrt()), value)
@@ -79,12 +79,12 @@ def test_matches_sentence_transformers(name):
     losses = importlib.import_module(f"{peer.__name__}.losses")
     model = torch.nn.Identity()
     if name == "cosent":
-        theirs, ours = losses.CoSENTLoss(model, scale=20.0), contraport.cosent()
+        reference, loss = losses.CoSENTLoss(model, scale=20.0), contraport.cosent()
     else:
-        theirs, ours = losses.AnglELoss(model, scale=20.0), contraport.angle(temperature=0.05 / math.sqrt(2))
+        reference, loss = losses.AnglELoss(model, scale=20.0), contraport.angle(temperature=0.05 / math.sqrt(2))
     for d in (5, 6):
-        expected = outcome(lambda *z: theirs.compute_loss_from_embeddings(list(z), GRADES), *views(d=d))
-        assert_same(outcome(lambda *z: ours(*z, weights=GRADES), *views(d=d)), expected)
+        expected = outcome(lambda *z: reference.compute_loss_from_embeddings(list(z), GRADES), *views(d=d))
+        assert_same(outcome(lambda *z: loss(*z, weights=GRADES), *views(d=d)), expected)
 
 
 def test_scores_of_a_trainer_are_grades():

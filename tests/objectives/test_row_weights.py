@@ -1,4 +1,4 @@
-"""A value is the weighted mean of its rows' values: weights, rows that want nothing, and what they leave alone."""
+"""Weights of items: the loss is the weighted mean of the values of rows; rows without a target."""
 
 import pytest
 import torch
@@ -43,15 +43,15 @@ def views(n=6, d=4, seed=0):
     return torch.randn(2, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).unbind()
 
 
-def test_classes_of_one_item_are_as_in_pytorch_metric_learning():
-    """One view: items that are alone in their class count for nothing, in the value and in the gradient."""
+def test_classes_of_one_item_match_pytorch_metric_learning():
+    """One view: items without another item of their class contribute neither to the value nor to the gradient."""
     z, _ = views()
     layout = contraport.WithinView()
     loss = Objective(layout, Gibbs("cosine", 0.3), Rows(), Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=LABELS), z)
-    theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, LABELS), z)
-    torch.testing.assert_close(value, theirs)  # classes of two: the mean of log |P(i)| is 0
-    torch.testing.assert_close(slope, their_slope)
+    expected, expected_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, LABELS), z)
+    torch.testing.assert_close(value, expected)  # classes of two: the mean of log |P(i)| is 0
+    torch.testing.assert_close(slope, expected_slope)
 
 
 def with_gradient(function, z):
@@ -65,14 +65,14 @@ def test_classes_of_several_items_differ_by_the_constant():
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])
     loss = Objective(contraport.WithinView(), Gibbs("cosine", 0.3), Rows(), Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=labels), z)
-    theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, labels), z)
+    expected, expected_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, labels), z)
     constant = torch.tensor([2.0] * 3 + [3.0] * 4, dtype=torch.float64).log().mean()
-    torch.testing.assert_close(value, theirs - constant)
-    torch.testing.assert_close(slope, their_slope)
+    torch.testing.assert_close(value, expected - constant)
+    torch.testing.assert_close(slope, expected_slope)
 
 
 @pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex(), Free()], ids=repr)
-def test_a_batch_without_any_positive_has_no_loss_and_no_gradient(constraint):
+def test_a_batch_without_positives_has_zero_loss_and_gradient(constraint):
     z, _ = views()
     loss = Objective(contraport.WithinView(), Gibbs("cosine", 0.3), constraint, Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=torch.arange(6)), z)
@@ -105,7 +105,7 @@ DIVERGENCES = {
 
 @pytest.mark.parametrize("name", DIVERGENCES)
 def test_the_weighted_mean_is_linear_in_the_shares(name):
-    """Each item's own value is what a weight on it alone gives, and any weights mix these values."""
+    """The value of an item is the loss with weight on it alone; any weights give the weighted mean of these values."""
     z0, z1 = views()
     constraint, divergence = DIVERGENCES[name]
     loss = Objective(
@@ -117,14 +117,14 @@ def test_the_weighted_mean_is_linear_in_the_shares(name):
 
 
 def test_values_under_different_weights_are_comparable():
-    """Items that are all alike have one value, however they are weighted."""
+    """Items with equal values have the same loss under any weights."""
     z = torch.eye(6, dtype=torch.float64)
     for weights in (None, WEIGHTS, torch.eye(6)[0]):
         torch.testing.assert_close(contraport.nt_xent()(z, z, weights=weights), contraport.nt_xent()(z, z))
 
 
-def test_a_target_given_entry_by_entry_keeps_its_rows_masses():
-    """They are part of what is wanted: the divergence is zero where the plan is the target."""
+def test_a_matrix_target_keeps_its_row_masses():
+    """Row masses are part of a matrix target: the divergence is zero if the plan equals it."""
     z0, z1 = views()
     plan = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Pairs(), KL()).plan(z0, z1)
     value = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Matrix(plan), KL())(z0, z1)

@@ -1,4 +1,4 @@
-"""Sums of objectives."""
+"""Sums of objectives: values, terms and invalid sums."""
 
 import pytest
 import torch

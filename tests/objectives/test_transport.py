@@ -1,4 +1,4 @@
-"""Transport as a product of its own, against POT, OTT and GeomLoss, and against autograd on the whole matrix."""
+"""`transport` and `sinkhorn_divergence` against POT, OTT, GeomLoss and finite differences."""
 
 import math
 
@@ -32,13 +32,13 @@ def test_balanced_value_potentials_and_gradient_match_pot(backend):
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
     # POT minimises <C, P> + reg KL(P | a x b), and differentiates at the optimum.
-    theirs = ot.solve(ot.dist(x, y), a, b, reg=0.8, reg_type="KL", max_iter=20000, tol=1e-14, grad="envelope")
-    torch.testing.assert_close(result.plan.dense(), theirs.plan, rtol=1e-9, atol=1e-13)
-    torch.testing.assert_close(result.value, theirs.value, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(result.cost, theirs.value_linear, rtol=1e-9, atol=1e-12)
+    expected = ot.solve(ot.dist(x, y), a, b, reg=0.8, reg_type="KL", max_iter=20000, tol=1e-14, grad="envelope")
+    torch.testing.assert_close(result.plan.dense(), expected.plan, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(result.value, expected.value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.cost, expected.value_linear, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(
         torch.autograd.grad(result.value, [x, y], retain_graph=True),
-        torch.autograd.grad(theirs.value, [x, y]),
+        torch.autograd.grad(expected.value, [x, y]),
         rtol=1e-7,
         atol=1e-10,
     )
@@ -57,11 +57,11 @@ def test_unbalanced_value_and_plan_match_pot(backend, reference, relaxation):
     constraint = Unbalanced(relaxation, 5000, reference, tolerance=1e-13)
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
-    theirs = ot.unbalanced.sinkhorn_unbalanced(
+    expected_plan = ot.unbalanced.sinkhorn_unbalanced(
         a, b, ot.dist(x, y), 0.8, relaxation, reg_type="kl" if reference == "product" else "entropy",
         numItermax=20000, stopThr=1e-15,
     )  # fmt: skip
-    torch.testing.assert_close(result.plan.dense(), theirs, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(result.plan.dense(), expected_plan, rtol=1e-8, atol=1e-12)
     # The value is the objective at the plan, term by term.
     plan, (rho_a, rho_b) = result.plan.dense(), relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
     if reference == "product":
@@ -78,7 +78,7 @@ def test_unbalanced_value_and_plan_match_pot(backend, reference, relaxation):
 
 @pytest.fixture
 def ott():
-    """OTT in double precision."""
+    """Enable double precision in OTT."""
     pytest.importorskip("ott", reason="ott-jax is not installed")
     import jax
 
@@ -87,16 +87,22 @@ def ott():
     jax.config.update("jax_enable_x64", False)
 
 
-def by_ott(x, y, a, b, temperature, **relaxed):
-    """Return OTT's value, plan and the value's gradient in the points."""
+def solve_by_ott(x, y, a, b, temperature, **relaxation_options):
+    """Return the value, the plan and the gradient in the points by OTT."""
     import jax
     import jax.numpy as jnp
     from ott.geometry.pointcloud import PointCloud
     from ott.solvers import linear
 
     def value(x, y):
-        solved = {"a": jnp.asarray(a), "b": jnp.asarray(b), "threshold": 1e-12, "max_iterations": 20000, **relaxed}
-        result = linear.solve(PointCloud(x, y, epsilon=temperature), **solved)
+        options = {
+            "a": jnp.asarray(a),
+            "b": jnp.asarray(b),
+            "threshold": 1e-12,
+            "max_iterations": 20000,
+            **relaxation_options,
+        }
+        result = linear.solve(PointCloud(x, y, epsilon=temperature), **options)
         return result.reg_ot_cost, result.matrix
 
     points = jnp.asarray(x.detach().numpy()), jnp.asarray(y.detach().numpy())
@@ -107,7 +113,7 @@ def by_ott(x, y, a, b, temperature, **relaxed):
 
 def test_balanced_value_plan_and_gradient_match_ott(ott):
     x, y, a, b = points()
-    value, plan, slopes = by_ott(x, y, a, b, 0.8)
+    value, plan, slopes = solve_by_ott(x, y, a, b, 0.8)
     x, y = x.requires_grad_(), y.requires_grad_()
     result = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
     torch.testing.assert_close(result.value, value, rtol=1e-10, atol=1e-12)
@@ -117,10 +123,10 @@ def test_balanced_value_plan_and_gradient_match_ott(ott):
 
 @pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
 def test_unbalanced_plan_and_gradient_match_ott(ott, relaxation):
-    """Its value has another constant, of the masses alone."""
+    """The value of OTT differs by a constant that depends on the masses only."""
     x, y, a, b = points()
     rho_a, rho_b = relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
-    _, plan, slopes = by_ott(x, y, a, b, 0.8, tau_a=rho_a / (rho_a + 0.8), tau_b=rho_b / (rho_b + 0.8))
+    _, plan, slopes = solve_by_ott(x, y, a, b, 0.8, tau_a=rho_a / (rho_a + 0.8), tau_b=rho_b / (rho_b + 0.8))
     x, y = x.requires_grad_(), y.requires_grad_()
     constraint = Unbalanced(relaxation, 5000, "counting", tolerance=1e-13)
     result = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
@@ -131,21 +137,21 @@ def test_unbalanced_plan_and_gradient_match_ott(ott, relaxation):
 @pytest.mark.parametrize("reach", [None, 0.7])
 @pytest.mark.parametrize("debias", [False, True])
 def test_values_match_geomloss(debias, reach):
-    """Its cost is half the squared distance; it lowers its temperature by a factor, and stops once it has arrived.
+    """GeomLoss: the cost is half the squared distance, and iterations end with the annealed temperature.
 
-    Its gradient is that of its value for balanced plans alone.
+    Its gradient is that of its value for balanced plans only.
     """
     losses = pytest.importorskip("geomloss", reason="geomloss is not installed")
     x, y, a, b = points()
     x, y = x.requires_grad_(), y.requires_grad_()
-    chosen = {"p": 2, "blur": 0.8**0.5, "reach": reach, "scaling": 0.99, "debias": debias, "backend": "tensorized"}
-    theirs = losses.SamplesLoss("sinkhorn", **chosen)(a, x, b, y)
+    options = {"p": 2, "blur": 0.8**0.5, "reach": reach, "scaling": 0.99, "debias": debias, "backend": "tensorized"}
+    reference = losses.SamplesLoss("sinkhorn", **options)(a, x, b, y)
     constraint = STRICT if reach is None else Unbalanced(2 * reach**2, 5000, tolerance=1e-13)
-    given = x, y, Gibbs("sqeuclidean", 1.6), constraint
-    ours = (sinkhorn_divergence(*given, a=a, b=b) if debias else transport(*given, a=a, b=b).value) / 2
-    torch.testing.assert_close(ours, theirs, rtol=1e-4 if reach is None else 2e-3, atol=0)
+    problem = x, y, Gibbs("sqeuclidean", 1.6), constraint
+    half_value = (sinkhorn_divergence(*problem, a=a, b=b) if debias else transport(*problem, a=a, b=b).value) / 2
+    torch.testing.assert_close(half_value, reference, rtol=1e-4 if reach is None else 2e-3, atol=0)
     if reach is None:
-        result, expected = (torch.autograd.grad(value, [x, y]) for value in (ours, theirs))
+        result, expected = (torch.autograd.grad(value, [x, y]) for value in (half_value, reference))
         torch.testing.assert_close(result, expected, rtol=0, atol=3e-3)
 
 
@@ -176,8 +182,8 @@ def test_gradients_match_finite_differences(seed, temperature, backend, constrai
     torch.testing.assert_close((slope * direction).sum(), expected, rtol=1e-5, atol=1e-6)
 
 
-def piece(x, y, a, b, temperature, relaxation, iterations):
-    """Return which half steps stop at their bounds, and which rows carry more than their mass: written out densely."""
+def active_bounds(x, y, a, b, temperature, relaxation, iterations):
+    """Return which half-steps end at their bounds, and which rows have more than their mass, by a dense computation."""
     bound, pieces = relaxation / temperature, []
     s = -torch.cdist(x, y).square() / temperature + a.log()[:, None] + b.log()
     f, g = torch.zeros_like(a), torch.zeros_like(b)
@@ -191,8 +197,8 @@ def piece(x, y, a, b, temperature, relaxation, iterations):
     return torch.cat([*pieces, (s + f[:, None] + g).logsumexp(1) > a.log()])
 
 
-def test_the_value_of_unrolled_total_variation_has_kinks_and_else_the_gradient_of_differences():
-    """Half steps that end at a bound, and rows that just meet their mass, are kinks of the value.
+def test_gradient_of_unrolled_total_variation_matches_differences_except_at_kinks():
+    """Half-steps that end at a bound, and rows that exactly have their mass, are kinks of the value.
 
     A difference whose step crosses one is a mean of two slopes, and not the gradient: at a step of 1e-3 in 2 problems
     of 600. Each such disagreement crosses a kink, and is gone at a step of 1e-7.
@@ -214,8 +220,10 @@ def test_the_value_of_unrolled_total_variation_has_kinks_and_else_the_gradient_o
             with torch.no_grad():
                 difference = (value(ends[0]) - value(ends[1])) / (2 * step)
             agrees = torch.isclose(slope, difference, rtol=1e-2, atol=1e-2)
-            here, there = (piece(end, y, a, b, temperature, relaxation, iterations) for end in ends)
-            assert agrees or not torch.equal(here, there)
+            bounds_above, bounds_below = (
+                active_bounds(end, y, a, b, temperature, relaxation, iterations) for end in ends
+            )
+            assert agrees or not torch.equal(bounds_above, bounds_below)
             crossed += int(not agrees)
         assert agrees
     assert crossed >= len(KINKED)
@@ -225,7 +233,7 @@ def test_the_value_of_unrolled_total_variation_has_kinks_and_else_the_gradient_o
 def test_gradients_in_the_masses(constraint):
     x, y, a, b = points(5, 4, 2)
     a = (a * 1.0).requires_grad_()
-    direction = torch.tensor([0.3, -0.1, -0.2, 0.05, -0.05], dtype=torch.float64)  # the total stays
+    direction = torch.tensor([0.3, -0.1, -0.2, 0.05, -0.05], dtype=torch.float64)  # with an unchanged total
 
     def value(a):
         return transport(x, y, Gibbs("sqeuclidean", 0.7), constraint, a=a, b=b).value
@@ -238,7 +246,7 @@ def test_gradients_in_the_masses(constraint):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 12), m=st.integers(1, 12), temperature=st.sampled_from([1.0, 3.0]))
-def test_permutations_and_the_mirror(seed, n, m, temperature):
+def test_invariance_to_permutations_and_transposition(seed, n, m, temperature):
     x, y, a, b = points(n, m, 3, seed)
     kernel, generator = Gibbs("sqeuclidean", temperature), torch.Generator().manual_seed(seed)
     rows, columns = torch.randperm(n, generator=generator), torch.randperm(m, generator=generator)
@@ -291,10 +299,10 @@ def test_divergence_of_a_shift_is_its_square():
 def test_unbalanced_problems_accept_unequal_totals():
     x, y, a, b = points()
     result = transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5, 3000, tolerance=1e-12), a=3 * a, b=b)
-    theirs = ot.unbalanced.sinkhorn_unbalanced(
+    expected = ot.unbalanced.sinkhorn_unbalanced(
         3 * a, b, ot.dist(x, y), 0.8, 0.5, reg_type="kl", numItermax=20000, stopThr=1e-15
     )
-    torch.testing.assert_close(result.plan.dense(), theirs, rtol=1e-7, atol=1e-11)
+    torch.testing.assert_close(result.plan.dense(), expected, rtol=1e-7, atol=1e-11)
 
 
 def test_row_constraint_is_a_softmax():
@@ -347,32 +355,35 @@ SIGNED = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cost", SIGNED)
 def test_negative_costs_have_value_and_gradient(backend, cost):
-    given, written = SIGNED[cost]
+    cost_of_kernel, cost_matrix = SIGNED[cost]
     x, y, a, b = points()
-    y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, where its slope is not
+    y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, but not its gradient
     x, y = x.requires_grad_(), y.requires_grad_()
     with contraport.engine.backend(backend):
-        result = transport(x, y, Gibbs(given, 0.8), Balanced(6), a=a, b=b)
+        result = transport(x, y, Gibbs(cost_of_kernel, 0.8), Balanced(6), a=a, b=b)
         slopes = torch.autograd.grad(result.cost, [x, y])
-    s = -written(x, y) / 0.8
+    s = -cost_matrix(x, y) / 0.8
     g = torch.zeros_like(b)
     for _ in range(6):
         f = a.log() - (s + g).logsumexp(1)
         g = b.log() - (s + f[:, None]).logsumexp(0)
-    expected = ((s + f[:, None] + g).exp() * written(x, y)).sum()
+    expected = ((s + f[:, None] + g).exp() * cost_matrix(x, y)).sum()
     torch.testing.assert_close(result.cost, expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(slopes, torch.autograd.grad(expected, [x, y]), rtol=1e-9, atol=1e-11)
 
 
 def test_memory_is_linear_in_the_points():
-    """4,096 by 4,096 pairs are 64 MiB in single precision; a tile and some vectors are not."""
+    """4,096 by 4,096 pairs are 64 MiB in single precision; the largest allocation is below half of that."""
     from torch.profiler import ProfilerActivity, profile
 
     x = torch.randn(4096, 8).requires_grad_()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, contraport.engine.backend("streamed"):
+    with (
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
+        contraport.engine.backend("streamed"),
+    ):
         result = transport(x, x.detach() + 0.1, Gibbs("sqeuclidean", 2.0), Balanced(3))
         (result.value + result.plan.barycentric(x.detach()).sum()).backward()
-    largest = max(event.self_cpu_memory_usage for event in seen.events())
+    largest = max(event.self_cpu_memory_usage for event in profiled.events())
     assert largest < 32 << 20
 
 
@@ -384,7 +395,7 @@ def test_rounded_plan_meets_both_marginals_and_its_bounds(backend, iterations, m
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.3), Balanced(iterations), a=a, b=b)
         rounded, before, cost = result.rounded, result.plan.dense(), torch.cdist(x, y).square()
-        # Algorithm 2 of the paper, on the matrix.
+        # algorithm 2 of Altschuler et al. on the matrix
         matrix = before * (a / before.sum(1)).clamp(max=1)[:, None]
         matrix = matrix * (b / matrix.sum(0)).clamp(max=1)
         rows, columns = a - matrix.sum(1), b - matrix.sum(0)

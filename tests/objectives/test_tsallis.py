@@ -46,7 +46,7 @@ def unit_rows(n, d=16, seed=0):
 
 @pytest.mark.parametrize("columns", [17, 256, 4096])
 @pytest.mark.parametrize("order", ORDERS)
-def test_single_precision_is_as_good_as_its_logits(order, columns):
+def test_single_precision_is_as_accurate_as_its_logits(order, columns):
     x, y = unit_rows(ROWS), unit_rows(columns, seed=1)
     cost = 1 - F.normalize(x.double()) @ F.normalize(y.double()).T
     for temperature in TEMPERATURES:
@@ -54,7 +54,7 @@ def test_single_precision_is_as_good_as_its_logits(order, columns):
         (plan,) = cp.Tsallis(order, regularizes_row_shares=True)(Geometry(Gibbs("cosine", temperature)(x, y)))
         result = ROWS * plan.dense().double()
         torch.testing.assert_close(result.sum(1), torch.ones(ROWS).double(), rtol=0, atol=4e-6)
-        # The logits themselves are rounded, and a sharp plan follows them.
+        # rounded logits change a sharp plan
         loss = 2e-6 * (1 + 0.1 / temperature)
         torch.testing.assert_close(result / exact.amax(), exact / exact.amax(), rtol=0, atol=2 * loss)
         for held in (True, False):
@@ -87,7 +87,7 @@ def test_gradients_in_single_precision_are_those_in_double(order, over, backend)
 @pytest.mark.parametrize("gamma", [2, 3, 3.5, 5])
 @pytest.mark.parametrize("n", [17, 256])
 def test_inverse_weights_of_alpha_cl_in_single_precision(n, gamma):
-    # Rows have different numbers of negatives, and so thresholds that are far apart.
+    # rows with different numbers of negatives, and so with distant thresholds
     ids = torch.arange(n).masked_fill(torch.arange(n) < n // 4, 0)
     z0, z1 = unit_rows(n, seed=2), unit_rows(n, seed=3)
     for attributes in ({}, {"ids": ids}):
@@ -97,7 +97,7 @@ def test_inverse_weights_of_alpha_cl_in_single_precision(n, gamma):
         torch.testing.assert_close(value.double(), expected, rtol=5e-6, atol=3e-6)
 
 
-def test_refuses_an_order_whose_thresholds_overflow():
+def test_rejects_an_order_whose_thresholds_overflow():
     z0, z1 = unit_rows(64, seed=2), unit_rows(64, seed=3)
     loss = cp.alpha_cl(regularizer="inverse", gamma=30)
     with raises_usage_error("order.range", "-29"):

@@ -1,4 +1,4 @@
-"""Unbalanced transport: what its mass and its value mean, at the settings that are in use."""
+"""Unbalanced transport: mass, value, marginals and gradients at common settings."""
 
 import math
 
@@ -30,7 +30,7 @@ BACKENDS = ["dense", "stored", "streamed"]
 
 
 def batch(n, *, clusters, seed):
-    """Items, all over the sphere or around a few centres."""
+    """Return items, uniform on the sphere or around a few centers, and noise."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 16, dtype=torch.float64, generator=generator)
     if clusters:
@@ -78,7 +78,7 @@ def test_large_relaxation_enforces_the_marginals(temperature, relaxation, n, clu
     torch.testing.assert_close(result, strict, rtol=1e-6, atol=1e-8)
 
 
-def test_the_shares_of_rows_lie_between_info_nce_and_the_balanced_plan():
+def test_conditional_plan_ranges_from_nt_xent_to_the_balanced_plan():
     x, noise = batch(64, clusters=0, seed=0)
     views = x, x + 0.7 * noise
     free = contraport.gca_uot(relaxation=1e-9, conditional=True)(*views)
@@ -90,7 +90,7 @@ def test_the_shares_of_rows_lie_between_info_nce_and_the_balanced_plan():
 
 @pytest.mark.parametrize("reference", ["product", "counting"])
 def test_value_and_gradient_match_unrolled_pot(reference):
-    """POT's backend differentiates through all of its steps; at convergence ours must have the same gradient."""
+    """POT differentiates through all of its steps; at convergence the gradients are equal."""
     x, noise = batch(12, clusters=0, seed=0)
     z0, z1 = x.clone().requires_grad_(), (x + noise).requires_grad_()
     uniform = torch.full((12,), 1 / 12, dtype=torch.float64)
@@ -100,17 +100,17 @@ def test_value_and_gradient_match_unrolled_pot(reference):
         uniform, uniform, cost, 0.3, 0.7, reg_type=reg_type, numItermax=2000, stopThr=1e-15
     )
     eye = torch.eye(12, dtype=torch.float64)
-    theirs = (eye / 12 * (-math.log(12) - plan.log())).sum() - 1 + plan.sum()
-    expected_gradients = torch.autograd.grad(theirs, [z0, z1])
+    expected = (eye / 12 * (-math.log(12) - plan.log())).sum() - 1 + plan.sum()
+    expected_gradients = torch.autograd.grad(expected, [z0, z1])
     constraint = Unbalanced(0.7, 200, reference)
-    ours = Objective(Cross(symmetric=False), Gibbs("cosine", 0.3), constraint, Pairs(), KL())(z0, z1)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(torch.autograd.grad(ours, [z0, z1]), expected_gradients, rtol=1e-7, atol=1e-12)
+    value = Objective(Cross(symmetric=False), Gibbs("cosine", 0.3), constraint, Pairs(), KL())(z0, z1)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(value, [z0, z1]), expected_gradients, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("cost", "side"), [("cosine", 1), ("negative-cosine", -1)])
-def test_total_variation_drops_mass_within_bounds(cost, side, backend):
+def test_total_variation_bounds_potentials(cost, side, backend):
     x, noise = batch(40, clusters=5, seed=0)
     temperature, relaxation = 0.2, 0.15
     constraint = Unbalanced(relaxation, 2000, marginal_divergence="total-variation")
@@ -119,17 +119,19 @@ def test_total_variation_drops_mass_within_bounds(cost, side, backend):
         (outcome,) = loss.iterate_block_results(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
-    gave_up = 0
+    num_at_bound = 0
     for mass, potential in zip((plan.sum(1), plan.sum(0)), potentials, strict=True):
         step = potential + math.log(40)
         assert step.abs().max() <= bound + 1e-12
-        # Where the price is not exhausted the mass is met; where it is, the mass has fallen short or is in excess.
+        # Inside the bounds the marginal is met; at a bound mass is missing or in excess.
         inside = step.abs() < bound - 1e-9
         torch.testing.assert_close(mass[inside] * 40, torch.ones_like(mass[inside]), rtol=0, atol=1e-6)
         assert (mass[step >= bound - 1e-9] * 40 <= 1 + 1e-6).all()
         assert (mass[step <= -bound + 1e-9] * 40 >= 1 - 1e-6).all()
-        gave_up += int((side * step >= bound - 1e-9).sum())  # mass is let go where pairs cost, and made where they pay
-    assert gave_up > 0
+        num_at_bound += int(
+            (side * step >= bound - 1e-9).sum()
+        )  # mass is dropped at positive costs, and created at negative ones
+    assert num_at_bound > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -143,9 +145,9 @@ def test_marginals_from_the_weights(constraint, backend):
         value = loss(x, x + noise, weights=weights)
     a = weights / weights.sum()
     cost = 1 - torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(x + noise).T
-    theirs = ot.sinkhorn(a, a, cost, 0.4, method="sinkhorn_log", numItermax=20000, stopThr=1e-14)
-    torch.testing.assert_close(plan, theirs, rtol=1e-7, atol=1e-12)
-    torch.testing.assert_close(value, (a * (a.log() - theirs.diagonal().log())).sum(), rtol=1e-7, atol=1e-12)
+    expected = ot.sinkhorn(a, a, cost, 0.4, method="sinkhorn_log", numItermax=20000, stopThr=1e-14)
+    torch.testing.assert_close(plan, expected, rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(value, (a * (a.log() - expected.diagonal().log())).sum(), rtol=1e-7, atol=1e-12)
 
 
 def test_row_marginals_equal_weights():
@@ -172,7 +174,7 @@ def test_rejects_weight_marginals_without_weights():
 
 
 @pytest.mark.parametrize(
-    ("make", "code", "value"),
+    ("create", "code", "value"),
     [
         (lambda: Unbalanced(reference="lebesgue"), "reference.unknown", "'lebesgue'"),
         (lambda: Unbalanced(marginal_divergence="l2"), "marginal_divergence.unknown", "'l2'"),
@@ -185,9 +187,9 @@ def test_rejects_weight_marginals_without_weights():
         (lambda: KL(conditional=1), "conditional.invalid", "1"),
     ],
 )
-def test_rejects_invalid_settings(make, code, value):
+def test_rejects_invalid_settings(create, code, value):
     with raises_usage_error(code, value):
-        make()
+        create()
 
 
 def test_exact_plan_with_custom_marginals_matches_pot():
@@ -195,8 +197,8 @@ def test_exact_plan_with_custom_marginals_matches_pot():
     a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
     kernel = Gibbs("cosine", 1.0)(x, x + noise)
     (plan,) = Exact()(Geometry(kernel), PlanRequest((a, a)))
-    theirs = ot.emd(a.exp().numpy(), a.exp().numpy(), (-kernel.dense()).numpy())
-    torch.testing.assert_close(plan.dense(), torch.as_tensor(theirs), rtol=0, atol=1e-9)
+    expected = ot.emd(a.exp().numpy(), a.exp().numpy(), (-kernel.dense()).numpy())
+    torch.testing.assert_close(plan.dense(), torch.as_tensor(expected), rtol=0, atol=1e-9)
 
 
 def test_the_penalty_of_marginals_is_their_kl():
@@ -207,8 +209,8 @@ def test_the_penalty_of_marginals_is_their_kl():
     torch.testing.assert_close(loss.compute_terms_by_name(x, x + noise)["MarginalPenalty"], expected)
 
 
-def with_slack(**declared):
-    """Define a constraint of one's own that relaxes its marginals as `Unbalanced` does."""
+def build_relaxed_constraint(**declared):
+    """Return a custom constraint that relaxes its marginals as `Unbalanced` does."""
 
     class Loose(SinkhornConstraint):
         reference: str | None = declared.get("reference")
@@ -227,7 +229,7 @@ def test_custom_constraint_declares_its_reference_measure(reference):
     x, noise = batch(16, clusters=0, seed=0)
     plans = [
         Objective(Cross(), Gibbs("cosine", 0.5), constraint, Pairs(), KL()).plan(x, x + noise)
-        for constraint in (with_slack(reference=reference), Unbalanced(0.7, 5, reference))
+        for constraint in (build_relaxed_constraint(reference=reference), Unbalanced(0.7, 5, reference))
     ]
     torch.testing.assert_close(*plans)
 
@@ -243,11 +245,11 @@ def test_rejects_a_relaxed_constraint_class_without_a_reference():
                 return MarginalRelaxation(damping=0.5)
 
     with raises_usage_error("reference.unknown", "'uniform'"):
-        with_slack(reference="uniform")
+        build_relaxed_constraint(reference="uniform")
 
 
-def columns_first(order=("columns", "rows"), iterations=2000, relaxations=None):
-    """Build a constraint of one's own that converges from the columns on, with a relaxation for each axis or none."""
+def build_columns_first_constraint(order=("columns", "rows"), iterations=2000, relaxations=None):
+    """Return a custom constraint that iterates from the columns on, with a relaxation for each axis or none."""
 
     class ColumnsFirst(SinkhornConstraint):
         reference: str | None = "counting"
@@ -264,7 +266,7 @@ def columns_first(order=("columns", "rows"), iterations=2000, relaxations=None):
 
 
 def plan_from_columns(kernel, temperature, relaxations):
-    """Scale a kernel, (N, M), from its columns on; the prices of the rows come first."""
+    """Return the plan of a kernel, (N, M), scaled from its columns on; the relaxation of rows comes first."""
     row, column = (1.0 if price is None else price / (price + temperature) for price in relaxations)
     (n, m), u = kernel.shape, torch.ones(len(kernel), dtype=kernel.dtype)
     for _ in range(2000):
@@ -277,7 +279,7 @@ def plan_from_columns(kernel, temperature, relaxations):
 def test_tolerance_with_columns_first(relaxations):
     x, y = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).split([5, 7])
     relaxed = dict(zip(("rows", "columns"), relaxations, strict=True))
-    constraint = columns_first(relaxations=None if relaxations[0] is None else relaxed)
+    constraint = build_columns_first_constraint(relaxations=None if relaxations[0] is None else relaxed)
     weights = torch.linspace(-1, 2, 35, dtype=torch.float64).reshape(5, 7)
 
     def solve(x, y):
@@ -302,4 +304,4 @@ def test_tolerance_with_columns_first(relaxations):
 def test_rejects_a_tolerance_of_half_steps_that_do_not_alternate(order):
     x, _ = batch(4, clusters=0, seed=0)
     with raises_usage_error("tolerance.axes", "ColumnsFirst"):
-        columns_first(order, 1)(Geometry(Gibbs()(x, x)))
+        build_columns_first_constraint(order, 1)(Geometry(Gibbs()(x, x)))
