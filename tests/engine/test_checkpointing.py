@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a loss: saved tensors come back once, and what is freed is computed again."""
+"""Gradient checkpointing of losses: saved tensors are unpacked once, and recomputed after they are freed."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from contraport.engine import backend
 
 LOSSES = {
     "half steps": contraport.gca_uot,
-    "held sums": contraport.alpha_cl,
+    "fixed plan": contraport.alpha_cl,
     "fixed point": lambda: contraport.Objective(
         contraport.Cross(),
         contraport.Gibbs("cosine", 0.5),

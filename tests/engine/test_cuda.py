@@ -1,4 +1,4 @@
-"""The cuda backend: by Triton's interpreter, by its compiler without a device, and (-m gpu) on one."""
+"""The cuda backend in Triton's interpreter, in its compiler without a device, and on a device (-m gpu)."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ needs_triton = pytest.mark.skipif(not HAS_TRITON or INTERPRETED, reason="needs T
 @needs_triton
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_kernels_match_the_reference_in_the_interpreter(which):
-    """Run `triton_interpreted.py` in a process of its own, in which the interpreter is on."""
+    """Run `triton_interpreted.py` in a separate process with the interpreter enabled."""
     command = [
         sys.executable,
         "-m",
@@ -117,14 +117,14 @@ HOPPER_SHARED_MEMORY = 227 << 10
     ],
 )
 def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch):
-    """Every kernel, in the blocks that it would have, becomes machine code that fits and uses the tensor cores."""
+    """Every kernel compiles, with its block sizes, to machine code that fits the device and uses tensor cores."""
     from triton import compile, knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from contraport.engine.backends import triton_kernels
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # the home folder may be one that cannot be written to
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # the home folder may not be writable
     try:
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
@@ -152,8 +152,8 @@ TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 @contextmanager
-def arithmetic(name):
-    """Multiply in one of `TOLERANCES`; afterwards as before."""
+def use_arithmetic(name):
+    """Multiply in one of `TOLERANCES` within the block."""
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
     try:
@@ -170,7 +170,7 @@ def arithmetic(name):
 def test_on_a_device(name, kernel, shape):
     x, y, masks = problem(*shape, device="cuda")
     kernel, chain = KERNELS[kernel]().cuda(), CHAINS["sinkhorn 2"]
-    with arithmetic(name):
+    with use_arithmetic(name):
         result = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
         again = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
     assert all(torch.equal(a, b) for a, b in zip(result, again, strict=True))
@@ -184,7 +184,7 @@ def test_a_symmetric_problem_on_a_device(dimensions):
     x, _, _ = problem(4096, 1, dimensions, device="cuda")
     kernel, chain = KERNELS["cosine"]().cuda(), CHAINS["sinkhorn 2"]
     places = torch.arange(4096, device="cuda")
-    with arithmetic("float32"):
+    with use_arithmetic("float32"):
         result = outcome("cuda", kernel, chain, x, None, (LabelExclusion((places, places)),))
     exact = outcome("dense", kernel.double(), chain, x.double(), None, (LabelExclusion((places, places)),))
     assert_near(result, exact, TOLERANCES["float32"])
@@ -203,9 +203,9 @@ def test_compiled_on_a_device():
     z0, z1 = (torch.randn(2048, 128, device="cuda", requires_grad=True) for _ in range(2))
     loss = contraport.info_nce(temperature=0.2)
     with backend("cuda"):
-        value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True)(z0, z1)
-    torch.testing.assert_close(value, faster)
-    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):
+        value, from_compiled = loss(z0, z1), torch.compile(loss, fullgraph=True)(z0, z1)
+    torch.testing.assert_close(value, from_compiled)
+    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, from_compiled)), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -216,6 +216,6 @@ def test_memory_is_linear_in_the_rows(name):
     z0, z1 = (torch.randn(rows, dimensions, device="cuda", requires_grad=True) for _ in range(2))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    with arithmetic("bfloat16"):
+    with use_arithmetic("bfloat16"):
         contraport.objective(name, temperature=0.2)(z0, z1).backward()
     assert torch.cuda.max_memory_allocated() - before < 16 * 65536 * dimensions * 4

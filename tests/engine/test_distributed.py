@@ -1,4 +1,4 @@
-"""Several processes give, on average, the gradient of one process on the whole batch: all objectives and backends."""
+"""The mean gradient of several processes equals that of one on the whole batch, for all objectives and backends."""
 
 import itertools
 
@@ -12,9 +12,9 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.distributed import current_processes
 
-SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as last batches are
+SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as in last batches
 SETTINGS = {"direct-clr": {"dimensions": 3}}
-FACTS = {
+ATTRIBUTES = {
     "labels": torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]),
     "ids": torch.tensor([0, 1, 2, 3, 4, 1, 5, 6]),
     "weights": torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64),
@@ -33,17 +33,17 @@ def numbers(*shape, seed):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def known_of(name, rows):
-    """Return all that is known of some of the items."""
-    return {} if name in OF_COORDINATES else {key: fact[rows] for key, fact in FACTS.items()}
+def attributes_of(name, rows):
+    """Return the attributes of some items."""
+    return {} if name in OF_COORDINATES else {key: values[rows] for key, values in ATTRIBUTES.items()}
 
 
 def by_objective(name, rows, bank=None):
-    """Return the loss of some of the items, and what has a gradient from it."""
+    """Return the loss of some items, and the tensors that have a gradient from it."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    attributes = known_of(name, rows)
+    attributes = attributes_of(name, rows)
     if bank is not None:
         attributes |= {"negatives": bank, "negative_ids": torch.arange(5), "shared_negatives": True}
     value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes)
@@ -51,12 +51,12 @@ def by_objective(name, rows, bank=None):
 
 
 def with_bank(name, rows):
-    """The same with negatives that every process brings."""
+    """Negatives that are the same in every process."""
     return by_objective(name, rows, numbers(5, 4, seed=1).requires_grad_())
 
 
 def with_prototypes(name, rows):
-    """Swapped prediction of assignments to prototypes that every process brings."""
+    """Swapped prediction of assignments to prototypes that are the same in every process."""
     x0, x1, encoder = batch()
     prototypes = numbers(3, 4, seed=2).requires_grad_()
     target = contraport.soft_assignments(x1[rows] @ encoder, prototypes)
@@ -66,17 +66,21 @@ def with_prototypes(name, rows):
 
 
 def with_own_negatives(name, rows):
-    """The same with hard negatives that each process brings of its own items, some of them known as such."""
+    """Hard negatives of each process, some of them with the id of an item."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     hard = numbers(8, 6, seed=3)
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    attributes = {"ids": FACTS["ids"][rows], "negatives": hard[rows] @ encoder, "negative_ids": FACTS["ids"][rows]}
+    attributes = {
+        "ids": ATTRIBUTES["ids"][rows],
+        "negatives": hard[rows] @ encoder,
+        "negative_ids": ATTRIBUTES["ids"][rows],
+    }
     return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_a_second_derivative(name, rows):
-    """A gradient penalty; what each process adds is scaled as its gradient is, so that the mean is that of one."""
+    """Gradient penalty, scaled so that the mean over processes is the value of one process."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
@@ -91,48 +95,48 @@ PRESENT = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0], 
 
 
 def with_gaps(name, rows):
-    """Items that lack a view, some of them on each process."""
+    """Items that lack a view, some of them in each process."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    attributes = known_of(name, rows) | {"present": PRESENT[rows]}
+    attributes = attributes_of(name, rows) | {"present": PRESENT[rows]}
     return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_a_learned_temperature(name, rows):
-    """A temperature that each process has of its own, which is the same everywhere; and one of the objective."""
+    """Learned temperatures: two of the caller, with equal values in all processes, and one of the objective."""
     x0, x1, encoder = batch()
-    scale, owned = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (3.0, 0.4))
+    scale, external = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (3.0, 0.4))
     encoder.requires_grad_()
-    z, attributes = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": FACTS["labels"][rows]}
+    z, attributes = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": ATTRIBUTES["labels"][rows]}
     learned = contraport.objective(name, temperature="learn").double()
-    value = learned(*z, **attributes) + contraport.objective(name, temperature=owned)(*z, **attributes)
+    value = learned(*z, **attributes) + contraport.objective(name, temperature=external)(*z, **attributes)
     value = value + contraport.objective(name)(*z, **attributes, temperature=1 / scale)
-    return value, [encoder, scale, owned, *learned.parameters()]
+    return value, [encoder, scale, external, *learned.parameters()]
 
 
 def with_negatives_of_each_item(name, rows):
-    """The same with hard negatives, each compared with its own item alone."""
+    """Hard negatives that are compared with their own item only."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name).double()
-    attributes = {"negatives": numbers(8, 2, 6, seed=3)[rows] @ encoder, "weights": FACTS["weights"][rows]}
+    attributes = {"negatives": numbers(8, 2, 6, seed=3)[rows] @ encoder, "weights": ATTRIBUTES["weights"][rows]}
     return loss(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder, *loss.parameters()]
 
 
 def with_column_weights(name, rows):
-    """A reference measure of the columns."""
+    """Column weights."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    attributes = {"column_weights": FACTS["weights"][rows] + 0.5, "ids": FACTS["ids"][rows]}
+    attributes = {"column_weights": ATTRIBUTES["weights"][rows] + 0.5, "ids": ATTRIBUTES["ids"][rows]}
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder]
 
 
 def with_weights_by_the_plan(name, rows):
-    """Items count by the plan of the whole batch."""
+    """Item weights from the plan of the whole batch."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    weights = contraport.WeightsFromPlan(0.7, item_weights=FACTS["weights"][rows])
+    weights = contraport.WeightsFromPlan(0.7, item_weights=ATTRIBUTES["weights"][rows])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, weights=weights), [encoder]
 
 
@@ -140,11 +144,11 @@ def with_a_reference_set(name, rows):
     """Two views of different items, one fewer in the second, by their labels."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    there = torch.arange(8)[rows]
-    there = there[there != 5]
-    attributes = {key: (FACTS[key][rows], FACTS[key][there]) for key in ("labels", "ids")}
+    remaining = torch.arange(8)[rows]
+    remaining = remaining[remaining != 5]
+    attributes = {key: (ATTRIBUTES[key][rows], ATTRIBUTES[key][remaining]) for key in ("labels", "ids")}
     loss = contraport.objective(name, layout="cross")
-    return loss(x0[rows] @ encoder, x1[there] @ encoder, **attributes), [encoder]
+    return loss(x0[rows] @ encoder, x1[remaining] @ encoder, **attributes), [encoder]
 
 
 def with_listed_pairs(name, rows):
@@ -159,7 +163,7 @@ def with_listed_pairs(name, rows):
 
 
 def with_a_matrix_between_items(name, rows):
-    """What is wanted between all items, of which each process names its own."""
+    """Target matrix between all items; each process has the rows and columns of its own."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     matrix = numbers(11, 11, seed=6).clamp_min(0)
@@ -207,37 +211,37 @@ CASES = [
 ]
 
 
-def flat(gradients):
+def flatten(gradients):
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def work(rank, report, sizes):
+def report_differences(rank, report, sizes):
     contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     for case, backend in itertools.product(CASES, ["dense", "stored", "streamed"]):
-        # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
-        # same.
-        make, name = case
+        # The gradient is computed outside of the block of the loss, with the settings of that block.
+        compute, name = case
         with contraport.engine.backend(backend), contraport.distributed.use_local_batch():
-            value, sources = make(name, slice(None))
-        value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
+            value, sources = compute(name, slice(None))
+        value, gradient = value.detach(), flatten(torch.autograd.grad(value, sources))
         with contraport.engine.backend(backend):
-            mine, sources = make(name, own)
-        gradients = torch.autograd.grad(mine, sources)
-        mine, average = mine.detach(), flat(gradients)
+            own_value, sources = compute(name, own)
+        gradients = torch.autograd.grad(own_value, sources)
+        own_value, average = own_value.detach(), flatten(gradients)
         dist.all_reduce(average)
-        # What is the same everywhere (a temperature, a bank, prototypes) has the same gradient everywhere: it stays the
-        # same even where nobody takes the average.
+        # Shared tensors (temperature, bank, prototypes) have the same gradient in all processes without averaging.
         if len(gradients) > 1:
-            shared = flat(gradients[1:])
+            shared = flatten(gradients[1:])
             mean = average[-len(shared) :] / len(sizes)
             if not torch.allclose(shared, mean, rtol=1e-7, atol=1e-9):
-                report((rank, make.__name__, name, backend, "not the same everywhere"))
+                report((rank, compute.__name__, name, backend, "gradients differ"))
         average /= len(sizes)
-        if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):
+        if not torch.allclose(own_value, value, rtol=1e-9) or not torch.allclose(
+            average, gradient, rtol=1e-7, atol=1e-9
+        ):
             report((rank, case[0].__name__, case[1], backend, float((average - gradient).norm() / gradient.norm())))
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_average_gradient_is_that_of_one_process(processes):
-    assert not reports_of(work, processes, SIZES[processes])
+def test_mean_gradient_is_that_of_one_process(processes):
+    assert not reports_of(report_differences, processes, SIZES[processes])

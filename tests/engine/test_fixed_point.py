@@ -29,25 +29,25 @@ def problem(temperature=0.3, learnable=False):
 
 
 def unrolled(geometry, log_marginals, iterations=1000):
-    """The oracle: autograd through all iterations."""
+    """Return the potentials with gradients by autograd through all iterations."""
     steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
     with backend("dense"):
         *_, f, g = run_half_steps(geometry, steps, log_marginals)
     return f, g
 
 
-def at_convergence(name):
-    def find(geometry, log_marginals):
+def build_solver(name):
+    def solve(geometry, log_marginals):
         with backend(name):
             return run_sinkhorn_to_convergence(geometry, log_marginals, 1e-14, 5000)[:2]
 
-    return find
+    return solve
 
 
-def value_and_gradients(find, *settings):
+def value_and_gradients(solve, *settings):
     kernel, x, y, log_marginals, mixed = problem(*settings)
-    f, g = find(Geometry(kernel(x, y)), log_marginals)
-    # The plan does not change when f gains what g loses, and neither may a loss.
+    f, g = solve(Geometry(kernel(x, y)), log_marginals)
+    # The plan does not depend on a constant added to f and subtracted from g, and neither may the value.
     value = ((f[:, None] + g).sin() * mixed).sum()
     return [value.detach(), *torch.autograd.grad(value, [x, y, *kernel.parameters()])]
 
@@ -61,9 +61,9 @@ BACKENDS = ["dense", "stored", "streamed"]
 def test_gradient_matches_unrolling(monkeypatch, name, temperature, learnable):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     settings = temperature, learnable
-    result, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
-    for ours, oracle in zip(result, exact, strict=True):
-        torch.testing.assert_close(ours, oracle, rtol=1e-8, atol=1e-10)
+    result, exact = value_and_gradients(build_solver(name), *settings), value_and_gradients(unrolled, *settings)
+    for value, reference in zip(result, exact, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -76,15 +76,15 @@ def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, 
     if bound is None and dampings == (1.0, 1.0):
         pytest.skip("not relaxed: the potentials have a free constant")
 
-    def outcome(find):
+    def outcome(solve):
         kernel, x, y, (log_a, log_b), mixed = problem(learnable=True)
-        lead = torch.tensor(dampings, dtype=torch.float64, requires_grad=True)
+        damping_factors = torch.tensor(dampings, dtype=torch.float64, requires_grad=True)
         bounds = None if bound is None else torch.full((2,), bound, dtype=torch.float64, requires_grad=True)
         references = None if counting else ((log_a + 0.1).requires_grad_(), (log_b - 0.2).requires_grad_())
         log_a, log_b = log_a.clone().requires_grad_(), log_b.clone().requires_grad_()
-        f, g = find(Geometry(kernel(x, y)), (log_a, log_b), Relaxation(lead, bounds, references))
+        f, g = solve(Geometry(kernel(x, y)), (log_a, log_b), Relaxation(damping_factors, bounds, references))
         value = ((f[:, None] + g).sin() * mixed).sum() + (f * mixed[:, 0]).sum()
-        free = [x, y, log_a, log_b, lead, *kernel.parameters(), *(references or ())]
+        free = [x, y, log_a, log_b, damping_factors, *kernel.parameters(), *(references or ())]
         free += [] if bounds is None else [bounds]
         return [f.detach(), g.detach(), value.detach(), *torch.autograd.grad(value, free)]
 
@@ -95,29 +95,29 @@ def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, 
             *_, f, g = run_half_steps(geometry, steps, log_marginals, Relaxation(*repeated, slack.reference_potentials))
         return f, g
 
-    def at_the_end(geometry, log_marginals, slack):
+    def converged(geometry, log_marginals, slack):
         with backend(name):
             return run_sinkhorn_to_convergence(geometry, log_marginals, 1e-14, 5000, slack)[:2]
 
-    for ours, oracle in zip(outcome(at_the_end), outcome(unrolled_relaxed), strict=True):
-        torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
+    for value, reference in zip(outcome(converged), outcome(unrolled_relaxed), strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_gradient_of_one_potential_ignores_its_free_constant(name):
-    """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
+    """The potential f is determined up to a constant; its gradient is that of f less its mean under a."""
     kernel, x, y, (log_a, log_b), mixed = problem()
-    f, _ = at_convergence(name)(Geometry(kernel(x, y)), (log_a, log_b))
+    f, _ = build_solver(name)(Geometry(kernel(x, y)), (log_a, log_b))
     result = torch.autograd.grad((f * mixed[:, 0]).sum(), [x, y])
     f, _ = unrolled(Geometry(kernel(x, y)), (log_a, log_b))
     exact = torch.autograd.grad(((f - log_a.exp() @ f) * mixed[:, 0]).sum(), [x, y])
-    for ours, oracle in zip(result, exact, strict=True):
-        torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
+    for value, reference in zip(result, exact, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_target_with_the_same_marginals_needs_no_cg_step(monkeypatch, name):
-    """dL/dS is plan less target, exactly, and no step of the solver is made."""
+    """dL/dS is exactly plan less target, without any step of the solver."""
     monkeypatch.setattr("contraport.engine.fixed_point.MAX_CG_STEPS", 0)
     logits = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6

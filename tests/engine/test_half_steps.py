@@ -1,4 +1,4 @@
-"""Half-steps: the backends against the dense oracle, and the oracle against finite differences and POT."""
+"""Half-steps: backends against the dense backend, which is compared with finite differences and POT."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -76,7 +76,7 @@ def kernels() -> dict[str, Kernel]:
 
 
 def outcome(name, chain, kernel, x, y, masks, damping=1.0, bound=None):
-    """Value and gradients of a random linear functional of all potentials."""
+    """Return the value and the gradients of a random linear functional of all potentials."""
     x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
     n, m = len(x), len(y)
     log_a = torch.randn(n, dtype=x.dtype, generator=torch.Generator().manual_seed(1)).log_softmax(0).requires_grad_()
@@ -109,7 +109,7 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize(("damping", "bound"), [(1.0, None), (0.4, None), (0.8, 1.2)])
-def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping, bound):
+def test_backends_agree_with_the_dense_backend(monkeypatch, name, chain, kernel, damping, bound):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
@@ -119,13 +119,13 @@ def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
         ),
     )
     kernel = kernels()[kernel].double()
-    oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
-    assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping, bound), oracle)
+    expected = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
+    assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping, bound), expected)
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
-@pytest.mark.parametrize("temperature", [0.2, 0.002])  # exponents that are factors, and those that are not
-def test_a_symmetric_problem_agrees_with_the_dense_oracle(monkeypatch, name, temperature):
+@pytest.mark.parametrize("temperature", [0.2, 0.002])  # exponents that are split into factors, and those that are not
+def test_symmetric_problem_agrees_with_the_dense_backend(monkeypatch, name, temperature):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
@@ -156,14 +156,16 @@ def test_no_sum_overflows_with_one_long_side(name):
     ("temperature", "masked"), [(0.112, False), (0.37, True)], ids=["without masks", "an infeasible mask"]
 )
 def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperature, masked):
-    """The largest exponents whose exponentials are taken: rows are opposite to all columns but one."""
+    """The largest exponents that are exponentiated: rows are opposite to all columns but one."""
     x = torch.eye(2, 3).repeat_interleave(8, 0)
     x[-1] = -x[0]
     y, labels = -x, torch.arange(16) // 15
     chain = [HalfStepSpec("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
-    seen = []
+    calls = []
     products = half_steps._HalfStepsByScaling.apply
-    monkeypatch.setattr(half_steps._HalfStepsByScaling, "apply", lambda *given: seen.append(1) or products(*given))
+    monkeypatch.setattr(
+        half_steps._HalfStepsByScaling, "apply", lambda *arguments: calls.append(1) or products(*arguments)
+    )
 
     def run(dtype, name):
         sides = [side.to(dtype).requires_grad_() for side in (x, y)]
@@ -176,9 +178,9 @@ def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperat
         return torch.stack(potentials), *torch.autograd.grad((potentials[-1] * torch.arange(16)).sum(), sides)
 
     expected = run(torch.float64, "stored")
-    for got, value in zip(run(torch.float32, "dense"), expected, strict=True):
-        torch.testing.assert_close(got.double(), value, rtol=1e-5, atol=1e-5 * value.detach().abs().max().item())
-    assert seen
+    for result, value in zip(run(torch.float32, "dense"), expected, strict=True):
+        torch.testing.assert_close(result.double(), value, rtol=1e-5, atol=1e-5 * value.detach().abs().max().item())
+    assert calls
 
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
@@ -251,13 +253,13 @@ def test_sinkhorn_matches_pot(n, m, iterations, temperature):
     geometry = Geometry(Gibbs("cosine", temperature)(x, y))
     *_, f, g = run_half_steps(geometry, steps, (log_a, log_b))
     plan = (geometry.dense() + f[:, None] + g).exp()
-    # POT's first half step is on the columns, so its plan is that of the transposed problem.
+    # the first half-step of POT is on the columns, so its plan is that of the transposed problem
     cost = 1 - y @ x.T
-    theirs = ot.bregman.sinkhorn_log(
+    expected = ot.bregman.sinkhorn_log(
         log_b.exp(), log_a.exp(), cost, temperature, numItermax=iterations, stopThr=0, warn=False
     ).T
     assert (plan.sum(0) - log_b.exp()).abs().max() < 1e-12
-    assert (plan - theirs).abs().max() < 1e-9
+    assert (plan - expected).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
@@ -294,16 +296,18 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     ]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with backend(name):
-            ours = row_log_sums(geometry, torch.zeros(6, dtype=torch.float64)).exp()
-        theirs = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)
-        assert_same([ours], [theirs])
+            row_sums = row_log_sums(geometry, torch.zeros(6, dtype=torch.float64)).exp()
+        expected = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)
+        assert_same([row_sums], [expected])
         weights = torch.randn(9, dtype=torch.float64)
-        mine, written = (torch.autograd.grad(v @ weights, [x, y, bias], retain_graph=True) for v in (ours, theirs))
-        assert_same(mine, written)
+        gradients, expected_gradients = (
+            torch.autograd.grad(v @ weights, [x, y, bias], retain_graph=True) for v in (row_sums, expected)
+        )
+        assert_same(gradients, expected_gradients)
 
 
 def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
-    """Potentials of two chains that lie e^60 apart: one exponent for both would lose one of them."""
+    """Potentials of two chains differ by a factor of e^60: a common exponent would lose one of them."""
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     x, y = (torch.randn(n, 5, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (9, 6))
     uniform = torch.full((9,), -math.log(9)), torch.full((6,), -math.log(6))
@@ -321,33 +325,33 @@ def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
 
 
 def test_many_half_steps_are_not_dense():
-    """The choice depends on the number of half-steps: autograd would store 1.5 GB for 1,000 iterations at 128 rows."""
+    """For 1,000 iterations at 128 rows, autograd of the dense backend would store 1.5 GB."""
     x = torch.randn(128, 4)
     geometry = Geometry(Gibbs()(x, x))
     assert choose_backend_name(geometry) == choose_backend_name(geometry, 20) == "dense"
     assert choose_backend_name(geometry, 2000) == "stored"
 
 
-def test_a_long_chain_saves_little_memory():
+def test_a_long_chain_saves_few_tensors():
     x, y = (torch.randn(128, 4).requires_grad_() for _ in range(2))
     steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
     uniform = torch.full((128,), -math.log(128))
-    kept = 0
+    saved_bytes = 0
 
     def count(tensor):
-        nonlocal kept
-        kept += tensor.numel() * tensor.element_size()
+        nonlocal saved_bytes
+        saved_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         *_, f, g = run_half_steps(Geometry(Gibbs("cosine", 0.5)(x, y)), steps, (uniform, uniform))
-    assert kept < 16 << 20
+    assert saved_bytes < 16 << 20
     (f @ g).backward()
     assert x.grad.isfinite().all()
 
 
 def test_backward_uses_the_backend_of_forward():
-    """Backward in another thread, within another backend's block."""
+    """Backward in another thread, within the block of another backend."""
     x, y = (torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
     uniform = torch.full((40,), -math.log(40), dtype=torch.float64)
 
@@ -372,6 +376,6 @@ def test_backward_uses_the_backend_of_forward():
 
 def test_slope_of_a_link_is_zero_where_it_is_minus_infinity():
     t = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
-    link = LogOfFunction(lambda t: t.square().sqrt())  # of an infinite slope at 0
+    link = LogOfFunction(lambda t: t.square().sqrt())  # with an infinite slope at 0
     torch.testing.assert_close(link.derivative(t), torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64))
     torch.testing.assert_close(LinkPlusLogCost(None, 0.0).derivative(t), torch.tensor([0.0, 0.0, 0.0]).double())

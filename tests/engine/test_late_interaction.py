@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp, xlogy
-from tests.engine.test_memory import Largest
+from tests.engine.test_memory import LargestTensor
 from tests.errors import raises_usage_error
 
 from contraport import LateInteraction
@@ -83,7 +83,7 @@ def similarity(x, y, kernel, iterations=None):
     return factor * (1 - (sum(conjugates) - tau * (plan.sum() - 1)))
 
 
-def primal(x, y, kernel):
+def similarity_from_plan(x, y, kernel):
     """Return the similarity of two sets from the plan at convergence: 1 minus its cost and all penalties."""
     x, y = vectors_of(x), vectors_of(y)
     cost, tau, (rows, columns) = 1 - x @ y.T, kernel.token_temperature, kernel.relaxation
@@ -110,7 +110,7 @@ def test_equals_pairs_matched_one_by_one(kernel):
 def test_equals_the_value_of_the_transport_problem(relaxation):
     x, y = (z[:3] for z in sets())
     kernel = LateInteraction("transport", token_temperature=0.1, relaxation=relaxation, iterations=500)
-    expected = [[primal(one, other, kernel) for other in y.numpy()] for one in x.numpy()]
+    expected = [[similarity_from_plan(one, other, kernel) for other in y.numpy()] for one in x.numpy()]
     torch.testing.assert_close(kernel.similarities(x, y), torch.tensor(expected), rtol=0, atol=1e-9)
 
 
@@ -119,10 +119,10 @@ def test_equals_the_value_of_the_transport_problem(relaxation):
 def test_gradient_matches_plain_autograd(kernel):
     x, y = (z.requires_grad_() for z in sets())
     seed = torch.randn(7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ours = torch.autograd.grad((compute_set_similarities(x, y, kernel._matching) * seed).sum(), [x, y])
+    gradients = torch.autograd.grad((compute_set_similarities(x, y, kernel._matching) * seed).sum(), [x, y])
     plain = torch.autograd.grad((late_interaction._dense_set_similarities(x, y, kernel._matching) * seed).sum(), [x, y])
-    for mine, theirs in zip(ours, plain, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    for gradient, expected in zip(gradients, plain, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
@@ -181,10 +181,10 @@ def test_opposite_vectors_at_the_lowest_temperature_stay_finite():
 
 def test_gradient_is_the_same_in_each_run():
     x, y = (torch.randn(40, 9, 8).requires_grad_() for _ in range(2))
-    once, again = (
+    first, second = (
         torch.autograd.grad(compute_set_similarities(x, y, SetMatching(0.0)).sum(), [x, y]) for _ in range(2)
     )
-    assert all(torch.equal(mine, other) for mine, other in zip(once, again, strict=True))
+    assert all(torch.equal(gradient, other) for gradient, other in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
@@ -196,9 +196,9 @@ def test_allocates_no_tensor_over_pairs_of_vectors(kernel, monkeypatch):
     ):
         monkeypatch.setattr(late_interaction, name, value)
     x, y = (torch.randn(16, 16, 4).requires_grad_() for _ in range(2))
-    with Largest() as seen:
+    with LargestTensor() as recorded:
         compute_set_similarities(x, y, kernel._matching).sum().backward()
-    assert seen.entries <= 16 * 16 * 16  # the positions of the maxima; all pairs of vectors are 16 times as many
+    assert recorded.entries <= 16 * 16 * 16  # the positions of the maxima, 1/16 of all pairs of vectors
 
 
 @pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[2], KERNELS[6]], ids=repr)
@@ -239,7 +239,7 @@ def test_rejects_invalid_settings(arguments, name):
         LateInteraction(**arguments)
 
 
-def test_maxsim_of_a_set_of_more_vectors_than_16_bits_count():
+def test_maxsim_of_a_set_of_more_vectors_than_16_bits_index():
     x, y = torch.tensor([[[1.0, 0.0]]]), torch.zeros(1, 40_000, 2)
     y[..., 1] = 1.0
     y[0, -1] = torch.tensor([1.0, 1.0])

@@ -1,4 +1,4 @@
-"""Training under DistributedDataParallel is that of one process on whole batches, uneven last batches included."""
+"""Training under DistributedDataParallel equals training in one process, including uneven last batches."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ LOSSES = {
 
 
 class Learner(nn.Module):
-    """A small encoder with its loss, so that the wrapper sees all parameters."""
+    """Encoder and loss in one module, so that the wrapper has all parameters."""
 
     def __init__(self, loss):
         super().__init__()
@@ -37,7 +37,7 @@ class Learner(nn.Module):
 
 
 def train(name, backend, share, wrap):
-    """Return the losses and the parameters after a step on each batch; `share` gives this process' items of it."""
+    """Return the losses and the parameters after a step on each batch; `share` returns the items of this process."""
     torch.manual_seed(0)
     x0, x1 = torch.randn(2, 20, 6, dtype=torch.float64)
     learner = Learner(LOSSES[name]()).double()
@@ -55,7 +55,7 @@ def train(name, backend, share, wrap):
     return [*values, *(p.detach() for p in learner.parameters())]
 
 
-def work(rank, report):
+def report_differences(rank, report):
     contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     for name in LOSSES:
         for backend in ("dense", "streamed"):
@@ -67,12 +67,12 @@ def work(rank, report):
 
 
 def test_training_matches_one_process():
-    assert not reports_of(work, 2)
+    assert not reports_of(report_differences, 2)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_result_depends_on_the_split_into_batches(name):
-    """Check that the comparison above can fail."""
+    """The comparison above can fail."""
     whole = train(name, "dense", lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
     half = train(name, "dense", lambda batch: batch[0], lambda learner: learner)
     assert not torch.allclose(whole[-1], half[-1])

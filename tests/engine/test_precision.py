@@ -1,4 +1,4 @@
-"""Products of embeddings in bfloat16 on CPUs that support them."""
+"""Products of embeddings in bfloat16 on CPUs with hardware support."""
 
 import warnings
 
@@ -11,14 +11,14 @@ from contraport.engine import Geometry, Gibbs, backend, choose_backend_name, exp
 from contraport.engine.backends import resolve_passes_config, tiled
 
 
-def gradient(loss, z, dtype, name, way):
+def gradient(loss, z, dtype, name, backend_name):
     z = z.to(dtype, copy=True).requires_grad_()
-    with precision(name), backend(way):
+    with precision(name), backend(backend_name):
         loss(*z.unbind()).backward()
     return z.grad
 
 
-@pytest.mark.parametrize("way", ["stored", "streamed"])
+@pytest.mark.parametrize("backend_name", ["stored", "streamed"])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -30,14 +30,14 @@ def gradient(loss, z, dtype, name, way):
     ],
     ids=repr,
 )
-def test_gradient_in_bfloat16_is_close(monkeypatch, loss, way):
+def test_gradient_in_bfloat16_is_close(monkeypatch, loss, backend_name):
     monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: device.type == "cpu")
     monkeypatch.setattr(tiled, "TILE_SHAPE", (64, 64))
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(300, 64, generator=generator)
     z = torch.stack([z, z + torch.randn(300, 64, generator=generator)])
     exact, single, rounded = (
-        gradient(loss, z, dtype, name, way)
+        gradient(loss, z, dtype, name, backend_name)
         for dtype, name in (
             (torch.float64, "float32"),
             (torch.float32, "float32"),
@@ -51,17 +51,17 @@ def test_gradient_in_bfloat16_is_close(monkeypatch, loss, way):
     assert error <= max(5e-3, 1 / (512 * loss.temperature))
 
 
-def warns_of(name, dtype):
+def expect_warning(name, dtype):
     z = torch.randn(2, 300, 4, dtype=dtype)
     with pytest.warns(UserWarning, match="gains nothing"), precision(name):
         contraport.nt_xent()(*z)
 
 
 def test_warns_if_the_precision_gains_nothing(monkeypatch):
-    warns_of("float16", torch.float32)
-    warns_of("bfloat16", torch.float64)
+    expect_warning("float16", torch.float32)
+    expect_warning("bfloat16", torch.float64)
     monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: False)
-    warns_of("bfloat16", torch.float32)
+    expect_warning("bfloat16", torch.float32)
 
 
 def test_few_rows_are_multiplied_in_single_precision_with_a_warning(monkeypatch):
@@ -79,7 +79,7 @@ def test_explains_the_precision(monkeypatch):
         assert explain_backend(Geometry(Gibbs()(x, x))).endswith("Embeddings are multiplied in bfloat16.")
 
 
-def test_products_in_bfloat16_are_repeated_where_one_pass_would_store_many_tiles(monkeypatch):
+def test_bfloat16_products_are_recomputed_instead_of_storing_many_tiles(monkeypatch):
     monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: True)
     x, y, z = *torch.randn(2, 4096, 4), torch.randn(4000, 4)
     few, many, symmetric = (Geometry(Gibbs()(*pair)) for pair in ((x, y[:2048]), (x, y), (z, z)))
@@ -108,5 +108,5 @@ def test_compiles_as_one_graph():
     loss, z = contraport.nt_xent(), torch.randn(2, 300, 4)
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     with warnings.catch_warnings(), precision("bfloat16"):
-        warnings.simplefilter("ignore")  # given by other processors
+        warnings.simplefilter("ignore")  # of other processors
         torch.testing.assert_close(compiled(*z), loss(*z))

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.distributed as dist
-from tests.engine.test_distributed import CASES, FACTS, batch, by_objective, flat, numbers
+from tests.engine.test_distributed import ATTRIBUTES, CASES, batch, by_objective, flatten, numbers
 from tests.processes import reports_of
 from torch.profiler import ProfilerActivity, profile
 
@@ -15,11 +15,11 @@ from contraport.engine import Gibbs, exchange, explain_backend
 from contraport.errors import UsageError
 
 SIZES = {2: (5, 3), 3: (4, 1, 3), 4: (2, 2, 3, 1)}
-REFUSED = {
+UNSUPPORTED_CASES = {
     "with_bank", "with_prototypes", "with_own_negatives", "with_negatives_of_each_item", "with_weights_by_the_plan",
     "with_a_second_derivative",
 }  # fmt: skip
-REFUSED_OBJECTIVES = {"barlow-twins", "vic-reg"}
+UNSUPPORTED_OBJECTIVES = {"barlow-twins", "vic-reg"}
 
 
 class LearnedCost(torch.nn.Module):
@@ -42,14 +42,14 @@ PLANS = {
 LAYOUTS = {"joint": contraport.Joint(), "cross": contraport.Cross(), "pairs of views": contraport.AllViewPairs()}
 
 
-def by_plan(name, rows):
-    """A plan in each layout, with a penalty on its marginals and the cost of its pairs."""
+def loss_of_plan(name, rows):
+    """Loss of a plan in a layout, with a penalty on its marginals and the cost of its pairs."""
     layout, plan = name
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     penalties = {contraport.MarginalPenalty(): 0.3, contraport.ContrastiveEnergy(detach_plan=False): 0.2}
     parts = LAYOUTS[layout], Gibbs("cosine", 1.0), PLANS[plan], contraport.Pairs(), contraport.KL()
-    attributes = {"weights": FACTS["weights"][rows] + 0.5}
+    attributes = {"weights": ATTRIBUTES["weights"][rows] + 0.5}
     return contraport.Objective(*parts, penalties)(x0[rows] @ encoder, x1[rows] @ encoder, **attributes), [encoder]
 
 
@@ -60,50 +60,54 @@ def with_a_learned_cost(name, rows):
     kernel = Gibbs(cost, 1.0)
     parts = LAYOUTS[name], kernel, contraport.Balanced(3), contraport.Labels(), contraport.KL()
     loss = contraport.Objective(*parts).double()
-    return loss(x0[rows] @ encoder, x1[rows] @ encoder, labels=FACTS["labels"][rows]), [encoder, cost.weight]
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, labels=ATTRIBUTES["labels"][rows]), [encoder, cost.weight]
 
 
 OWN_CASES = [
-    *[(by_plan, (layout, plan)) for layout in LAYOUTS for plan in PLANS],
+    *[(loss_of_plan, (layout, plan)) for layout in LAYOUTS for plan in PLANS],
     *[(with_a_learned_cost, layout) for layout in LAYOUTS],
 ]
 
 
-def work(rank, report, sizes, cases):
+def report_differences(rank, report, sizes, cases):
     contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-    for make, name in cases:
-        case = make.__name__, name
+    for compute, name in cases:
+        case = compute.__name__, name
         try:
             with exchange("ring"):
-                mine, sources = make(name, own)
-            average = flat(torch.autograd.grad(mine, sources))
+                own_value, sources = compute(name, own)
+            average = flatten(torch.autograd.grad(own_value, sources))
         except UsageError as error:
-            report((rank, "refused", case, error.code))
+            report((rank, "rejected", case, error.code))
             continue
         with use_local_batch():
-            value, sources = make(name, slice(None))
-        gradient = flat(torch.autograd.grad(value, sources))
+            value, sources = compute(name, slice(None))
+        gradient = flatten(torch.autograd.grad(value, sources))
         dist.all_reduce(average)
-        wrong = float((average / len(sizes) - gradient).norm() / gradient.norm().clamp_min(1e-12))
-        if not torch.allclose(mine, value, rtol=1e-12, atol=1e-12) or not wrong <= 1e-12:
-            report((rank, "wrong", case, wrong))
+        error_norm = float((average / len(sizes) - gradient).norm() / gradient.norm().clamp_min(1e-12))
+        if not torch.allclose(own_value, value, rtol=1e-12, atol=1e-12) or not error_norm <= 1e-12:
+            report((rank, "wrong", case, error_norm))
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_ring_is_exact(processes):
     cases = [*CASES, *OWN_CASES]
-    if processes > 2:  # the plans alone find a wrong visit of a longer ring
-        cases = [case for case in cases if case[0] is by_plan or (case[0] is by_objective and processes == 3)]
-    result = reports_of(work, processes, SIZES[processes], cases)
+    if processes > 2:  # plans suffice to find a wrong order of blocks in a longer ring
+        cases = [case for case in cases if case[0] is loss_of_plan or (case[0] is by_objective and processes == 3)]
+    result = reports_of(report_differences, processes, SIZES[processes], cases)
     assert not [report for report in result if report[1] == "wrong"]
-    expected = {(make.__name__, name) for make, name in cases if make.__name__ in REFUSED or name in REFUSED_OBJECTIVES}
+    expected = {
+        (compute.__name__, name)
+        for compute, name in cases
+        if compute.__name__ in UNSUPPORTED_CASES or name in UNSUPPORTED_OBJECTIVES
+    }
     for rank in range(processes):
-        assert {case for at, _, case, _ in result if at == rank} == expected, "all processes refuse, and nothing else"
+        assert {case for at, _, case, _ in result if at == rank} == expected
     assert {code.split(".")[-1] for *_, code in result} <= {"exchange"}
 
 
-def refuse(rank, report):
+def report_unsupported_calls(rank, report):
     z0, z1 = torch.randn(2, 4, 3)
     for name, call in {
         "a plan as a matrix": lambda: contraport.nt_xent().plan(z0, z1),
@@ -125,9 +129,9 @@ def refuse(rank, report):
 
 
 def test_ring_rejects_unsupported_calls():
-    result = Counter(reports_of(refuse, 2))
-    whole = ("a plan as a matrix", "whole rows", "a backend that stores")
-    assert result == {**{(name, "exchange"): 2 for name in whole}, ("another exchange", "processes_differ"): 2}
+    result = Counter(reports_of(report_unsupported_calls, 2))
+    unsupported = ("a plan as a matrix", "whole rows", "a backend that stores")
+    assert result == {**{(name, "exchange"): 2 for name in unsupported}, ("another exchange", "processes_differ"): 2}
 
 
 def test_rejects_an_unknown_exchange():
@@ -135,7 +139,7 @@ def test_rejects_an_unknown_exchange():
         pass
 
 
-def explained(rank, report):
+def report_explanation(rank, report):
     z = torch.randn(6, 3)
     with exchange("ring"):
         (result, *_) = contraport.nt_xent().iterate_block_results(z, z + 1)
@@ -143,19 +147,19 @@ def explained(rank, report):
 
 
 def test_explains_the_ring():
-    assert all("24 x 24 pairs" in text and "around a ring" in text for text in reports_of(explained, 2))
+    assert all("24 x 24 pairs" in text and "around a ring" in text for text in reports_of(report_explanation, 2))
 
 
 ITEMS, DIMENSIONS, NUMBER = 192, 512, 4
 
 
-def count(rank, report, size):
+def report_bytes_and_memory(rank, report, size):
     contraport.engine.backends.tiled.TILE_SHAPE = 16, 16
     share = ITEMS // size
     generator = torch.Generator().manual_seed(rank)
     for name, settings in [("info-nce", {}), ("nt-xent", {}), ("gca-ince", {"iterations": 3})]:
         loss = contraport.objective(name, **settings)
-        for way in ("gather", "ring"):
+        for exchange_name in ("gather", "ring"):
             z0, z1 = torch.randn(2, share, DIMENSIONS, generator=generator).unbind()
             z0.requires_grad_()
             z1.requires_grad_()
@@ -167,40 +171,44 @@ def count(rank, report, size):
 
             dist.batch_isend_irecv = counted
             with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-                with exchange(way), contraport.engine.backend("streamed"):
+                with exchange(exchange_name), contraport.engine.backend("streamed"):
                     value = loss(z0, z1)
                 forward = moved["bytes"]
                 value.backward()
             dist.batch_isend_irecv = start
-            report((rank, name, way, forward, moved["bytes"] - forward, peak(profiled)))
+            report((rank, name, exchange_name, forward, moved["bytes"] - forward, peak(profiled)))
 
 
 def peak(profiled):
-    """Return the most bytes that tensors took at one time, beyond those before."""
-    held = most = 0
+    """Return the peak of the bytes of tensors, beyond those at the start."""
+    allocated = most = 0
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
+            allocated += event.nbytes()
+            most = max(most, allocated)
     return most
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_bytes_and_memory_of_a_process(size):
-    reports = reports_of(count, size, size)
-    result = {(name, way): (forward, backward) for rank, name, way, forward, backward, _ in reports if rank == 0}
-    most = {(name, way): peak for rank, name, way, *_, peak in reports if rank == 0}
+    reports = reports_of(report_bytes_and_memory, size, size)
+    result = {
+        (name, exchange_name): (forward, backward)
+        for rank, name, exchange_name, forward, backward, _ in reports
+        if rank == 0
+    }
+    most = {(name, exchange_name): peak for rank, name, exchange_name, *_, peak in reports if rank == 0}
     share = ITEMS // size
     cross, joint = (rows * (DIMENSIONS + 1) * NUMBER for rows in (share, 2 * share))  # embeddings and their biases
-    hops = size // 2  # of a symmetric problem
-    # Each pass over the pairs sends each block around; a gradient of the same size goes around with it, and home.
+    hops = size // 2  # in a symmetric problem
+    # Each pass over the pairs sends each block around the ring; its gradient of the same size is sent with it and back.
     assert result["info-nce", "ring"] == (cross * (size - 1), cross * 2 * (size - 1))
     assert result["nt-xent", "ring"] == (joint * hops, joint * 2 * hops)
-    # Three iterations: six half-steps forward; backward five sums, and the gradient.
+    # Three iterations: six half-steps forward; five sums and the gradient backward.
     assert result["gca-ince", "ring"] == (6 * joint * hops, 5 * joint * hops + joint * 2 * hops)
     for name in ("info-nce", "nt-xent", "gca-ince"):
         assert result[name, "gather"] == (0, 0)
-        whole = 2 * ITEMS * DIMENSIONS * NUMBER
-        # Twelve times the own embeddings: the views, their normalized form, gradients, and blocks on their way.
-        assert most[name, "ring"] <= 12 * whole / size
-        assert most[name, "gather"] >= 4 * whole
+        all_embeddings = 2 * ITEMS * DIMENSIONS * NUMBER
+        # Twelve times the own embeddings: views, normalized views, gradients, and blocks in transit.
+        assert most[name, "ring"] <= 12 * all_embeddings / size
+        assert most[name, "gather"] >= 4 * all_embeddings

@@ -1,4 +1,4 @@
-"""Scalar parameters (temperature, bias): of shape (1,) for FSDP2, loaded from states in which they had shape ()."""
+"""Scalar parameters (temperature, bias): shape (1,) for FSDP2, and states of earlier versions with shape ()."""
 
 import copy
 import pickle
@@ -20,14 +20,14 @@ LOSSES = {
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_loads_states_without_a_dimension(loss):
     old = {name: (value + 0.25).reshape(()) for name, value in loss().state_dict().items()}
-    kept, new = dict(old), copy.deepcopy(pickle.loads(pickle.dumps(loss())))
+    saved, new = dict(old), copy.deepcopy(pickle.loads(pickle.dumps(loss())))
     new.load_state_dict(old)
     assert {name: value.shape for name, value in new.state_dict().items()} == dict.fromkeys(old, (1,))
-    assert all(new.state_dict()[name] == value for name, value in kept.items())
+    assert all(new.state_dict()[name] == value for name, value in saved.items())
     torch.nn.ModuleDict({"loss": loss()}).load_state_dict({f"loss.{name}": value for name, value in old.items()})
 
 
-def share(rank, report, name, z, expected):
+def step_under_fsdp(rank, report, name, z, expected):
     loss = LOSSES[name]()
     fully_shard(loss, mesh=init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
@@ -45,4 +45,4 @@ def test_fsdp_matches_one_process(name):
     loss(*z).backward()
     torch.optim.SGD(loss.parameters(), lr=1.0).step()
     expected = torch.cat([parameter.detach() for parameter in loss.parameters()])
-    assert reports_of(share, 2, name, z, expected) == pytest.approx(2 * [loss.temperature])
+    assert reports_of(step_under_fsdp, 2, name, z, expected) == pytest.approx(2 * [loss.temperature])

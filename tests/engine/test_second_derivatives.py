@@ -1,4 +1,4 @@
-"""A gradient of a gradient, with every backend: Hessian-vector products against differences of gradients."""
+"""Second derivatives with every backend: Hessian-vector products against differences of gradients."""
 
 from contextlib import nullcontext
 
@@ -19,10 +19,10 @@ from contraport.engine import (
     run_sinkhorn_to_convergence,
 )
 
-N = 300  # past the size at which small batches are one matrix and plain autograd
-FEW = 24  # where the backend is forced
-# These hold something fixed, which differences of gradients do not.
-HELD = {"alpha-cl", "quadratic", "byol", "cmc-nce", "dclw", "sog-clr"}
+N = 300  # above the size of small batches, which use one matrix and plain autograd
+FEW = 24  # with a given backend
+# objectives with detached terms, which differences of gradients do not have
+DETACHED = {"alpha-cl", "quadratic", "byol", "cmc-nce", "dclw", "sog-clr"}
 SETTINGS = {"direct-clr": {"dimensions": 3}}
 CASES = [
     *((name, SETTINGS.get(name, {})) for name in OBJECTIVES),
@@ -37,10 +37,10 @@ CASES = [
 ]
 
 
-def shown(value):
-    """Return a test's name that is the same in every process: a function by its name, not by its address."""
+def name_case(value):
+    """Return the name of a case, the same in every process: a function by its name, not by its address."""
     if isinstance(value, dict):
-        return ",".join(f"{name}={shown(part)}" for name, part in value.items())
+        return ",".join(f"{name}={name_case(part)}" for name, part in value.items())
     return getattr(value, "__name__", str(value))
 
 
@@ -49,12 +49,12 @@ def numbers(*shape, seed=0):
 
 
 def distances(x, y):
-    """Return what torch.cdist does, whose second derivative torch 2.9 does not have."""
+    """Return the distances of torch.cdist, which has no second derivative in torch 2.9."""
     return (x[:, None] - y).norm(dim=-1)
 
 
 def hessian_vector(function, x, v):
-    """Return the product by autograd, and by a central difference of gradients."""
+    """Return the Hessian-vector product by autograd, and by a central difference of gradients."""
 
     def gradient(x, **settings):
         x = x.detach().requires_grad_()
@@ -70,27 +70,27 @@ def assert_near(result, expected, tolerance=1e-5):
     assert (result - expected).norm() <= tolerance * expected.norm()
 
 
-def products(objective, settings, chosen, n):
+def products(objective, settings, backend_name, n):
     loss = contraport.objective(objective, **settings).double().eval()
     attributes = needed(objective, n)
     other = numbers(n, 4, seed=1)
-    with nullcontext() if chosen is None else backend(chosen):
+    with nullcontext() if backend_name is None else backend(backend_name):
         return hessian_vector(lambda x: loss(x, other, **attributes), numbers(n, 4), numbers(n, 4, seed=2))
 
 
 @pytest.mark.parametrize(
-    ("chosen", "n"),
+    ("backend_name", "n"),
     [("dense", FEW), ("stored", FEW), ("streamed", FEW), pytest.param(None, N, marks=pytest.mark.slow)],
-    ids=shown,
+    ids=name_case,
 )
-@pytest.mark.parametrize(("objective", "settings"), CASES, ids=shown)
-def test_every_objective(monkeypatch, objective, settings, chosen, n):
+@pytest.mark.parametrize(("objective", "settings"), CASES, ids=name_case)
+def test_every_objective(monkeypatch, objective, settings, backend_name, n):
     if n == N and settings.get("constraint") == "simplex":
-        n = 140  # its search for the threshold takes many passes; 280 rows are past that size too
+        n = 140  # the search for the threshold takes many passes; 280 rows are above that size too
     if n == FEW:
         monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
-    product, difference = products(objective, settings, chosen, n)
-    if objective in HELD and settings.get("detach", True):
+    product, difference = products(objective, settings, backend_name, n)
+    if objective in DETACHED and settings.get("detach", True):
         assert_near(product, products(objective, settings, "dense", n)[0], 1e-9)
     else:
         assert_near(product, difference)
@@ -98,9 +98,9 @@ def test_every_objective(monkeypatch, objective, settings, chosen, n):
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
 def test_half_steps_in_all_arguments(name):
-    """A seed with a gradient of its own, marginals, slack, given potentials, and biases that depend on x too."""
+    """Outputs, marginals, relaxation and initial potentials depend on x."""
     x, y, v = numbers(FEW, 3), numbers(FEW, 3, seed=1), numbers(FEW, 3, seed=2)
-    weights, given = numbers(FEW, seed=3), numbers(FEW, seed=4)
+    weights, initial = numbers(FEW, seed=3), numbers(FEW, seed=4)
 
     def value(x):
         geometry = Geometry(Gibbs("sqeuclidean", 2.0)(x, y))
@@ -111,7 +111,7 @@ def test_half_steps_in_all_arguments(name):
                 [HalfStepSpec("rows", 0), HalfStepSpec("columns", 1)],
                 log_marginals,
                 Relaxation(x[:2, 2].sigmoid(), 0.5 + x[2:4, 2].sigmoid(), (x[:, 0].sin(), x[:, 2].cos())),
-                [given * x[:, 0]],
+                [initial * x[:, 0]],
             )
         return (f.sin() * weights).sum() + (g.square() * weights).sum()
 
@@ -120,8 +120,8 @@ def test_half_steps_in_all_arguments(name):
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
 @pytest.mark.parametrize("cost", ["cosine", "sqeuclidean", "callable"])
-@pytest.mark.parametrize("slackened", [False, True])
-def test_the_plan_at_convergence(name, cost, slackened):
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_the_plan_at_convergence(name, cost, relaxed):
     x, y, v = numbers(FEW, 3), numbers(FEW, 3, seed=1), numbers(FEW, 3, seed=2)
     weights = numbers(FEW, FEW, seed=3)
     kernel = Gibbs(distances if cost == "callable" else cost, 5.0)
@@ -130,7 +130,7 @@ def test_the_plan_at_convergence(name, cost, slackened):
         log_a, log_b = x[:, 0].log_softmax(0), x[:, 1].log_softmax(0)
         with backend(name):
             slack = None
-            if slackened:
+            if relaxed:
                 bounds = 0.5 + x[2:4, 2].sigmoid()
                 slack = Relaxation(x[:2, 2].sigmoid(), bounds, (log_a + x[:, 2].sin(), log_b + x[:, 0].cos()))
             f, g, _ = run_sinkhorn_to_convergence(Geometry(kernel(x, y)), (log_a, log_b), 1e-13, 5000, slack)
@@ -144,8 +144,8 @@ def test_transport_cost(name):
     x, y, v = numbers(FEW, 3), numbers(FEW, 3, seed=1), numbers(FEW, 3, seed=2)
     f, g = numbers(FEW, seed=3), numbers(FEW, seed=4)
 
-    def product(chosen):
-        with backend(chosen):
+    def product(backend_name):
+        with backend(backend_name):
             return hessian_vector(
                 lambda x: (
                     fixed_plan_row_costs(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)
@@ -162,10 +162,10 @@ def test_gradient_penalty_matches_autograd():
     network = torch.nn.Linear(5, 4).double()
     loss = contraport.gca_ince(iterations=2)
 
-    def slopes(chosen):
+    def slopes(backend_name):
         network.zero_grad()
         z0, z1 = numbers(N, 5).requires_grad_(), numbers(N, 5, seed=1)
-        with backend(chosen):
+        with backend(backend_name):
             value = loss(network(z0), network(z1))
         (slope,) = torch.autograd.grad(value, z0, create_graph=True)
         (value + 100 * slope.square().sum()).backward()

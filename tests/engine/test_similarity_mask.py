@@ -1,4 +1,4 @@
-"""Similarity masks: each tile against a loop over all pairs."""
+"""Similarity masks against a loop over all pairs."""
 
 import pytest
 import torch
@@ -24,24 +24,24 @@ def mask():
     return SimilarityExclusion((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
 
 
-def excluded():
-    """Pair by pair."""
+def excluded_pairs():
+    """Return the excluded pairs by a loop."""
     x, y = numbers(9, 2, seed=1), numbers(13, 2, seed=2)
     r, c = numbers(9, seed=3).abs(), 0.1 * numbers(13, seed=4)
     return torch.tensor([[bool(x[i] @ y[j] > r[i] + c[j]) and i != j for j in range(13)] for i in range(9)])
 
 
 def test_matches_a_loop_over_pairs():
-    whole = excluded()
-    assert whole.any()
-    assert not whole.all()
-    assert (mask().dense() == whole).all()
-    assert (mask().T.dense() == whole.T).all()
-    assert (mask().take_rows(slice(2, 7)).tile(slice(1, 4), slice(3, 11)) == whole[3:6, 3:11]).all()
+    expected = excluded_pairs()
+    assert expected.any()
+    assert not expected.all()
+    assert (mask().dense() == expected).all()
+    assert (mask().T.dense() == expected.T).all()
+    assert (mask().take_rows(slice(2, 7)).tile(slice(1, 4), slice(3, 11)) == expected[3:6, 3:11]).all()
     rows, columns = torch.tensor([0, 4, 8]), torch.tensor([12, 4, 1])
-    assert (mask().gather_entries(rows, columns) == whole[rows, columns]).all()
+    assert (mask().gather_entries(rows, columns) == expected[rows, columns]).all()
     wider = mask().append_columns(3).dense()
-    assert (wider[:, :13] == whole).all()
+    assert (wider[:, :13] == expected).all()
     assert not wider[:, 13:].any()
 
 
@@ -53,7 +53,7 @@ def test_log_sums_exclude_masked_pairs(monkeypatch, name, temperature):
     kernel = Gibbs("cosine", temperature)
     with backend(name):
         sums = row_log_sums(Geometry(kernel(x, y), (mask(),)), torch.zeros(13, dtype=torch.float64))
-    expected = kernel(x, y).dense().masked_fill(excluded(), -torch.inf).logsumexp(1)
+    expected = kernel(x, y).dense().masked_fill(excluded_pairs(), -torch.inf).logsumexp(1)
     torch.testing.assert_close(sums, expected)
     slopes = [torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in (sums, expected)]
     torch.testing.assert_close(*slopes)

@@ -52,11 +52,11 @@ KERNELS = {
     "rational quadratic": lambda: RationalQuadratic("cosine", 0.3, power=0.5),
     "student": lambda: StudentT(df=3, temperature=2.0, learnable=True),
 }
-TWO_FAST = [k if k in ("cosine", "student") else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
+KERNELS_WITH_TWO_FAST = [k if k in ("cosine", "student") else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
 
 
 def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"):
-    """Potentials, a held total, and the gradient of a random functional of both."""
+    """Return potentials, row costs of a fixed plan, and the gradient of a random functional of both."""
     x = x.clone().requires_grad_()
     y = x if y is None else y.clone().requires_grad_()
     geometry = Geometry(kernel(x, y), masks)
@@ -94,7 +94,7 @@ CASES = [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), (
 
 
 @pytest.mark.parametrize(
-    ("kernel", "chain", "dimensions"),  # embeddings whole or, from 17 dimensions on, in pieces
+    ("kernel", "chain", "dimensions"),  # embeddings in one block or, from 17 dimensions on, in several
     [
         *(pytest.param(*case, 5, marks=pytest.mark.slow if case[1] == "rows" else ()) for case in CASES),
         *(pytest.param(*case, 40, marks=() if case[0] == "student" else pytest.mark.slow) for case in CASES),
@@ -108,7 +108,7 @@ def test_single_precision(kernel, chain, dimensions):
     assert_near(result, exact, 5e-5)
 
 
-@pytest.mark.parametrize("kernel", TWO_FAST)
+@pytest.mark.parametrize("kernel", KERNELS_WITH_TWO_FAST)
 def test_half_precision(kernel):
     x, y, masks = problem(17, 23, 40)
     kernel, chain = KERNELS[kernel](), CHAINS["sinkhorn 2"]
@@ -116,7 +116,7 @@ def test_half_precision(kernel):
     assert_near(result, outcome("dense", kernel.double(), chain, x.double(), y.double(), masks), 2e-2)
 
 
-@pytest.mark.parametrize("kernel", TWO_FAST)
+@pytest.mark.parametrize("kernel", KERNELS_WITH_TWO_FAST)
 def test_a_symmetric_problem(kernel):
     x, _, _ = problem(19, 1, 40)
     places = torch.arange(19)
@@ -134,7 +134,7 @@ def test_power_below_one_has_no_gradient_at_equal_embeddings():
 
 @pytest.mark.parametrize("dimensions", [5, 40])
 def test_a_tiny_temperature(dimensions):
-    """Terms then lie hundreds apart: several groups, and a running maximum."""
+    """Exponents of terms differ by hundreds: several groups, and a running maximum."""
     x, y, _ = problem(17, 23, dimensions)
     result = outcome("cuda", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x, y)
     exact = outcome("dense", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x.double(), y.double())
@@ -144,7 +144,7 @@ def test_a_tiny_temperature(dimensions):
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
 def test_terms_far_apart_have_an_exponential_each(dimensions):
-    """In units of the first term's exponents those of the second would not be numbers."""
+    """Relative to the exponents of the first term, those of the second would overflow."""
     x, y, _ = problem(17, 23, dimensions)
     geometry = Geometry(Gibbs("cosine", 0.5)(x, y))
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
@@ -158,7 +158,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     assert_near([result], [weight @ geometry.log_kernel.y.double()], 5e-5)
 
 
-def test_a_narrow_workspace_changes_nothing(monkeypatch):
+def test_a_narrow_workspace_does_not_change_the_result(monkeypatch):
     x, y, masks = problem(50, 23, 40)
     whole = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
     monkeypatch.setattr("contraport.engine.backends.cuda.MAX_WORKSPACE_BYTES", 1)
@@ -195,21 +195,21 @@ def test_objectives(name):
 
 @pytest.mark.skipif(not COMPILES_AS_ONE_GRAPH, reason="this torch breaks the graph")
 @pytest.mark.parametrize("name", [pytest.param("nt-xent", marks=pytest.mark.slow), "gca-uot"])
-def test_compile_keeps_the_operators_whole(name):
+def test_compile_does_not_decompose_the_operators(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name, temperature=0.2)
     with backend("cuda"):
-        value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True, backend="aot_eager")(z0, z1)
-    assert value == faster
-    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):
+        value, from_compiled = loss(z0, z1), torch.compile(loss, fullgraph=True, backend="aot_eager")(z0, z1)
+    assert value == from_compiled
+    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, from_compiled)), strict=True):
         assert torch.equal(a, b)
 
 
-def share(rank, report, exact):
+def report_agreement(rank, report, exact):
     x, y, masks = problem(17, 23, 5)
     kernel = KERNELS["cosine"]()
     result = outcome("cuda", kernel, CHAINS["sinkhorn 2"], x, y, masks)
-    for gradient in result[-2 - len(list(kernel.parameters())) :]:  # the mean over processes is that of one
+    for gradient in result[-2 - len(list(kernel.parameters())) :]:  # the mean over processes equals the value of one
         dist.all_reduce(gradient)
         gradient /= 2
     assert_near(result, exact, 5e-5)
@@ -220,4 +220,4 @@ def test_processes_share_the_rows():
     x, y, masks = problem(17, 23, 5)
     exact = outcome("dense", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
     exact = [v.detach() for v in exact]
-    assert reports_of(share, 2, exact) == 2 * ["agreed"]
+    assert reports_of(report_agreement, 2, exact) == 2 * ["agreed"]

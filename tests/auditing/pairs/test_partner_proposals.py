@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
-from tests.engine.test_memory import Largest
+from tests.engine.test_memory import LargestTensor
 
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
@@ -149,7 +149,7 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     free = torch.arange(2_000)
     expected = propose_partners(paired, free, "likeness").partners
     monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_VALUES_PER_BLOCK", 2**14)
-    with Largest() as seen:
+    with LargestTensor() as seen:
         result = propose_partners(paired, free, "likeness").partners
     assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair
     assert torch.equal(result, expected)
