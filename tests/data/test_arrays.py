@@ -31,7 +31,7 @@ def test_floats_are_series_and_images_in_units_of_one(kind):
     batch = dataset.__getitems__([3])
     assert [view.dtype for view in batch.views] == [torch.float32, torch.float32]
     assert np.array_equal(batch.views[1].numpy(), values[[3]].transpose(0, 3, 1, 2).astype(np.float32))
-    assert float(from_arrays(values + kind(1)).__getitems__([0]).views[0].max()) > 1  # as they come
+    assert float(from_arrays(values + kind(1)).__getitems__([0]).views[0].max()) > 1  # unchanged
 
 
 def test_pixels_keep_their_positions():
@@ -68,7 +68,7 @@ def test_labels_are_numbered_in_order_of_names():
 
 
 @pytest.mark.parametrize(
-    ("views", "labels", "message"),
+    ("views", "labels", "code_and_values"),
     [
         ((), None, ("views.empty",)),
         ([], None, ("views.shape",)),
@@ -95,8 +95,8 @@ def test_labels_are_numbered_in_order_of_names():
         (np.ones((5, 2)), [0, 1], ("labels.shape", "5")),
     ],
 )
-def test_rejects_invalid_arrays(views, labels, message):
-    with raises_usage_error(*message):
+def test_rejects_invalid_arrays(views, labels, code_and_values):
+    with raises_usage_error(*code_and_values):
         from_arrays(views, labels)
 
 
@@ -111,15 +111,15 @@ def test_tensors_of_a_network_are_arrays_too(kind):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "code_and_values"),
     [
         (np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9), ("masked", "2 of 12")),
         (torch.eye(4).to_sparse(), ("invalid", "Tensor")),
     ],
     ids=["masked", "sparse"],
 )
-def test_rejects_masked_and_sparse_arrays(values, message):
-    kind, value = message
+def test_rejects_masked_and_sparse_arrays(values, code_and_values):
+    kind, value = code_and_values
     for read, argument in ((from_arrays, "views"), (load, "data"), (as_features, "features")):
         with raises_usage_error(f"{argument}.{kind}", value):
             read(values)
@@ -130,17 +130,17 @@ def test_missing_views_are_nan_rows_or_masked():
     x[1] = np.nan
     dataset = from_arrays((x, y))
     assert dataset.present.tolist() == [[True, True], [False, True], [True, True], [True, True]]
-    assert np.isnan(x[1]).all()  # the caller's array stays as it is
+    assert np.isnan(x[1]).all()  # the array of the caller is not modified
     assert dataset.__getitems__([1, 0]).present.tolist() == [[False, True], [True, True]]
     assert dataset.__getitems__([1]).views[0].isfinite().all()
-    marked = from_arrays({"x": x, "y": y}, present=[[True, True], [False, True], [True, False], [True, True]])
-    assert marked.present.tolist() == [[True, True], [False, True], [True, False], [True, True]]
+    with_mask = from_arrays({"x": x, "y": y}, present=[[True, True], [False, True], [True, False], [True, True]])
+    assert with_mask.present.tolist() == [[True, True], [False, True], [True, False], [True, True]]
     assert from_arrays((x, y), present=[[True, True]] * 1 + [[False, True]] + [[True, True]] * 2).present.sum() == 7
     assert from_arrays((y, y)).present is None
 
 
 @pytest.mark.parametrize(
-    ("views", "present", "message"),
+    ("views", "present", "code_and_values"),
     [
         ((np.full((2, 2), np.nan), np.ones((2, 2))), None, ("data.view_without_item", [0])),
         (
@@ -154,8 +154,8 @@ def test_missing_views_are_nan_rows_or_masked():
         (np.array([[1.0], [np.nan]]), None, ("views.not_finite", "1 of 2")),
     ],
 )
-def test_rejects_masks_of_wrong_shape(views, present, message):
-    with raises_usage_error(*message):
+def test_rejects_masks_of_wrong_shape(views, present, code_and_values):
+    with raises_usage_error(*code_and_values):
         from_arrays(views, present=present)
 
 

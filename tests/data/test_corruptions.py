@@ -43,7 +43,7 @@ def test_bytes_and_floats_are_corrupted_equally(kind: str) -> None:
 
 @pytest.mark.parametrize("severity", CORRUPTION_SEVERITIES)
 def test_severities_have_their_recorded_strength(severity: int) -> None:
-    """Numbers on `noise:3` and the like can be compared with older ones as long as these stay."""
+    """Constant strengths keep results on `noise:3` and similar comparable with those of earlier versions."""
     flat = torch.full((2, 1, 100, 100), 0.5)
     torch.manual_seed(0)
     noise = corrupt_images(flat, "noise", severity) - flat
@@ -73,7 +73,7 @@ def test_square_is_placed_anywhere_with_the_image_mean() -> None:
     torch.manual_seed(0)
     images = torch.tensor([0.2, 0.8]).view(2, 1, 1, 1).expand(2, 1, 4, 4).repeat(100, 1, 1, 1)
     images[:, :, 1:3] += 0.1
-    spoilt = corrupt_images(images, "occlusion", 1)  # of 4 pixels a side one is hidden
+    spoilt = corrupt_images(images, "occlusion", 1)  # one of 4 x 4 pixels is hidden
     hidden = spoilt != images
     assert (hidden.sum(dim=(1, 2, 3)) == 1).all()
     assert hidden.any(dim=0).all()

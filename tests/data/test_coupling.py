@@ -168,7 +168,7 @@ def test_pairs_are_named_by_their_ids(tmp_path: Path) -> None:
     assert list(data.keys[:2]) == [f"r{row} | c{column}" for row, column in PAIRS[:2]]
 
 
-def known_pairs() -> torch.Tensor:
+def dense_target_of_pairs() -> torch.Tensor:
     return torch.sparse_coo_tensor(
         torch.tensor(PAIRS.T), torch.ones(len(PAIRS)), (30, 12), check_invariants=True
     ).coalesce()
@@ -177,10 +177,10 @@ def known_pairs() -> torch.Tensor:
 @pytest.mark.parametrize("sparse", [True, False])
 def test_target_has_all_known_partners_in_both_directions(sparse: bool) -> None:
     ids = torch.tensor(PAIRS[rng.permutation(len(PAIRS))[:16]])
-    known = known_pairs() if sparse else known_pairs().to_dense()
+    known = dense_target_of_pairs() if sparse else dense_target_of_pairs().to_dense()
     (block,) = Cross()(torch.zeros(16, 2), torch.ones(16, 2))
     target = SimilarityMatrix(known, ids)
-    partners = known_pairs().to_dense()[ids[:, 0]][:, ids[:, 1]]
+    partners = dense_target_of_pairs().to_dense()[ids[:, 0]][:, ids[:, 1]]
     expected = [each / each.sum(1, keepdim=True) / 16 for each in (partners, partners.T)]
     torch.testing.assert_close(target(block, {}).dense(), expected[0])
     torch.testing.assert_close(target.transpose()(block.T, {}).dense(), expected[1])
@@ -189,18 +189,18 @@ def test_target_has_all_known_partners_in_both_directions(sparse: bool) -> None:
 def test_target_rejects_layouts_that_compare_rows_with_rows() -> None:
     (block,) = Joint()(torch.zeros(2, 1), torch.ones(2, 1))
     with raises_usage_error("target.layout"):
-        SimilarityMatrix(known_pairs(), torch.tensor(PAIRS[:2]))(block, {})
+        SimilarityMatrix(dense_target_of_pairs(), torch.tensor(PAIRS[:2]))(block, {})
 
 
 @pytest.fixture(scope="module")
 def preferences() -> tuple[Dataset, Dataset]:
-    """Users who prefer the columns nearest to them, seen through random linear maps."""
+    """Coupling of users and their nearest items, observed through random linear maps."""
     random = np.random.default_rng(1)
     users, items = random.normal(size=(200, 4)), random.normal(size=(60, 4))
     scores = users @ items.T
     pairs = np.argwhere(scores >= np.sort(scores, axis=1)[:, -5:-4])
-    seen = [side @ random.normal(size=(4, 10)) for side in (users, items)]
-    train, test = (from_coupling(*seen, pairs, split=split) for split in ("train", "test"))
+    observed = [side @ random.normal(size=(4, 10)) for side in (users, items)]
+    train, test = (from_coupling(*observed, pairs, split=split) for split in ("train", "test"))
     return train, test
 
 

@@ -58,13 +58,13 @@ def test_the_last_batch_may_be_dropped(dataset):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_epoch_can_start_at_any_batch(dataset, num_workers):
-    whole = [batch.ids.tolist() for batch in build_loader(dataset, 3, shuffle=True, seed=5)]
+    expected = [batch.ids.tolist() for batch in build_loader(dataset, 3, shuffle=True, seed=5)]
     batches = build_loader(dataset, 3, shuffle=True, seed=5, num_workers=num_workers)
     batches.batch_sampler.begin_at(epoch=0, batch=2)
-    assert [batch.ids.tolist() for batch in batches] == whole[2:]
-    assert len(batches) == 4, "an epoch is as long as ever"
+    assert [batch.ids.tolist() for batch in batches] == expected[2:]
+    assert len(batches) == 4
     batches.batch_sampler.set_epoch(1)
-    assert sorted(order(batches)) == list(range(10)), "the next epoch is whole"
+    assert sorted(order(batches)) == list(range(10))
 
 
 def test_batches_before_the_first_are_not_fetched(dataset, monkeypatch):
@@ -78,7 +78,7 @@ def test_batches_before_the_first_are_not_fetched(dataset, monkeypatch):
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_processes_share_each_batch(dataset, monkeypatch, processes):
-    whole = [batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5)]
+    expected = [batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5)]
     parts, starts = [], []
     for rank in range(processes):
         monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
@@ -87,10 +87,8 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
         )
         starts.append(local_batch_offset(7).start)
         assert local_batch_offset(7).global_batch_size == 7
-        assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
-            "unless they share, each gets all"
-        )
-    for batch, together in zip(whole, zip(*parts, strict=True), strict=True):
+        assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(expected))
+    for batch, together in zip(expected, zip(*parts, strict=True), strict=True):
         assert list(chain.from_iterable(together)) == batch
         assert max(map(len, together)) - min(map(len, together)) <= 1
     sizes = [len(part[0]) for part in parts]
@@ -115,7 +113,7 @@ def test_data_in_memory_have_no_workers(dataset):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "code_and_values"),
     [
         ({"batch_size": 11, "drop_last": True}, ("batch_size.too_large", "10", "arrays", "11")),
         ({"batch_size": 0}, ("batch_size.invalid",)),
@@ -125,8 +123,8 @@ def test_data_in_memory_have_no_workers(dataset):
         ({"batch_size": 2, "num_workers": -1}, ("num_workers.invalid",)),
     ],
 )
-def test_rejects_numbers_out_of_range(dataset, settings, message):
-    with raises_usage_error(*message):
+def test_rejects_numbers_out_of_range(dataset, settings, code_and_values):
+    with raises_usage_error(*code_and_values):
         build_loader(dataset, **settings)
 
 
@@ -138,8 +136,8 @@ def test_workers_are_limited_by_available_cores(dataset, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Lost:
-    """Views that cannot be read."""
+class UnreadableViews:
+    """Store of views that cannot be read."""
 
     shapes: tuple[tuple[int, ...], ...] = ((2,),)
     is_in_memory: bool = False
@@ -153,9 +151,9 @@ class Lost:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_errors_in_workers_are_raised_unchanged(num_workers):
-    lost = Dataset(Lost(), name="lost", split="train")
+    dataset_with_unreadable_views = Dataset(UnreadableViews(), name="lost", split="train")
     with raises_usage_error("data.invalid", "3"):
-        list(build_loader(lost, 2, num_workers=num_workers))
+        list(build_loader(dataset_with_unreadable_views, 2, num_workers=num_workers))
 
 
 def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What items show: images with several captions, captions of several images, and what is held out with what."""
+"""Content ids: images with several captions, captions of several images, and splits that keep them together."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def captions(dataset: Dataset) -> list[str]:
 
 
 def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:
-    """Two numbers are equal where the images are, or the texts."""
+    """Check that content ids are equal for equal images and for equal texts."""
     assert dataset.content_ids_if_repeated is not None
     for column, names in zip(dataset.content_ids_if_repeated.T.numpy(), (images, texts), strict=True):
         assert ((column[:, None] == column) == (np.array(names)[:, None] == np.array(names))).all()
 
 
-def written(folder: Path, rows: list[tuple[str, str]]) -> str:
+def write_captions(folder: Path, rows: list[tuple[str, str]]) -> str:
     file = folder / "captions.csv"
     file.write_text("image,caption\n" + "".join(f"{image},{caption}\n" for image, caption in rows))
     return str(file)
@@ -44,27 +44,29 @@ def written(folder: Path, rows: list[tuple[str, str]]) -> str:
 
 def test_rows_of_an_image_and_rows_of_a_caption(folder: Path) -> None:
     rows = [(f"{number}.png", text) for number in range(IMAGES) for text in (f"thing {number}", f"{number % 3} again")]
-    dataset = load(written(folder, rows), "train", image_size=8)
+    dataset = load(write_captions(folder, rows), "train", image_size=8)
     assert dataset.view_names == ("image", "caption")
     check_content_ids(dataset, [Path(key).name for key in dataset.keys], captions(dataset))
 
 
 def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
-    train, test = (load(written(folder, rows), split, image_size=8) for split in ("train", "test"))
+    train, test = (load(write_captions(folder, rows), split, image_size=8) for split in ("train", "test"))
     assert len(train) == 48
     assert len(test) == 12
     assert not {*train.keys} & {*test.keys}
 
 
 def test_distinct_items_form_no_groups(folder: Path) -> None:
-    dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
+    dataset = load(
+        write_captions(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8
+    )
     assert dataset.content_ids_if_repeated is None
     assert dataset.drop_duplicates() is dataset
 
 
 def test_a_column_of_lists_of_captions(folder: Path) -> None:
-    """Each text has a row of its own; images that are bytes in the table are known by the row that they were in."""
+    """Each text becomes an item; images stored as bytes have ids by their row."""
     contents = [(folder / f"{number}.png").read_bytes() for number in range(IMAGES)]
     lists = [[f"thing {number}", "a thing", "it"][: 1 + number % 3] for number in range(IMAGES)]
     pq.write_table(pa.table({"photo": contents, "captions": lists}), folder / "all.parquet")
@@ -79,14 +81,14 @@ def test_a_column_of_lists_of_captions(folder: Path) -> None:
 
 def test_missing_views_share_no_content(folder: Path) -> None:
     rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
-    dataset = load(written(folder, rows), "train", image_size=8)
+    dataset = load(write_captions(folder, rows), "train", image_size=8)
     assert dataset.present is not None
     assert dataset.content_ids_if_repeated is None
 
 
 def test_repeated_images_are_one_group(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
-    images = load(written(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
+    images = load(write_captions(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
     assert images.source_rows.tolist() == sorted(images.source_rows.tolist())
     assert images.content_ids_if_repeated is None

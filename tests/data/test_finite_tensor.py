@@ -14,7 +14,7 @@ ROWS = np.arange(12.0).reshape(4, 3)
 @pytest.fixture
 def _torch_warnings_are_errors():
     before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else torch tells once in a process
+    torch.set_warn_always(True)  # else torch warns once in a process
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -26,10 +26,10 @@ def _torch_warnings_are_errors():
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), slice(None, None, 2)])
 @pytest.mark.parametrize("writable", [True, False])
 def test_converts_arrays_of_any_memory_layout(dtype, order, writable):
-    given = ROWS.astype(dtype)[order]
-    given.flags.writeable = writable
-    assert np.array_equal(as_finite_float64("X", given).numpy(), ROWS[order])
-    assert given.flags.writeable == writable
+    array = ROWS.astype(dtype)[order]
+    array.flags.writeable = writable
+    assert np.array_equal(as_finite_float64("X", array).numpy(), ROWS[order])
+    assert array.flags.writeable == writable
 
 
 @pytest.mark.usefixtures("_torch_warnings_are_errors")

@@ -1,4 +1,4 @@
-"""Images that are decoded once: the same pixels, made again where they are of something else."""
+"""Cache of decoded images: equal pixels, rebuilds for other or damaged data, full disks, digests."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def test_cached_images_equal_decoded_images(photos: Path, tmp_path: Path, caplog
 def test_cache_is_rebuilt_for_other_data_or_a_damaged_file(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = tmp_path / "kept"
-    cache_decoded_images(load(photos), kept, num_workers=0)
-    cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
+    cache = tmp_path / "kept"
+    cache_decoded_images(load(photos), cache, num_workers=0)
+    cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
     assert "of other data and shapes" in caplog.text
     caplog.clear()
-    changed = load(photos, image_size=8).keys[0]
-    Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
-    os.utime(changed, ns=(1, 1))
-    again = cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
+    damaged_image = load(photos, image_size=8).keys[0]
+    Image.new("RGB", (9, 9), (255, 0, 0)).save(damaged_image)
+    os.utime(damaged_image, ns=(1, 1))
+    again = cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
     assert "of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
-    (kept / "view0.npy").write_bytes(b"nothing")
-    cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
+    (cache / "view0.npy").write_bytes(b"nothing")
+    cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
     assert "are made again: they are damaged" in caplog.text
 
 
@@ -151,7 +151,7 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
 
     def build() -> Dataset:
         dataset = from_arrays(tuple(items))
-        assert dataset.content_digests is not None  # computed before, as for the split of a run
+        assert dataset.content_digests is not None  # computed before the change, as for the split of a run
         return dataset
 
     changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]

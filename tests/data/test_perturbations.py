@@ -1,4 +1,4 @@
-"""Data made worse: who is paired with whom, which classes are rare, what is corrupted, which domain an item is of."""
+"""Perturbations of data: mismatched pairs, class imbalance, corruptions and domain shifts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pictures(items: int = 40, *, side: int = 8) -> Dataset:
     return from_arrays(pixels, np.arange(items) % 4)
 
 
-def all_of(dataset: Dataset) -> torch.Tensor:
+def all_items_of(dataset: Dataset) -> torch.Tensor:
     return dataset.__getitems__(list(range(len(dataset)))).views[0]
 
 
@@ -80,7 +80,7 @@ def test_partners_replace_the_second_random_view() -> None:
     paired = replace_views_after_first(dataset, partners)
     views = Views(paired, augment="none")
     first, second = views(paired.__getitems__([0, 7]).views)
-    clean = all_of(dataset).float() / 255
+    clean = all_items_of(dataset).float() / 255
     assert torch.equal(first, clean[[0, 7]])
     assert torch.equal(second, clean[partners[[0, 7]]])
     assert len(views.unaugmented_shapes) == 1
@@ -92,8 +92,8 @@ def test_partners_replace_the_second_random_view() -> None:
     ("sizes", "ratio", "expected"),
     [
         ([100, 100, 100], 100.0, [100, 10, 1]),
-        ([20, 20, 20, 20], 8.0, [20, 10, 5, 2]),  # 2.5 is rounded to even
-        ([5, 40, 3], 16.0, [5, 10, 2]),  # by the largest; no class gains
+        ([20, 20, 20, 20], 8.0, [20, 10, 5, 2]),  # 2.5 rounds to even
+        ([5, 40, 3], 16.0, [5, 10, 2]),  # relative to the largest class; no class grows
         ([4, 4], 400.0, [4, 1]),
         ([6, 6], 1.0, [6, 6]),
     ],
@@ -104,9 +104,9 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
     few = make_imbalanced(whole, ratio)
     assert few.labels is not None
     assert few.labels.bincount(minlength=len(sizes)).tolist() == expected
-    kept = all_of(few)[:, 0].long()
-    assert kept.tolist() == few.source_rows.tolist() == sorted(kept.tolist())
-    assert torch.equal(torch.from_numpy(labels)[kept], few.labels)
+    remaining = all_items_of(few)[:, 0].long()
+    assert remaining.tolist() == few.source_rows.tolist() == sorted(remaining.tolist())
+    assert torch.equal(torch.from_numpy(labels)[remaining], few.labels)
     assert torch.equal(make_imbalanced(whole, ratio).source_rows, few.source_rows)
 
 
@@ -117,7 +117,7 @@ def test_class_weights_are_balanced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("perturb", "code_and_values"),
     [
         (
             lambda data: make_imbalanced(data, 10.0),
@@ -126,17 +126,21 @@ def test_class_weights_are_balanced() -> None:
         (class_balanced_item_weights, ("sample_weight.missing_labels", "arrays")),
     ],
 )
-def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object], message: tuple[str, ...]) -> None:
-    with raises_usage_error(*message):
-        made(from_arrays(np.ones((4, 2))))
+def test_rejects_perturbations_without_classes(
+    perturb: Callable[[Dataset], object], code_and_values: tuple[str, ...]
+) -> None:
+    with raises_usage_error(*code_and_values):
+        perturb(from_arrays(np.ones((4, 2))))
 
 
 def test_corruptions_are_applied_in_order() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    both = all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
+    both = all_items_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
     noisy = corrupt_dataset(from_arrays(images), CorruptionSpec("noise", 3))
-    assert torch.equal(both, all_of(corrupt_dataset(noisy, CorruptionSpec("blur", 2))))
-    assert not torch.equal(both, all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("blur:2,noise:3"))))
+    assert torch.equal(both, all_items_of(corrupt_dataset(noisy, CorruptionSpec("blur", 2))))
+    assert not torch.equal(
+        both, all_items_of(corrupt_dataset(from_arrays(images), *parse_corruptions("blur:2,noise:3")))
+    )
     series = np.random.default_rng(0).normal(size=(9, 2, 16)).astype(np.float32)
     with raises_usage_error("corrupt.not_images"):
         corrupt_dataset(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
@@ -146,21 +150,25 @@ def test_corruptions_are_applied_in_order() -> None:
 def test_corruption_does_not_depend_on_position(kind: str) -> None:
     dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
     whole, part = (corrupt_dataset(of, CorruptionSpec(kind, 3)) for of in (dataset, dataset.subset(some)))
-    assert all_of(whole).dtype == torch.uint8
-    assert (all_of(whole)[some].int() - all_of(part).int()).abs().max() <= 1  # sums of another order round otherwise
-    assert not torch.equal(all_of(whole), all_of(dataset))
+    assert all_items_of(whole).dtype == torch.uint8
+    assert (
+        all_items_of(whole)[some].int() - all_items_of(part).int()
+    ).abs().max() <= 1  # sums in another order have other rounding errors
+    assert not torch.equal(all_items_of(whole), all_items_of(dataset))
 
 
 def test_bytes_are_rounded() -> None:
-    """With half of the contrast black and white are at 63.75 and 191.25 of 255."""
+    """At half the contrast black and white become 63.75 and 191.25 of 255."""
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2).expand(3, 1, 2, 2)
-    half = all_of(corrupt_dataset(from_arrays(images), CorruptionSpec("contrast", 2)))
+    half = all_items_of(corrupt_dataset(from_arrays(images), CorruptionSpec("contrast", 2)))
     assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
 def test_noise_of_vectors_is_in_units_of_their_deviation() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
-    apart = all_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
+    apart = (
+        all_items_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
+    )
     assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with raises_usage_error("corrupt.not_images"):
         corrupt_dataset(from_arrays(wide), CorruptionSpec("blur", 1))
@@ -180,21 +188,21 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
         lambda of: corrupt_dataset(of, CorruptionSpec("noise", 2)),
         lambda of: shift_and_hold_out_domains(of, DomainsSpec("style")),
     ):
-        assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
+        assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))
         some = [31, 4, 17, 5]
-        assert torch.equal(change(lazy).__getitems__(some).views[0], all_of(change(dataset))[some])
+        assert torch.equal(change(lazy).__getitems__(some).views[0], all_items_of(change(dataset))[some])
         assert pickle.dumps(change(lazy).store)
 
 
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domain_shift_has_four_domains_of_images(name: str) -> None:
     dataset = pictures(200)
-    made = shift_and_hold_out_domains(dataset, DomainsSpec(name))
-    assert made.domain_names == DOMAINS_BY_SHIFT[name]
-    assert made.domains is not None
-    assert made.domains.bincount().min() > 30
-    same = (all_of(made) == all_of(dataset)).flatten(1).all(dim=1)
-    assert torch.equal(same, made.domains == 0)
+    shifted = shift_and_hold_out_domains(dataset, DomainsSpec(name))
+    assert shifted.domain_names == DOMAINS_BY_SHIFT[name]
+    assert shifted.domains is not None
+    assert shifted.domains.bincount().min() > 30
+    same = (all_items_of(shifted) == all_items_of(dataset)).flatten(1).all(dim=1)
+    assert torch.equal(same, shifted.domains == 0)
 
 
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
@@ -203,40 +211,40 @@ def test_domain_does_not_depend_on_position(name: str) -> None:
     whole, part = (shift_and_hold_out_domains(of, DomainsSpec(name)) for of in (dataset, dataset.subset(some)))
     assert whole.domains is not None
     assert torch.equal(part.domains, whole.domains[some])
-    assert torch.equal(all_of(part), all_of(whole)[some])
+    assert torch.equal(all_items_of(part), all_items_of(whole)[some])
 
 
 def test_domains_are_rotations_and_named_filters() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
-    images[:, :, :4] = 40  # above a line it is dark grey, below it black
+    images[:, :, :4] = 40  # the upper half is dark grey, the lower black
     turned, styled = (
         shift_and_hold_out_domains(from_arrays(images), DomainsSpec(name)) for name in ("rotate", "style")
     )
     assert turned.domains is not None
     assert styled.domains is not None
     for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
-        (seen,) = all_of(turned)[turned.domains == quarter].unique(dim=0)
-        assert torch.equal(seen, torch.rot90(images[0], quarter, (1, 2))), name
+        (rotated,) = all_items_of(turned)[turned.domains == quarter].unique(dim=0)
+        assert torch.equal(rotated, torch.rot90(images[0], quarter, (1, 2))), name
     photo, edges, poster, inverted = (
-        all_of(styled)[styled.domains == number].unique(dim=0)[0, 0] for number in range(4)
+        all_items_of(styled)[styled.domains == number].unique(dim=0)[0, 0] for number in range(4)
     )
     assert photo.unique().tolist() == [0, 40]
-    assert poster.unique().tolist() == [0], "of four greys, 0, 85, 170 and 255, the nearest"
+    assert poster.unique().tolist() == [0], "expected the nearest of four grey levels"
     assert inverted.unique().tolist() == [215, 255]
-    assert edges[:, 0].tolist() == [0, 0, 0, 40, 40, 0, 0, 0], "a step is an edge of its own height"
+    assert edges[:, 0].tolist() == [0, 0, 0, 40, 40, 0, 0, 0], "expected an edge of the height of the step"
     assert torch.equal(edges, edges[:, :1].expand(8, 8))
 
 
 def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
-    seen, unseen = (shift_and_hold_out_domains(of, DomainsSpec("style", "inverted")) for of in (train, test))
-    assert seen.domains is not None
-    assert unseen.domains is not None
-    assert set(seen.domains.tolist()) == {0, 1, 2}
-    assert set(unseen.domains.tolist()) == {3}
-    assert torch.equal(all_of(unseen), 255 - all_of(test)[unseen.source_rows])
-    assert len(seen) + len(unseen) == 100
+    remaining, excluded = (shift_and_hold_out_domains(of, DomainsSpec("style", "inverted")) for of in (train, test))
+    assert remaining.domains is not None
+    assert excluded.domains is not None
+    assert set(remaining.domains.tolist()) == {0, 1, 2}
+    assert set(excluded.domains.tolist()) == {3}
+    assert torch.equal(all_items_of(excluded), 255 - all_items_of(test)[excluded.source_rows])
+    assert len(remaining) + len(excluded) == 100
 
 
 def test_data_with_domains_keep_them() -> None:
@@ -246,7 +254,7 @@ def test_data_with_domains_keep_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "message"),
+    ("parse", "text", "code_and_values"),
     [
         (parse_mismatch, 1.5, ("mismatch.invalid", "0.2")),
         (parse_mismatch, "0.2:item", ("mismatch.invalid", "0.2")),
@@ -262,6 +270,6 @@ def test_data_with_domains_keep_them() -> None:
         (parse_domains, "style:edge", ("domains.unknown", "edge", "edges")),
     ],
 )
-def test_rejects_invalid_perturbations(parse: object, text: object, message: tuple[str, ...]) -> None:
-    with raises_usage_error(*message):
+def test_rejects_invalid_perturbations(parse: object, text: object, code_and_values: tuple[str, ...]) -> None:
+    with raises_usage_error(*code_and_values):
         parse(text)  # type: ignore[operator]

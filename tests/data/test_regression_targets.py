@@ -1,4 +1,4 @@
-"""Numbers that are to be told of items, such as ages: where they come from, and that a regression measures them."""
+"""Regression targets, such as ages: files, columns and evaluation."""
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ def test_integer_column_is_a_regression_target_if_requested(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "message"),
+    ("numbers", "code_and_values"),
     [
         (np.ones(3), ("numbers.shape", "(3,)")),
         (np.ones((5, 2)), ("numbers.shape", "(5, 2)")),
@@ -51,8 +51,8 @@ def test_integer_column_is_a_regression_target_if_requested(tmp_path):
         (["a"] * 5, ("numbers.shape",)),
     ],
 )
-def test_rejects_wrong_numbers(numbers, message):
-    with raises_usage_error(*message):
+def test_rejects_invalid_numbers(numbers, code_and_values):
+    with raises_usage_error(*code_and_values):
         from_arrays(np.ones((5, 2)), numbers=numbers)
 
 

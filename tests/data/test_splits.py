@@ -1,4 +1,4 @@
-"""Which items are held out: how many of each class, the same ones for all who ask, and whose choice it is."""
+"""Splits of data: stratified by class and domain, by test fraction, or given by the data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.9])
-def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
+def test_held_out_share_of_each_class_is_exact_to_one_item(fraction: float) -> None:
     train, test = (draw_stratified_split(CLASSES, split, test_fraction=fraction) for split in ("train", "test"))
     assert sorted([*train, *test]) == list(range(len(CLASSES)))
     expected = fraction * np.bincount(CLASSES)
     assert (np.abs(np.bincount(CLASSES[test], minlength=3) - expected) <= 1).all()
 
 
-def test_each_class_of_each_domain_gives_its_share() -> None:
+def test_split_is_stratified_by_class_and_domain() -> None:
     labels, domains = np.repeat([0, 1, 0, 1], [20, 30, 40, 10]), np.repeat([0, 0, 1, 1], [20, 30, 40, 10])
     test = select_split_positions("test", 100, is_test=None, labels=labels, domains=domains, test_fraction=0.1)
     result = np.zeros((2, 2), dtype=int)
@@ -33,17 +33,17 @@ def test_each_class_of_each_domain_gives_its_share() -> None:
 
 
 def test_validation_split_is_neither_train_nor_test() -> None:
-    test, neither = get_test_and_unused_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
+    test, unused = get_test_and_unused_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
     assert test is not None
     assert test.tolist() == [False, False, True, False, False]
-    assert neither.tolist() == [False, True, False, False, True]
-    test, neither = get_test_and_unused_masks(np.array(["train", "val"]), "split")
+    assert unused.tolist() == [False, True, False, False, True]
+    test, unused = get_test_and_unused_masks(np.array(["train", "val"]), "split")
     assert test is not None
-    assert (test.tolist(), neither.tolist()) == ([False, True], [False, False])
+    assert (test.tolist(), unused.tolist()) == ([False, True], [False, False])
 
 
 @pytest.fixture(params=[".npy", ".npz", ".csv"])
-def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def unsplit_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     rows = np.random.default_rng(0).normal(size=(40, 3))
     path = tmp_path / f"data{request.param}"
     if path.suffix == ".npy":
@@ -56,8 +56,8 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(None, 8), (0.1, 4), (0.5, 20)])
-def test_test_fraction_applies_to_unsplit_data(file: Path, fraction: float | None, held_out: int) -> None:
-    train, test = (load(file, split, test_fraction=fraction) for split in ("train", "test"))
+def test_test_fraction_applies_to_unsplit_data(unsplit_file: Path, fraction: float | None, held_out: int) -> None:
+    train, test = (load(unsplit_file, split, test_fraction=fraction) for split in ("train", "test"))
     assert (len(train), len(test)) == (40 - held_out, held_out)
     assert train.num_random_test_items == test.num_random_test_items == held_out
     assert train.with_store(train.store).num_random_test_items == held_out
@@ -74,21 +74,21 @@ def test_existing_split_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fraction", [1, -0.5, 20, float("nan"), "half"])
-def test_a_share_is_from_0_to_less_than_1(file: Path, fraction: object) -> None:
+def test_rejects_test_fractions_outside_0_to_1(unsplit_file: Path, fraction: object) -> None:
     with raises_usage_error("test_fraction.invalid", fraction):
-        load(file, test_fraction=fraction)  # type: ignore[arg-type]
+        load(unsplit_file, test_fraction=fraction)  # type: ignore[arg-type]
 
 
-def test_a_share_of_0_holds_out_none(file: Path) -> None:
-    assert len(load(file, test_fraction=0)) == len(load(file)) + len(load(file, "test"))
+def test_test_fraction_0_holds_out_no_items(unsplit_file: Path) -> None:
+    assert len(load(unsplit_file, test_fraction=0)) == len(load(unsplit_file)) + len(load(unsplit_file, "test"))
     with raises_usage_error("data.no_test_split", "0"):
-        load(file, "test", test_fraction=0)
+        load(unsplit_file, "test", test_fraction=0)
 
 
-def test_unsplit_data_are_used_completely(file: Path, tmp_path: Path) -> None:
-    assert len(load_without_random_split(file)) == len(load(file)) + len(load(file, "test"))
-    assert load_without_random_split(file).num_random_test_items == 0
-    part = load(file)
+def test_unsplit_data_are_used_completely(unsplit_file: Path, tmp_path: Path) -> None:
+    assert len(load_without_random_split(unsplit_file)) == len(load(unsplit_file)) + len(load(unsplit_file, "test"))
+    assert load_without_random_split(unsplit_file).num_random_test_items == 0
+    part = load(unsplit_file)
     assert load_without_random_split(part) is part
     own = tmp_path / "own.npz"
     np.savez(own, x=np.ones((6, 2)), x_test=np.ones((3, 2)))

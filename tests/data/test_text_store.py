@@ -32,7 +32,7 @@ def test_empty_text_of_several_views_is_missing():
 
 
 @pytest.mark.parametrize(
-    ("views", "message"),
+    ("views", "code_and_values"),
     [
         (["a", ""], ("views.empty_text", "1 of 2")),
         (["a", 3], ("views.mixed", "row 1")),
@@ -41,6 +41,6 @@ def test_empty_text_of_several_views_is_missing():
     ],
     ids=["empty", "mixed", "unequal", "null"],
 )
-def test_rejects_invalid_texts(views, message):
-    with raises_usage_error(*message):
+def test_rejects_invalid_texts(views, code_and_values):
+    with raises_usage_error(*code_and_values):
         from_arrays(views)

@@ -1,4 +1,4 @@
-"""What people are shown of items."""
+"""Thumbnails of images, series, vectors and texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_kind_of_view_has_a_thumbnail(view: str) -> None:
     dataset = from_arrays((VIEWS[view], VIEWS["vector"]))
     first, second = make_thumbnails_per_view(dataset, torch.tensor([5, 0, 5]), 15)
     assert (first.shape, str(first.dtype)) == EXPECTED[view]
-    assert np.array_equal(first[0], first[2]), "in the order of the positions"
+    assert np.array_equal(first[0], first[2])
     assert not np.array_equal(first[0], first[1])
     assert second.shape == (3, 7)
 

@@ -1,4 +1,4 @@
-"""What a newcomer writes to add a format of data, in a file of their own: a reader and its row, and `load` takes it."""
+"""Custom data formats: a registered reader is used by `load` and `train`."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ from contraport.data.splits import select_split_positions
 
 
 @pytest.fixture
-def mine():
+def text_format():
     @data_format("numbers in a text", suffixes=[".dat"])
     def load_text(path, split, test_fraction=None):
-        whole = from_arrays(np.loadtxt(path), name=path)
+        dataset = from_arrays(np.loadtxt(path), name=path)
         return copy_subset_to_memory(
-            whole,
-            select_split_positions(split, len(whole), is_test=None, labels=None, test_fraction=test_fraction),
+            dataset,
+            select_split_positions(split, len(dataset), is_test=None, labels=None, test_fraction=test_fraction),
             split,
         )
 
@@ -27,7 +27,7 @@ def mine():
 
 
 @pytest.fixture
-def marked():
+def folder_format():
     @data_format("a marked folder", recognizes=lambda path: path.endswith(".rows"), options=[])
     def load_marked(path, split):
         return from_arrays(np.loadtxt(f"{path}/rows.dat"), name=path, split=split)
@@ -36,7 +36,7 @@ def marked():
     del FORMATS["a marked folder"]
 
 
-def test_custom_format_is_read_and_trained_on(mine, tmp_path):
+def test_custom_format_is_read_and_trained_on(text_format, tmp_path):
     np.savetxt(tmp_path / "rows.dat", np.random.default_rng(0).normal(size=(50, 3)))
     assert len(load(tmp_path / "rows.dat", "test", test_fraction=0.4)) == 20
     run = contraport.train(
@@ -50,13 +50,13 @@ def test_custom_format_is_read_and_trained_on(mine, tmp_path):
         load(tmp_path / "data.xls")
 
 
-def test_registered_format_precedes_image_folders(marked, tmp_path):
+def test_registered_format_precedes_image_folders(folder_format, tmp_path):
     (tmp_path / "mine.rows").mkdir()
     np.savetxt(tmp_path / "mine.rows" / "rows.dat", np.ones((5, 2)))
     assert load(tmp_path / "mine.rows").shapes == ((2,),)
 
 
-def test_rejects_two_formats_of_one_name(mine):
+def test_rejects_two_formats_with_the_same_name(text_format):
     with raises_usage_error("data_format.exists", "numbers in a text"):
         data_format("numbers in a text")(lambda path, split: None)
 

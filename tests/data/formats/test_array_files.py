@@ -57,7 +57,7 @@ def test_npz_has_weights_of_items(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "code_and_values"),
     [
         ({"x": np.ones((4, 2)), "weights": [1] * 3}, ("data.rows",)),
         ({"x": np.ones((4, 2)), "weights": [1, 2, -1, 0]}, ("data.invalid", "-1")),
@@ -92,8 +92,8 @@ def test_npz_has_weights_of_items(tmp_path):
         ),
     ],
 )
-def test_rejects_npz_without_data_arrays(tmp_path, arrays, message):
-    with raises_usage_error(*message) as caught:
+def test_rejects_npz_without_data_arrays(tmp_path, arrays, code_and_values):
+    with raises_usage_error(*code_and_values) as caught:
         load(save(tmp_path, **arrays))
     assert "\n" not in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_rejects_too_few_rows_for_a_test_split(tmp_path):
 @pytest.mark.parametrize(
     ("array", "shape"), [(np.eye(10, 11), (11,)), (np.eye(10, 14, dtype=np.float32).reshape(10, 2, 7), (2, 7))]
 )
-def test_an_npy_file_is_one_view_of_which_a_fifth_is_held_out(tmp_path, array, shape):
+def test_an_npy_file_is_one_view_with_a_fifth_held_out(tmp_path, array, shape):
     np.save(tmp_path / "data.npy", array)
     train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")
     assert (len(train), len(test), train.shapes, train.labels) == (8, 2, (shape,), None)
@@ -174,14 +174,14 @@ def test_views_have_the_names_of_their_own_keys(tmp_path):
         assert train.shapes == ((1, 8, 8), (3,))
         assert sorted([*train.source_rows.tolist(), *test.source_rows.tolist()]) == list(range(10))
         assert torch.equal(test.__getitems__([0]).views[1][0], torch.from_numpy(sound[test.source_rows[0]]))
-    marked = options | {"photo_test": photo[:4], "sound_test": sound[:4] + 1, "labels_test": np.zeros(4, int)}
-    assert torch.equal(load(marked, "test").__getitems__([2]).views[1][0], torch.from_numpy(sound[2] + 1))
+    with_test_arrays = options | {"photo_test": photo[:4], "sound_test": sound[:4] + 1, "labels_test": np.zeros(4, int)}
+    assert torch.equal(load(with_test_arrays, "test").__getitems__([2]).views[1][0], torch.from_numpy(sound[2] + 1))
     captioned = load({"image": photo, "caption": [f"number {row}" for row in range(10)]})
     assert (captioned.view_names, captioned.shapes) == (("image", "caption"), ((1, 8, 8), ()))
     with raises_usage_error("data.rows", "photo", "10", "sound"):
         load(options | {"sound": sound[1:]})
     with raises_usage_error("data.splits_differ"):
-        load({key: value for key, value in marked.items() if key != "photo_test"})
+        load({key: value for key, value in with_test_arrays.items() if key != "photo_test"})
     with raises_usage_error("data.unknown", "photo"):
         load(options | {"x": photo})
 
@@ -234,7 +234,7 @@ def test_a_mapped_npz_has_the_items_of_one_that_is_read(tmp_path, monkeypatch):
         "scan": random.integers(0, 2**16, (40, 6, 6), dtype=np.uint16),
     }
     views["single"][[3, 8]] = views["double"][[8, 9]] = np.nan  # missing views
-    views["half"][5] = views["half"][4]  # an item whose content repeats
+    views["half"][5] = views["half"][4]  # an item with repeated content
     path = save(tmp_path, **views, labels=random.integers(0, 2, 40))
     for split in ("train", "test"):
         monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 2**30)
@@ -254,7 +254,7 @@ def test_a_mapped_npz_has_the_items_of_one_that_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "code"), [(np.nan, "data.not_finite"), (1e300, "data.overflow")])
-def test_a_mapped_array_has_to_be_finite(tmp_path, monkeypatch, value, code):
+def test_rejects_nonfinite_values_in_a_mapped_array(tmp_path, monkeypatch, value, code):
     monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 1)
     monkeypatch.setattr(stores, "MAPPED_BLOCK_BYTES", 100)
     values = np.ones((40, 9))
@@ -279,7 +279,7 @@ def test_loading_a_mapped_npz_allocates_little_of_its_size(tmp_path, monkeypatch
     assert peak < views.nbytes / 4
 
 
-def test_an_array_that_the_caller_mapped_is_not_copied(tmp_path):
+def test_an_array_mapped_by_the_caller_is_not_copied(tmp_path):
     np.save(tmp_path / "first.npy", np.arange(60.0).reshape(20, 3))
     np.save(tmp_path / "second.npy", np.arange(40.0).reshape(20, 2))
     views = tuple(np.load(tmp_path / name, mmap_mode="r") for name in ("first.npy", "second.npy"))

@@ -19,7 +19,7 @@ from contraport.data import build_loader, load
 def save(path, *, size=(12, 10), value=100, mode="RGB"):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode in ("L", "P") else (value,) * len(mode)).save(path)
-    with path.open("ab") as file:  # decoders stop before it, and no two files have the same content
+    with path.open("ab") as file:  # beyond the end of the image, so that no two files have the same content
         file.write(str(path).encode())
 
 
@@ -107,7 +107,7 @@ def test_images_of_every_mode_become_rgb(tmp_path):
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_transparent_pixels_become_white(tmp_path, mode):
-    drawn = Image.new("RGBA", (10, 10), (0, 0, 0, 0))  # below what is transparent lies black
+    drawn = Image.new("RGBA", (10, 10), (0, 0, 0, 0))  # transparent pixels are black
     drawn.paste((0, 0, 0, 255), (0, 0, 5, 10))
     if mode == "P":
         drawn = drawn.convert("RGB").quantize(2)
@@ -121,7 +121,7 @@ def test_transparent_pixels_become_white(tmp_path, mode):
     assert view.unique().tolist() == [0, 255]
 
 
-def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
+def test_corrupt_images_are_skipped_counted_and_named(classes, caplog):
     (classes / "cat" / "zero.png").write_bytes(b"")
     (classes / "dog" / "text.jpg").write_text("no image")
     whole = (classes / "dog" / "deep" / "0.jpg").read_bytes()
@@ -140,7 +140,7 @@ def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
         dataset.__getitems__(list(range(len(dataset))))
 
 
-def test_an_image_that_claims_to_be_huge_is_left_out(classes):
+def test_an_image_with_a_huge_declared_size_is_skipped(classes):
     png = bytearray((classes / "cat" / "0.png").read_bytes())
     png[16:24] = struct.pack(">II", 100_000, 100_000)
     (classes / "cat" / "0.png").write_bytes(png)
@@ -148,7 +148,7 @@ def test_an_image_that_claims_to_be_huge_is_left_out(classes):
 
 
 def test_a_png_with_corrupt_pixels_is_named(classes):
-    """Its checksums are valid, so that it is found only when it is decoded."""
+    """Its checksums are valid, so that decoding alone detects the corruption."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -163,7 +163,7 @@ def test_a_png_with_corrupt_pixels_is_named(classes):
         dataset[dataset.store.encoded.files.index(file)]
 
 
-def test_an_image_that_vanishes_later_is_named(classes):
+def test_error_names_an_image_deleted_after_loading(classes):
     dataset = load(classes)
     Path(dataset.store.encoded.files[3]).unlink()
     with raises_usage_error("data.unreadable", dataset.store.encoded.files[3]):
@@ -205,9 +205,9 @@ def test_ignores_hidden_and_other_files(classes):
     assert load(classes).unreadable_files == ()
 
 
-@pytest.mark.parametrize("strange", [b"cat/caf\xe9.png", b"caf\xe9/0.png"])
-def test_rejects_file_names_that_are_not_utf8(classes, strange):
-    path = os.path.join(os.fsencode(classes), strange)
+@pytest.mark.parametrize("file_name", [b"cat/caf\xe9.png", b"caf\xe9/0.png"])
+def test_rejects_file_names_that_are_not_utf8(classes, file_name):
+    path = os.path.join(os.fsencode(classes), file_name)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         save(classes / "new.png")
@@ -223,10 +223,10 @@ def test_memory_does_not_grow_with_the_pixels(tmp_path):
         save(tmp_path / f"{number}.png", size=(256, 256))
     tracemalloc.start()
     dataset = load(tmp_path, image_size=256)
-    kept, _ = tracemalloc.get_traced_memory()
+    traced, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(dataset) == 32
-    assert kept < 256 * 256 * 3
+    assert traced < 256 * 256 * 3
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -313,13 +313,13 @@ def test_texts_beside_images_are_a_second_view(classes, caplog):
         present = torch.ones(len(part), 2, dtype=torch.bool) if part.present is None else part.present
         assert present[:, 0].all()
         lacking += int((~present).sum())
-        for key, label, text, there in zip(part.keys, part.labels, texts_of(part, 1), present[:, 1], strict=True):
-            assert text == (f"photo {Path(key).stem} of a {part.class_names[label]}" if there else "")
+        for key, label, text, is_present in zip(part.keys, part.labels, texts_of(part, 1), present[:, 1], strict=True):
+            assert text == (f"photo {Path(key).stem} of a {part.class_names[label]}" if is_present else "")
     assert lacking == 2
     assert "2 of 20 images have no text beside them, or an empty one" in caplog.text
 
 
-def test_texts_beside_few_images_are_left_out(classes, caplog):
+def test_texts_beside_few_images_are_ignored(classes, caplog):
     (classes / "cat" / "3.txt").write_text("a note")
     assert load(classes).shapes == ((3, 10, 10),)
     assert "1 of 20 images have a text beside them" in caplog.text
@@ -338,7 +338,7 @@ def test_class_folders_of_texts_give_labels(tmp_path):
     assert test.keys[0].endswith("neg/0.txt")
 
 
-def test_rejects_a_file_that_is_no_text(tmp_path):
+def test_rejects_a_file_that_is_not_text(tmp_path):
     (tmp_path / "0.txt").write_text("a")
     (tmp_path / "1.txt").write_bytes(b"\xff\xfe\xff")
     with raises_usage_error("data.unreadable", "8"):
@@ -363,9 +363,12 @@ def test_class_folders_may_be_links(classes, tmp_path_factory):
     linked.mkdir()
     for name in ("cat", "dog"):
         (linked / name).symlink_to(classes / name)
-    there, here = load(classes), load(linked)
-    assert (here.class_names, here.labels.tolist()) == (there.class_names, there.labels.tolist())
-    assert [Path(key).name for key in here.keys] == [Path(key).name for key in there.keys]
+    dataset, linked_dataset = load(classes), load(linked)
+    assert (linked_dataset.class_names, linked_dataset.labels.tolist()) == (
+        dataset.class_names,
+        dataset.labels.tolist(),
+    )
+    assert [Path(key).name for key in linked_dataset.keys] == [Path(key).name for key in dataset.keys]
 
 
 def test_split_folders_may_be_capitalized(tmp_path):

@@ -55,8 +55,8 @@ def shards(tmp_path):
     return tmp_path
 
 
-def numbers(dataset):
-    """The sample that each item is, told by its pixels."""
+def sample_numbers(dataset):
+    """Return the number of the sample of each item, from its pixels."""
     return (dataset.__getitems__(list(range(len(dataset)))).views[0][:, 0, 5, 5] / 4.0).round().long()
 
 
@@ -66,28 +66,28 @@ def test_samples_are_images_with_classes_and_a_fifth_of_each_is_held_out(shards,
     assert (len(train), len(test)) == (48, 12)
     assert train.shapes == ((3, 10, 10),)
     assert train.class_names == test.class_names == ("8", "9", "10")
-    assert sorted([*numbers(train).tolist(), *numbers(test).tolist()]) == list(range(60))
+    assert sorted([*sample_numbers(train).tolist(), *sample_numbers(test).tolist()]) == list(range(60))
     for part in (train, test):
-        assert torch.equal(part.labels, numbers(part) % 3)
+        assert torch.equal(part.labels, sample_numbers(part) % 3)
     assert "left out 60 .note" in caplog.text
 
 
-def test_one_archive_and_alternatives_in_braces(shards):
+def test_one_archive_and_alternatives_in_braces_are_read(shards):
     assert len(load(shards / "train-000.tar")) + len(load(shards / "train-000.tar", "test")) == 20
     write(shards / "val-0.tar", sample(70) + sample(71))
-    both = f"{shards}/{{train-000,val-0}}.tar"
-    assert (len(load(both)), len(load(both, "test"))) == (20, 2)
+    archives = f"{shards}/{{train-000,val-0}}.tar"
+    assert (len(load(archives)), len(load(archives, "test"))) == (20, 2)
     assert (len(load(shards)), len(load(shards, "test"))) == (60, 2)
     write(shards / "test-0.tar", sample(61))
-    assert numbers(load(shards, "test")).tolist() == [61], "of a test and a validation split, as of other formats"
+    assert sample_numbers(load(shards, "test")).tolist() == [61]
     assert len(load(shards)) == 60
 
 
 def test_folders_of_splits(tmp_path):
     write(tmp_path / "train" / "0.tar", sample(0) + sample(1))
     write(tmp_path / "test" / "0.tar", sample(2))
-    assert numbers(load(tmp_path)).tolist() == [0, 1]
-    assert numbers(load(tmp_path, "test")).tolist() == [2]
+    assert sample_numbers(load(tmp_path)).tolist() == [0, 1]
+    assert sample_numbers(load(tmp_path, "test")).tolist() == [2]
 
 
 def test_several_images_and_arrays_are_several_views(tmp_path):
@@ -113,7 +113,7 @@ def test_skips_corrupt_images_and_incomplete_samples_with_a_warning(tmp_path, ca
         path = write(tmp_path / "a.tar", files)
         parts = [load(path, split) for split in ("train", "test")]
     assert [name for part in parts for name in part.unreadable_files] == [f"{path}: dir/0003.image"]
-    assert sorted(number for part in parts for number in numbers(part).tolist()) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert sorted(number for part in parts for number in sample_numbers(part).tolist()) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert "1 samples lack one of ['image']" in caplog.text
 
 
@@ -125,7 +125,7 @@ def test_order_does_not_depend_on_worker_processes(shards):
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 
-def peak(path):
+def peak_memory(path):
     tracemalloc.start()
     dataset = load(path)
     dataset.__getitems__([0, 1])
@@ -139,15 +139,17 @@ def test_memory_does_not_grow_with_the_payload(tmp_path):
     for name, length in (("small", 10), ("large", 100_000)):
         write(tmp_path / f"{name}.tar", [(f"{i}.npy", array(rng.random(length, np.float32))) for i in range(50)])
     assert (tmp_path / "large.tar").stat().st_size > 20e6
-    assert peak(tmp_path / "large.tar") < peak(tmp_path / "small.tar") + 6e6  # a batch of two and its conversion
+    assert (
+        peak_memory(tmp_path / "large.tar") < peak_memory(tmp_path / "small.tar") + 6e6
+    )  # a batch of two and its conversion
 
 
-@pytest.mark.parametrize("lost", [1, 700, 5_000, 10_240])
-def test_rejects_a_cut_archive(shards, lost):
+@pytest.mark.parametrize("num_lost", [1, 700, 5_000, 10_240])
+def test_rejects_a_cut_archive(shards, num_lost):
     path = shards / "train-001.tar"
     content = path.read_bytes()
     used = len(content.rstrip(b"\0"))
-    path.write_bytes(content[: used - lost])
+    path.write_bytes(content[: used - num_lost])
     with raises_usage_error("data.unreadable", "001"):
         load(shards)
 
@@ -173,7 +175,7 @@ def test_rejects_an_archive_overwritten_in_its_middle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "code_and_values"),
     [
         ([], ("data.empty", "a.tar")),
         ([("a.note", b"x")], ("data.empty",)),
@@ -189,8 +191,8 @@ def test_rejects_an_archive_overwritten_in_its_middle(tmp_path):
         ([(f"{i}.npy", array(np.full(3, np.nan))) for i in range(9)], ("data.not_finite", "0")),
     ],
 )
-def test_rejects_invalid_samples(tmp_path, files, message):
-    with raises_usage_error(*message):
+def test_rejects_invalid_samples(tmp_path, files, code_and_values):
+    with raises_usage_error(*code_and_values):
         load(write(tmp_path / "a.tar", files))
 
 
@@ -209,7 +211,7 @@ def test_rejects_compressed_and_missing_archives(tmp_path):
         load(f"{tmp_path}/b-{{0..1}}.tar")
 
 
-def test_an_archive_beside_class_folders_is_no_shard(shards):
+def test_an_archive_beside_class_folders_is_not_a_shard(shards):
     for name in ("cat", "dog"):
         (shards / name).mkdir()
         for number in range(5):
@@ -223,10 +225,10 @@ def test_rejects_a_pipe_among_archives(tmp_path):
         load(tmp_path)
 
 
-def test_rejects_an_archive_that_leads_back_into_itself(tmp_path):
+def test_rejects_an_archive_whose_headers_form_a_cycle(tmp_path):
     path = write(tmp_path / "a.tar", sample(0) + sample(1))
     content = bytearray(path.read_bytes())
-    content[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1,024: the next header is this one
+    content[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1,024, so that the next header is this one
     content[148:156] = b" " * 8
     content[148:156] = b"%06o\0 " % sum(content[:512])
     path.write_bytes(content)
@@ -263,10 +265,10 @@ def test_texts_are_views(tmp_path, caplog):
     assert "1 empty .txt" in caplog.text
     for part in parts:
         texts = tensor_to_texts(part.__getitems__(list(range(len(part)))).views[1])
-        assert texts == [f"größer {number}" for number in numbers(part).tolist()]
+        assert texts == [f"größer {number}" for number in sample_numbers(part).tolist()]
 
 
-def test_rejects_a_member_that_is_no_text(tmp_path):
+def test_rejects_a_member_that_is_not_text(tmp_path):
     write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text %d" % i) for i in range(9)])
     dataset = load(tmp_path / "data.tar", test_fraction=0.2)
     whole = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
@@ -283,7 +285,7 @@ def test_class_names_keep_leading_zeros(tmp_path):
     assert [whole.class_names[label] for label in whole.labels] == list(names)
 
 
-def test_rows_count_samples_that_are_left_out(tmp_path):
+def test_rows_count_skipped_samples(tmp_path):
     files = [("a.png", encoded(1)), ("a.txt", b"one"), ("b.png", encoded(2)), ("c.png", encoded(3)), ("c.txt", b"two")]
     assert load(write(tmp_path / "all.tar", files), test_fraction=0).source_rows.tolist() == [0, 2]
 

@@ -32,8 +32,8 @@ def write_parquet(folder, **columns):
     return folder / "data.parquet"
 
 
-def whole(path, **options):
-    """Both splits as (view0, labels), in no particular order."""
+def load_all_rows(path, **options):
+    """Return (view0, labels) of both splits, in no particular order."""
     parts = [load(path, split, **options) for split in ("train", "test")]
     views = [part.__getitems__(list(range(len(part)))).views[0] for part in parts]
     return torch.cat(views), None if parts[0].labels is None else torch.cat([part.labels for part in parts])
@@ -47,7 +47,7 @@ def test_column_names_imply_roles(tmp_path):
     assert train.shapes == ((2,),)
     assert (train.class_names, train.domain_names) == (("cat", "dog"), ("north", "south"))
     assert test.domains.bincount(minlength=2).tolist() == [2, 2]
-    view, labels = whole(path)
+    view, labels = load_all_rows(path)
     order = view[:, 0].argsort()
     assert torch.equal(view[order], torch.tensor([[i / 2, -i] for i in range(20)]))
     assert torch.equal(labels[order], torch.tensor([0 if i % 2 else 1 for i in range(20)]))
@@ -55,7 +55,7 @@ def test_column_names_imply_roles(tmp_path):
 
 def test_integers_followed_by_fractions_are_floats(tmp_path):
     values = [[10**6 + i] for i in range(140_000)] + [[0.5]]  # more than Arrow's default block of a megabyte
-    assert whole(write(tmp_path, lines("x", values)))[0].max() == 1_139_999
+    assert load_all_rows(write(tmp_path, lines("x", values)))[0].max() == 1_139_999
 
 
 def test_numbered_columns_are_views_by_their_number(tmp_path):
@@ -117,19 +117,19 @@ def test_integer_classes_and_regression_targets_keep_their_type(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "message"),
+    ("encoding", "code_and_values"),
     [
         ("latin-1", ("data.encoding", "text", "8")),
         ("utf-16", ("data.encoding", "16", "8")),
     ],
 )
-def test_rejects_a_csv_of_another_encoding(tmp_path, encoding, message):
+def test_rejects_a_csv_of_another_encoding(tmp_path, encoding, code_and_values):
     (tmp_path / "data.csv").write_bytes("text,label\nein Müller,a\nkein,b\n".encode(encoding))
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         load(tmp_path / "data.csv")
 
 
-def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
+def test_the_index_of_a_data_frame_is_not_a_feature(tmp_path):
     frame = pandas.DataFrame({"x": np.arange(10.0), "z": np.ones(10)})
     for index in (None, "sample"):
         frame.iloc[[0, 1, 5, 7, 8, 9]].rename_axis(index).to_parquet(tmp_path / "data.parquet")
@@ -160,7 +160,7 @@ def test_weights_are_read_only_from_a_named_column(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "code_and_values"),
     [
         (["a", "b", "c"], ("data.not_numeric", "data.csv", "a")),
         ([1, -2, 3], ("data.invalid", "data.csv", "-2")),
@@ -172,9 +172,9 @@ def test_weights_are_read_only_from_a_named_column(tmp_path):
         ([1, "inf", 3], ("data.not_finite", "1")),
     ],
 )
-def test_rejects_invalid_weights_of_a_column(tmp_path, values, message):
+def test_rejects_invalid_weights_of_a_column(tmp_path, values, code_and_values):
     path = write(tmp_path, lines("x,w", enumerate(values)))
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         load(path, columns={"weights": "w"})
 
 
@@ -213,7 +213,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     names = ["train", "val", "test", "train"] * 10
     path = write_parquet(
         tmp_path,
-        view0=[None if row == 7 else lists[row].tolist() for row in range(40)],  # row 0 stands in for row 7
+        view0=[None if row == 7 else lists[row].tolist() for row in range(40)],  # row 0 replaces row 7
         **{"view1.a": numbers[:, 0], "view1.b": numbers[:, 1]},
         split=names,
     )
@@ -324,7 +324,7 @@ def test_rejects_invalid_tables_naming_file_and_column(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "code_and_values"),
     [
         ({"view": ["x"]}, ("columns.unknown", "views")),
         ({"views": "x,label"}, ("columns.invalid", "['x', 'label']")),
@@ -339,9 +339,9 @@ def test_rejects_invalid_tables_naming_file_and_column(tmp_path, name):
         ({"views": ["x", "label"]}, ("columns.conflict", "['label']")),
     ],
 )
-def test_rejects_wrong_columns(tmp_path, columns, message):
+def test_rejects_wrong_columns(tmp_path, columns, code_and_values):
     path = write(tmp_path, lines("x,label", [(1, 2), (3, 4)]))
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         load(path, columns=columns)
 
 
@@ -387,17 +387,17 @@ def test_empty_cells_are_missing_views(tmp_path):
     path = write(tmp_path, lines("label,view0.a,view0.b,view1.a,view1.b", cells))
     train = load(path, columns={"split": None}, test_fraction=0.2)
     test = load(path, "test", test_fraction=0.2)
-    seen = {}
+    rows_by_first_value = {}
     for part in (train, test):
         batch = part.__getitems__(list(range(len(part))))
         marks = torch.ones(len(part), 2, dtype=torch.bool) if batch.present is None else batch.present
         for place in range(len(part)):
             row = [view[place].tolist() if marks[place, v] else None for v, view in enumerate(batch.views)]
             first = row[0][0] if row[0] is not None else -row[1][0]
-            seen[int(first)] = row
+            rows_by_first_value[int(first)] = row
     expected = {i: [[i, i + 0.5], [-i, 2 * i]] for i in range(20)}
     expected[3][0] = expected[4][1] = expected[5][1] = None
-    assert seen == expected
+    assert rows_by_first_value == expected
 
 
 def test_statistics_ignore_items_without_the_view():
@@ -487,10 +487,10 @@ def test_text_columns_of_few_values_are_labels(tmp_path, caplog):
     every = load(path, columns={"views": ["en", "de", "section"]}, test_fraction=0)
     assert (every.view_names, every.labels) == (("en", "de", "section"), None)
     table = read_table(path)
-    assert rearranged_view(table, path, tmp_path) == REPLIES[::-1]
+    assert write_and_read_reversed_view(table, path, tmp_path) == REPLIES[::-1]
 
 
-def rearranged_view(table, path, folder):
+def write_and_read_reversed_view(table, path, folder):
     changed = replace_view_columns(
         table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
         old_path=path, new_path=folder / "there.csv",
@@ -499,17 +499,17 @@ def rearranged_view(table, path, folder):
 
 
 @pytest.mark.parametrize(
-    ("heads", "columns", "expected"),
+    ("header", "columns", "expected"),
     [
         ("en,de,section,city", None, ("data.ambiguous_columns", "['section', 'city']", "4")),
         ("en,de,label,section", None, ("data.ambiguous_columns", "section", "views")),
         ("en,de,section", {"labels": None}, ("data.ambiguous_columns", "labels", "section")),
     ],
 )
-def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, columns, expected):
-    known = {"en": QUESTIONS, "de": REPLIES, "section": CATEGORIES, "label": CATEGORIES}
-    known["city"] = [f"city {number % 4}" for number in range(100)]
-    path = write(tmp_path, lines(heads, zip(*(known[head] for head in heads.split(",")), strict=True)))
+def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, header, columns, expected):
+    columns_by_name = {"en": QUESTIONS, "de": REPLIES, "section": CATEGORIES, "label": CATEGORIES}
+    columns_by_name["city"] = [f"city {number % 4}" for number in range(100)]
+    path = write(tmp_path, lines(header, zip(*(columns_by_name[head] for head in header.split(",")), strict=True)))
     with raises_usage_error(*expected):
         load(path, columns=columns)
     with use_flag_style(), raises_usage_error("data.ambiguous_columns"):
@@ -517,16 +517,16 @@ def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, column
 
 
 def test_text_names_and_distinct_values_make_views(tmp_path):
-    """Captions of few classes, a column of some repeated texts, and one that is alone."""
+    """Captions with few distinct values, a column with some repeated texts, and a single column."""
     path = write(tmp_path, lines("de,caption", zip(REPLIES, CATEGORIES, strict=True)))
     assert load(path, test_fraction=0).view_names == ("de", "caption")
-    some = [f"text {number % 11}" for number in range(100)]
-    assert load(write(tmp_path, lines("en,de", zip(QUESTIONS, some, strict=True)))).shapes == ((), ())
+    repeated = [f"text {number % 11}" for number in range(100)]
+    assert load(write(tmp_path, lines("en,de", zip(QUESTIONS, repeated, strict=True)))).shapes == ((), ())
     assert load(write(tmp_path, lines("section", zip(CATEGORIES, strict=True)))).shapes == ((),)
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("texts", "code_and_values"),
     [
         (["a", "", "c"], ("data.empty_text", "1 of 3")),
         (["a", None, "c"], ("data.empty_text", "1 of 3")),
@@ -534,8 +534,8 @@ def test_text_names_and_distinct_values_make_views(tmp_path):
     ],
     ids=["empty", "nothing", "images"],
 )
-def test_rejects_cells_without_text(tmp_path, texts, message):
-    with raises_usage_error(*message):
+def test_rejects_cells_without_text(tmp_path, texts, code_and_values):
+    with raises_usage_error(*code_and_values):
         load(write_parquet(tmp_path, x=texts))
 
 
@@ -558,16 +558,16 @@ def test_missing_lists_and_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"),
+    ("cells", "code_and_values"),
     [
         (["", "1", "1"], ("data.missing_value", "10")),
         (["", "", ""], ("data.item_without_view", "1")),
     ],
 )
-def test_partly_empty_cells(tmp_path, cells, message):
+def test_partly_empty_cells(tmp_path, cells, code_and_values):
     rows = [["1", "2", "3"] for _ in range(9)]
     path = write(tmp_path, lines("view0.a,view0.b,view1", [*rows, cells]))
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         [load(path, split) for split in ("train", "test")]
 
 
@@ -581,29 +581,29 @@ def test_rows_of_one_sequence_are_the_frames_of_a_series(tmp_path):
     test = load(path, "test", columns=chosen, test_fraction=0.5)
     assert train.shapes == ((2, 3), (1, 3))
     items = {int(part.source_rows[k]): (part, k) for part in (train, test) for k in range(len(part))}
-    assert sorted(items) == [0, 1], "an item is called by the row in which its sequence begins"
+    assert sorted(items) == [0, 1], "expected the first row of each sequence"
     for row, values in ((0, [[1, 2, 3], [10, 20, 30]]), (1, [[5, 6, 7], [50, 60, 70]])):
         part, k = items[row]
         batch = part.__getitems__([k])
         assert batch.views[0][0].tolist() == values
         assert batch.views[1][0].tolist() == [[row, row + 2, row + 4]]
         assert part.class_names[batch.labels[0]] == str(row)
-        assert part.keys[k] == "ba"[row], "what the sequence is called"
+        assert part.keys[k] == "ba"[row]
 
 
 def test_series_in_a_table_have_views_of_frames(tmp_path):
     rows = [(clip, step, 0.1 * step * clip) for clip in range(12) for step in range(16)]
     path = write(tmp_path, lines("clip,step,x", rows))
     data = load(path, columns={"sequence": "clip", "views": ["x"]})
-    made = Views(data, views="frames:4")
-    first, second = made(data.__getitems__([0, 1]).views)
+    views = Views(data, views="frames:4")
+    first, second = views(data.__getitems__([0, 1]).views)
     assert first.shape == (2, 1, 4)
     steps = data.__getitems__([0, 1]).views[0][:, 0].diff()[:, :1]
     torch.testing.assert_close(second[:, 0, 0] - first[:, 0, -1], steps[:, 0], msg="the one follows the other")
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "message"),
+    ("rows", "columns", "code_and_values"),
     [
         (FRAMES[:-1], {}, ("data.sequence_lengths", "clip", "2")),
         ([*FRAMES[:-1], ("a", 7, 70, 0)], {}, ("data.sequence_values", "label")),
@@ -611,9 +611,9 @@ def test_series_in_a_table_have_views_of_frames(tmp_path):
         (FRAMES, {"views": ["clip", "x"]}, ("columns.conflict", "clip")),
     ],
 )
-def test_rejects_wrong_sequences(tmp_path, rows, columns, message):
+def test_rejects_wrong_sequences(tmp_path, rows, columns, code_and_values):
     path = write(tmp_path, lines("clip,x,z,label", rows))
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         load(path, columns={"sequence": "clip", **columns})
 
 
@@ -646,7 +646,7 @@ def test_missing_images_do_not_depend_on_other_items(tmp_path):
     assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]
 
 
-def test_rejects_a_split_without_any_image_but_reads_the_other(tmp_path):
+def test_rejects_only_the_split_without_any_image(tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("L", (20, 20), 90).save(tmp_path / name)
     rows = [["", "one", "train"], ["", "two", "train"], ["a.png", "three", "test"], ["b.png", "four", "test"]]

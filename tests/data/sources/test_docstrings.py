@@ -1,4 +1,4 @@
-"""Names of functions and what is said of them, out of a library that the test writes, and out of Python's own."""
+"""Data of function names and docstrings, from a library written by the test and from the standard library."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     source.list_unique_functions.cache_clear()
 
 
-def texts(dataset: Dataset, view: int) -> list[str]:
+def texts_of_view(dataset: Dataset, view: int) -> list[str]:
     return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
@@ -56,11 +56,11 @@ def test_items_pair_function_names_with_first_sentences(library: Path) -> None:
     assert train.view_names == ("name", "docstring")
     assert train.class_names == test.class_names == ("often",)
     assert (len(train), len(test)) == (16, 4)
-    names, said = ([*texts(train, view), *texts(test, view)] for view in (0, 1))
+    names, sentences = ([*texts_of_view(train, view), *texts_of_view(test, view)] for view in (0, 1))
     assert sorted(names) == sorted(f"often {number} do get path 2" for number in range(20))
     assert all(
         sentence == f"Answer a request of thing often {name.split()[1]}"
-        for name, sentence in zip(names, said, strict=True)
+        for name, sentence in zip(names, sentences, strict=True)
     )
 
 
@@ -74,4 +74,4 @@ def test_standard_library_gives_pairs_of_many_modules() -> None:
     assert len(train) > 1000
     assert train.class_names is not None
     assert {"asyncio", "email", "logging"} < set(train.class_names)
-    assert len(set(texts(train, 1))) == len(train)
+    assert len(set(texts_of_view(train, 1))) == len(train)

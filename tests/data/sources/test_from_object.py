@@ -1,4 +1,4 @@
-"""What a program holds is read as the file of its kind."""
+"""Data from Python objects (arrays, data frames, lists, datasets) equal those from files."""
 
 from __future__ import annotations
 
@@ -189,12 +189,12 @@ def test_random_views_do_not_depend_on_the_pixel_range() -> None:
     pixels = np.random.default_rng(0).uniform(size=(16, 2, 12, 12)).astype(np.float32)
     pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 1
     scale, offset = np.array([1000, 10], np.float32)[:, None, None], np.array([-500, 3], np.float32)[:, None, None]
-    made = []
+    results = []
     for images in (pixels, pixels * scale + offset):
         dataset = from_arrays(images)
         torch.manual_seed(0)
-        made.append(Views(dataset)(dataset.__getitems__(list(range(16))).views)[0].numpy())
-    assert made[1] == pytest.approx(made[0] * scale + offset, rel=1e-3, abs=1e-2)
+        results.append(Views(dataset)(dataset.__getitems__(list(range(16))).views)[0].numpy())
+    assert results[1] == pytest.approx(results[0] * scale + offset, rel=1e-3, abs=1e-2)
 
 
 def test_rejects_mixed_class_folders_with_a_hint(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contraport.data import from_arrays, load
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "code_and_values"),
     [
         ("digit", ("data.unknown", "digits")),
         ("fashion_mnist", ("data.unknown", "fashion-mnist")),
@@ -20,8 +20,8 @@ from contraport.data import from_arrays, load
         ("missing.parquet", ("data.not_found", "missing.parquet")),
     ],
 )
-def test_rejects_unknown_data(data, message):
-    with raises_usage_error(*message):
+def test_rejects_unknown_data(data, code_and_values):
+    with raises_usage_error(*code_and_values):
         load(data)
 
 
@@ -32,7 +32,7 @@ def test_rejects_a_file_of_another_kind(tmp_path):
 
 
 def test_names_a_file_without_read_permission(tmp_path, monkeypatch):
-    """Not by a mode of the folder, which root may read all the same."""
+    """By a patched error, as root may read any file."""
     monkeypatch.setattr(sys.modules[load.__module__], "find_format", deny)
     with raises_usage_error("data.unreadable", tmp_path, "Permission denied"):
         load(tmp_path)

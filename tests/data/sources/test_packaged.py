@@ -73,7 +73,7 @@ def test_shorter_series_are_padded_with_their_last_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code_and_values"),
     [
         ("1,2:3:a\n", ("data.ts_format", "6")),
         ("1,?:3,4:a\n", ("data.ts_format", "6")),
@@ -83,9 +83,9 @@ def test_shorter_series_are_padded_with_their_last_values(tmp_path):
         ("", ("data.empty",)),
     ],
 )
-def test_rejects_invalid_ts_files(tmp_path, text, message):
+def test_rejects_invalid_ts_files(tmp_path, text, code_and_values):
     write_ts(tmp_path, text, "1,2:3,4:a\n")
-    with raises_usage_error(*message):
+    with raises_usage_error(*code_and_values):
         load("basic-motions", root=tmp_path)
 
 

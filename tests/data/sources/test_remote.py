@@ -1,4 +1,4 @@
-"""Data behind URLs, of this machine's own files and of memory."""
+"""Data from URLs of local files and of a file system in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def archive(items: range) -> bytes:
 
 @pytest.fixture
 def bucket() -> Any:
-    """A folder in memory, with two shards, a table and a folder of images."""
+    """In-memory folder with two shards, a table and a folder of images."""
     system = fsspec.filesystem("memory")
     system.store.clear()
     for shard in range(2):
@@ -139,10 +139,10 @@ def test_progress_of_downloads_counts_files_and_megabytes(
 ) -> None:
     messages: list[tuple[int | None, list[str]]] = []
 
-    class Told(ProgressBars):
+    class RecordedBars(ProgressBars):
         def __init__(self, *, shown: bool) -> None:
             super().__init__(shown=shown)
-            self._shown = shown  # although this is no terminal
+            self._shown = shown  # also without a terminal
 
         @contextmanager
         def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
@@ -150,7 +150,7 @@ def test_progress_of_downloads_counts_files_and_megabytes(
             messages.append((total, steps))
             yield steps.append
 
-    monkeypatch.setattr(remote, "ProgressBars", Told)
+    monkeypatch.setattr(remote, "ProgressBars", RecordedBars)
     monkeypatch.setattr(remote, "BYTES_PER_MEGABYTE", 1_000)
     url = "memory://bucket/train-{000..001}.tar"
     load(url, root=tmp_path)
@@ -160,4 +160,4 @@ def test_progress_of_downloads_counts_files_and_megabytes(
     assert of_files == (2, [f"files of {url}"] * 2)
     assert of_bytes == [(size // 1_000, [f"MB of train-00{n}.tar"] * (size // 1_000)) for n in range(2)]
     load(url, root=tmp_path)
-    assert len(messages) == 3, "nothing is fetched twice"
+    assert len(messages) == 3, "expected no second download"

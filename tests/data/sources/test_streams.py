@@ -1,4 +1,4 @@
-"""Streams: items one after the other, of unknown number, trained on by steps, resumed at their place, embedded."""
+"""Streams of unknown length: batches, training by steps, resuming, embedding, and invalid items."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from contraport.runs import as_run_folder
 
 
 class Numbers(IterableDataset):
-    """Vectors that depend on their number alone."""
+    """Stream of vectors that depend on their number only."""
 
     def __init__(self, items: int = 50, breaks_at: int | None = None, label: bool = True) -> None:
         self.items, self.breaks_at, self.label = items, breaks_at, label
-        self.begun = 0
+        self.passes = 0
 
     def __iter__(self) -> Iterator[Any]:
-        self.begun += 1
+        self.passes += 1
         for number in range(self.items):
-            if number == self.breaks_at and self.begun > 1:  # the first pass is that of its head
+            if number == self.breaks_at and self.passes > 1:  # the first pass reads the head only
                 raise ConnectionError("the line went dead")
             vector = torch.from_numpy(np.random.default_rng(number).normal(size=6).astype(np.float32))
             yield (vector, number % 3) if self.label else vector
 
 
 class Pictures:
-    """What Hugging Face and webdataset give: dicts, with images encoded or not."""
+    """Stream of dicts as in Hugging Face and webdataset, with encoded or decoded images."""
 
     def __init__(self, encoded: bool) -> None:
         self.encoded = encoded
@@ -57,7 +57,7 @@ class Pictures:
 
 
 class Pixels(IterableDataset):
-    """Images of one size, without labels."""
+    """Stream of images of one size, without labels."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (torch.rand(3, 16, 16, generator=torch.manual_seed(number)) for number in range(20))
@@ -73,8 +73,8 @@ def test_streams_drop_unused_labels() -> None:
 def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     stream = from_stream(Numbers(items=7))
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
-    whole = [batch.ids.tolist() for batch in build_loader(stream, 3)]
-    assert whole == [[0, 1, 2], [3, 4, 5], [6]]
+    all_ids = [batch.ids.tolist() for batch in build_loader(stream, 3)]
+    assert all_ids == [[0, 1, 2], [3, 4, 5], [6]]
     batches = build_loader(stream, 3, batches_per_epoch=4)
     epochs = []
     for epoch in range(2):
@@ -103,7 +103,7 @@ def test_dicts_have_images_labels_and_keys(encoded: bool) -> None:
 
 @pytest.mark.parametrize("decoded", [False, True])
 def test_stream_texts_beside_images_are_a_view(decoded: bool, tmp_path: Path) -> None:
-    """As bytes, which webdataset gives, or as strings, which it decodes to and Hugging Face has."""
+    """Texts are bytes, as in webdataset, or strings, as in Hugging Face."""
     texts = [f"number {number}" + " and more" * (number % 2) for number in range(9)]
 
     class Captioned(Pictures):
@@ -134,16 +134,16 @@ def test_rejects_invalid_texts_in_streams(text: str | bytes, kind: str) -> None:
 
 def test_training_on_a_stream_resumes_at_its_place(tmp_path: Path) -> None:
     options = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
-    whole = train(data=Numbers(), out=tmp_path / "whole", **options)
-    assert [row["step"] for row in whole.metrics_rows()] == list(range(1, 10))
-    assert whole.config()["epochs"] == 1
+    uninterrupted = train(data=Numbers(), out=tmp_path / "whole", **options)
+    assert [row["step"] for row in uninterrupted.metrics_rows()] == list(range(1, 10))
+    assert uninterrupted.config()["epochs"] == 1
     with raises_usage_error("data.invalid", "40", "0"):
         train(data=Numbers(breaks_at=40), out=tmp_path / "broken", **options)
     assert not (tmp_path / "broken" / "model").exists()
     run = train(data=Numbers(), resume=True, out=tmp_path / "broken", progress=False)
-    assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in whole.metrics_rows()]
-    one, other = whole.model().state_dict(), run.model().state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in uninterrupted.metrics_rows()]
+    weights, expected_weights = uninterrupted.model().state_dict(), run.model().state_dict()
+    assert all(torch.equal(weights[name], expected_weights[name]) for name in weights)
     longer = train(data=Numbers(), resume=True, epochs=2, out=tmp_path / "broken", progress=False)
     assert longer.metrics_rows()[-1]["step"] == 18
 
@@ -199,7 +199,7 @@ def test_accepts_streams_for_options_that_need_only_a_batch(options: dict[str, A
 def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
     class Once(Numbers):
         def __iter__(self) -> Iterator[Any]:
-            return super().__iter__() if self.begun < 1 else iter(())
+            return super().__iter__() if self.passes < 1 else iter(())
 
     with raises_usage_error("data.empty", "0"):
         next(iter(build_loader(from_stream(Once()), 4, batches_per_epoch=3)))
@@ -208,14 +208,16 @@ def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
 def test_stream_is_embedded_in_order_and_in_shards(suffix: str, tmp_path: Path) -> None:
     run = train(data=Numbers(), steps=2, batch_size=16, out=tmp_path / "run", progress=False)
-    whole = read_features(embed(run, data=Numbers(200), out=tmp_path / f"whole{suffix}", batch_size=64, progress=False))
-    assert whole.source_rows.tolist() == list(range(200))
-    assert whole.labels.tolist() == [number % 3 for number in range(200)]
+    features = read_features(
+        embed(run, data=Numbers(200), out=tmp_path / f"whole{suffix}", batch_size=64, progress=False)
+    )
+    assert features.source_rows.tolist() == list(range(200))
+    assert features.labels.tolist() == [number % 3 for number in range(200)]
     embed(run, data=Numbers(200), out=tmp_path / f"parts{suffix}", shard_items=70, progress=False)
     assert [len(read_features(file)) for file in sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))] == [70, 70, 60]
     joined = read_features(tmp_path / f"parts{suffix}")
-    assert np.array_equal(joined.features, whole.features)
-    assert joined.source_rows.tolist() == whole.source_rows.tolist()
+    assert np.array_equal(joined.features, features.features)
+    assert joined.source_rows.tolist() == features.source_rows.tolist()
     assert not list(tmp_path.glob("*.features")) + list(tmp_path.glob(".*.features"))
     sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))[1].unlink()
     with raises_usage_error("features.missing_shard", "00003"):
@@ -248,8 +250,8 @@ def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
         run = train(data=pipeline, image_size=8, steps=2, batch_size=8, out=tmp_path / "run", overwrite=True,
                     progress=False)  # fmt: skip
         assert run.metrics_rows()[-1]["step"] == 2
-    whole = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
-    features = read_features(embed(run, data=whole, out=tmp_path / "a.npz", progress=False))
+    dataset = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
+    features = read_features(embed(run, data=dataset, out=tmp_path / "a.npz", progress=False))
     assert features.keys.tolist() == [f"sample{number}" for number in range(9)]
 
 

@@ -88,7 +88,7 @@ def test_an_image_folder_of_torchvision_with_unequal_images(tmp_path):
     assert dataset.__getitems__([0, 5]).labels.tolist() == [0, 1]
 
 
-def test_given_labels_and_domains_come_first():
+def test_explicit_labels_and_domains_override_those_of_items():
     dataset = from_torch(TensorDataset(torch.zeros(4, 2)), labels=list("aabb"), domains=[5, 6, 5, 6])
     assert dataset.labels.tolist() == [0, 0, 1, 1]
     assert dataset.domain_names == ("5", "6")
@@ -107,12 +107,12 @@ def test_tensors_are_resized_too():
 def test_worker_processes_give_the_same_batches():
     dataset = load(Listed([np.full(3, i) for i in range(20)]))
     for num_workers in (0, 2):
-        seen = torch.cat([batch.views[0][:, 0] for batch in build_loader(dataset, 6, num_workers=num_workers)])
-        assert seen.tolist() == list(range(20))
+        items = torch.cat([batch.views[0][:, 0] for batch in build_loader(dataset, 6, num_workers=num_workers)])
+        assert items.tolist() == list(range(20))
 
 
 @pytest.mark.parametrize(
-    ("items", "message"),
+    ("items", "code_and_values"),
     [
         ([], ("data.empty",)),
         ([{"image": 1}], ("data.no_view", "0")),
@@ -123,8 +123,8 @@ def test_worker_processes_give_the_same_batches():
         ([(np.zeros(3), 1), (np.zeros(3), np.zeros(2))], ("data.missing_label", "1")),
     ],
 )
-def test_rejects_items_of_another_kind(items, message):
-    with raises_usage_error(*message):
+def test_rejects_items_of_another_kind(items, code_and_values):
+    with raises_usage_error(*code_and_values):
         load(Listed(items))
 
 
@@ -164,7 +164,7 @@ def test_dict_items_have_named_views_and_a_label():
     assert batch.labels.tolist() == [1, 0]
 
 
-def test_a_dict_with_one_view_has_no_names_and_its_texts_of_digits_stay_texts():
+def test_a_dict_with_one_view_has_no_view_names():
     dataset = load(Listed([{"x": np.zeros(3), "target": name} for name in ("01", "1", "01")]))
     assert dataset.view_names == load(Listed([np.zeros(3)])).view_names
     assert dataset.class_names == ("01", "1")

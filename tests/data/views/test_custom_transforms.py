@@ -1,4 +1,4 @@
-"""Random changes of the user's own: on items where they are fetched, on batches, and never by chance of a process."""
+"""Custom random transforms of items and of batches, reproducible by seed, epoch and position."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uin
 
 
 def jittered(item: Tensor) -> Tensor:
-    """RandomDraws from all three generators, and gives floats beyond [0, 1]."""
+    """Add noise from all three global generators; the result exceeds [0, 1]."""
     return 100 * (item.float() / 255 + torch.randn(1) + np.random.normal() + random.random())
 
 
 class Flipped:
-    """Stands for a transform of albumentations: arrays by keyword, a generator of its own."""
+    """Transform with the interface of albumentations: arrays by keyword, and its own generator."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng()
@@ -47,17 +47,17 @@ Flipped.__module__ = "albumentations.core.composition"
 def test_transforms_depend_on_seed_epoch_and_position_only() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    changed = TransformedDataset(dataset, find_custom_transform(jittered), number=2, seed=3)
-    (views,) = changed.__getitems__([5, 2]).views
+    transformed = TransformedDataset(dataset, find_custom_transform(jittered), number=2, seed=3)
+    (views,) = transformed.__getitems__([5, 2]).views
     assert views.shape == (2, 2, 3, 12, 12)
     assert not torch.equal(views[:, 0], views[:, 1])
-    assert torch.equal(changed.__getitems__([2]).views[0][0], views[1])
+    assert torch.equal(transformed.__getitems__([2]).views[0][0], views[1])
     assert torch.equal(torch.random.get_rng_state(), state[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == state[1:]
-    made = Views(dataset, augment=jittered)((views,))
-    assert [tuple(view.shape) for view in made] == [(2, 3, 12, 12)] * 2
-    assert torch.equal(made[1], views[:, 1])  # floats as they come
-    assert float(made[0].abs().max()) > 1
+    augmented = Views(dataset, augment=jittered)((views,))
+    assert [tuple(view.shape) for view in augmented] == [(2, 3, 12, 12)] * 2
+    assert torch.equal(augmented[1], views[:, 1])  # floats are not clipped
+    assert float(augmented[0].abs().max()) > 1
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_resuming_requires_the_custom_transform_again(tmp_path: Path) -> None:
     train(data=dataset, augment=jittered, resume=True, epochs=2, out=tmp_path / "run", progress=False)
 
 
-def fails(item: Tensor) -> Tensor:
+def failing_transform(item: Tensor) -> Tensor:
     raise KeyError("no such colour")
 
 
@@ -106,7 +106,7 @@ def fails(item: Tensor) -> Tensor:
     ("augment", "expected"),
     [
         (3, ("augment.invalid", '3')),
-        (fails, ("augment.transform_failed", '(3, 12, 12)', 'no such colour')),
+        (failing_transform, ("augment.transform_failed", '(3, 12, 12)', 'no such colour')),
         (str, ("augment.transform_output",)),
         (BatchTransform(lambda images: images[:1].repeat(3, 1, 1, 1)), ("augment.transform_output", '1')),
     ],

@@ -20,7 +20,7 @@ NOTHING = replace(
 )  # fmt: skip
 
 
-def changed(images, seed=0, *, size=None, flips=False, **settings):
+def transform_images(images, seed=0, *, size=None, flips=False, **settings):
     torch.manual_seed(seed)
     transform = ImageTransform(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
     return transform(images, RandomDraws(images, None))
@@ -33,7 +33,7 @@ def pictures(channels=3, side=24, count=200, low=0.0, high=1.0):
 
 def test_zero_strength_keeps_the_image():
     images = pictures(count=4)
-    assert torch.allclose(changed(images), images, atol=1e-4)
+    assert torch.allclose(transform_images(images), images, atol=1e-4)
 
 
 @settings(deadline=None, max_examples=25)
@@ -53,10 +53,10 @@ def test_any_strength_takes_any_shape_to_any_size_within_the_range(strength, cou
 
 def test_flips_half_of_the_images():
     images = pictures()
-    views = changed(images, flips=True)
+    views = transform_images(images, flips=True)
     turned = (views - images.flip(3)).abs().amax(dim=(1, 2, 3)) < 1e-4
-    kept = (views - images).abs().amax(dim=(1, 2, 3)) < 1e-4
-    assert (turned ^ kept).all()
+    unchanged = (views - images).abs().amax(dim=(1, 2, 3)) < 1e-4
+    assert (turned ^ unchanged).all()
     assert turned.float().mean() == pytest.approx(0.5, abs=0.12)
 
 
@@ -64,19 +64,19 @@ def test_a_crop_of_a_ramp_keeps_its_area():
     across = torch.linspace(0, 1, 41).expand(200, 1, 41, 41)
     down = across.transpose(2, 3)
     ramps = torch.cat([across, down], dim=1)
-    views = changed(ramps, crop_area=(0.25, 0.25), max_aspect_ratio=1)
+    views = transform_images(ramps, crop_area=(0.25, 0.25), max_aspect_ratio=1)
     width = views[:, 0, 0, -1] - views[:, 0, 0, 0]
     height = views[:, 1, -1, 0] - views[:, 1, 0, 0]
     assert torch.allclose(width, torch.tensor(0.5), atol=0.02)
     assert torch.allclose(height, torch.tensor(0.5), atol=0.02)
     left = views[:, 0, 0, 0]
     assert left.min() < 0.05
-    assert 0.45 < left.max() < 0.53  # the crop may lie anywhere, yet within the image
+    assert 0.45 < left.max() < 0.53  # crops are anywhere within the image
 
 
 def test_brightness_is_one_factor_per_image_of_mean_one():
     images = pictures(low=0.2, high=0.6)
-    factors = changed(images, brightness=0.5) / images
+    factors = transform_images(images, brightness=0.5) / images
     assert torch.allclose(factors, factors[:, :1, :1, :1], rtol=1e-3)
     assert 0.5 <= factors.min() < 0.55
     assert 1.45 < factors.max() <= 1.501
@@ -85,7 +85,7 @@ def test_brightness_is_one_factor_per_image_of_mean_one():
 
 def test_contrast_keeps_the_mean():
     images = pictures(low=0.4, high=0.6)
-    views = changed(images, contrast=0.5)
+    views = transform_images(images, contrast=0.5)
     assert torch.allclose(views.mean(dim=(1, 2, 3)), images.mean(dim=(1, 2, 3)), atol=1e-4)
     ratio = views.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
     assert 0.5 <= ratio.min() < 0.55
@@ -95,30 +95,30 @@ def test_contrast_keeps_the_mean():
 @pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"gray_probability": 0.5}])
 def test_color_jitter_keeps_the_mean_and_changes_three_channels_only(change):
     images = pictures(low=0.4, high=0.6)
-    views = changed(images, **change)
+    views = transform_images(images, **change)
     assert torch.allclose(views.mean(dim=1), images.mean(dim=1), atol=1e-4)
     assert (views - images).abs().max() > 0.01
     for channels in (1, 2, 4):
         other = pictures(channels)
-        assert torch.allclose(changed(other, **change), other, atol=1e-4)
+        assert torch.allclose(transform_images(other, **change), other, atol=1e-4)
 
 
 def test_hue_keeps_saturation():
     images = pictures(low=0.4, high=0.6)
-    views = changed(images, hue=0.5)
+    views = transform_images(images, hue=0.5)
     before, after = (x - x.mean(dim=1, keepdim=True) for x in (images, views))
     assert torch.allclose(before.norm(dim=1), after.norm(dim=1), atol=1e-3)
 
 
 def test_grayscale_removes_color_with_its_probability():
-    views = changed(pictures(), gray_probability=0.3)
+    views = transform_images(pictures(), gray_probability=0.3)
     grey = (views - views.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-3
     assert grey.float().mean() == pytest.approx(0.3, abs=0.1)
 
 
 def test_blur_smooths_the_chosen_images_and_keeps_their_mean():
     images = pictures(side=48, count=64)
-    views = changed(images, blur_probability=0.5)
+    views = transform_images(images, blur_probability=0.5)
     ratio = views.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
     assert (ratio < 0.99).float().mean() == pytest.approx(0.45, abs=0.15)
     assert torch.allclose(views.mean(dim=(1, 2, 3)), images.mean(dim=(1, 2, 3)), atol=0.02)
@@ -126,7 +126,7 @@ def test_blur_smooths_the_chosen_images_and_keeps_their_mean():
 
 def test_noise_has_no_bias_and_at_most_its_deviation():
     images = torch.full((200, 2, 20, 20), 0.5)
-    change = changed(images, max_noise_std=0.1) - images
+    change = transform_images(images, max_noise_std=0.1) - images
     deviation = change.std(dim=(1, 2, 3))
     assert change.mean() == pytest.approx(0, abs=0.002)
     assert deviation.min() < 0.01
@@ -136,7 +136,7 @@ def test_noise_has_no_bias_and_at_most_its_deviation():
 
 def test_erases_one_rectangle_with_the_mean_of_the_image():
     images = pictures(count=50)
-    views = changed(images, max_erased_fraction=0.6)
+    views = transform_images(images, max_erased_fraction=0.6)
     for image, view in zip(images, views, strict=True):
         erased = ((view - image).abs() > 1e-3).any(dim=0)
         rows, columns = erased.any(dim=1).nonzero(), erased.any(dim=0).nonzero()
@@ -157,7 +157,7 @@ def test_strengths_are_ordered_from_weak_to_strong():
 
 
 def cie_lab(rgb):
-    """The definition of CIE 15 and IEC 61966-2-1 for white D65, in float64."""
+    """Return CIE Lab of sRGB by CIE 15 and IEC 61966-2-1 for white D65, in float64."""
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
     xyz = linear @ np.transpose(to_xyz) / np.sum(to_xyz, axis=1)

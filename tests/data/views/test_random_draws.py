@@ -63,12 +63,12 @@ def test_rejects_shares_outside_of_the_batch(start, total):
         BatchOffset(start, total)
 
 
-def test_rejects_shares_that_hold_fewer_items_than_come():
+def test_rejects_shares_with_fewer_items_than_the_batch():
     with raises_usage_error("share.range", "4"):
         RandomDraws(torch.zeros(2, 3), BatchOffset(3, 4))
 
 
-def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
+def test_partners_in_other_processes_require_these_processes():
     items = torch.zeros(2, 3)
     with raises_usage_error("augment.incomplete_batch", "4"):
         RandomDraws(items, BatchOffset(0, 4)).random_batch_items(items)

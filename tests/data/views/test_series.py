@@ -25,29 +25,29 @@ def test_zero_strength_keeps_the_series():
 
 def test_a_crop_in_time_is_resampled_to_the_same_length():
     clock = torch.linspace(0, 1, 101).expand(300, 1, 101)
-    made = view(clock, torch.zeros(1, 1), torch.ones(1, 1), min_crop_fraction=0.4)[:, 0]
-    speed = made[:, 1:].diff(dim=1)[:, 5:-5]
+    cropped = view(clock, torch.zeros(1, 1), torch.ones(1, 1), min_crop_fraction=0.4)[:, 0]
+    speed = cropped[:, 1:].diff(dim=1)[:, 5:-5]
     assert torch.allclose(speed, speed[:, :1].expand_as(speed), atol=1e-4)
-    kept = (made[:, -1] - made[:, 0]).sort().values
-    assert 0.38 < kept[0] < 0.43
-    assert 0.95 < kept[-1] <= 1
-    assert made.min() >= 0
-    assert made.max() <= 1
+    lengths = (cropped[:, -1] - cropped[:, 0]).sort().values
+    assert 0.38 < lengths[0] < 0.43
+    assert 0.95 < lengths[-1] <= 1
+    assert cropped.min() >= 0
+    assert cropped.max() <= 1
 
 
 def test_a_crop_takes_all_channels_at_the_same_time():
     clock = torch.linspace(0, 1, 30).expand(40, 3, 30)
-    made = view(clock, torch.zeros(3, 1), torch.ones(3, 1), min_crop_fraction=0.4)
-    assert torch.equal(made, made[:, :1].expand_as(made))
+    transformed = view(clock, torch.zeros(3, 1), torch.ones(3, 1), min_crop_fraction=0.4)
+    assert torch.equal(transformed, transformed[:, :1].expand_as(transformed))
 
 
 def test_a_span_of_all_channels_is_masked_by_their_means():
-    made = view(series(), max_masked_fraction=0.5)
-    masked = ((made - series()) / STD).abs() > 1e-2
+    transformed = view(series(), max_masked_fraction=0.5)
+    masked = ((transformed - series()) / STD).abs() > 1e-2
     for item in range(300):
         places = masked[item].any(dim=0).nonzero().flatten()
         if len(places):
-            span = made[item, :, places.min() : places.max() + 1]
+            span = transformed[item, :, places.min() : places.max() + 1]
             assert torch.allclose(span, MEAN.expand_as(span))
             assert span.shape[1] <= 26
     assert masked.float().mean() == pytest.approx(0.25, abs=0.03)
@@ -71,6 +71,6 @@ def test_noise_is_in_units_of_each_channel():
 def test_the_mean_of_the_data_is_kept_at_any_length(strength, length):
     raw = series(3000, length)
     torch.manual_seed(0)
-    made = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
-    assert made.shape == raw.shape
-    assert ((made - raw).mean(dim=(0, 2)) / STD[:, 0]).abs().max() < 0.06
+    transformed = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
+    assert transformed.shape == raw.shape
+    assert ((transformed - raw).mean(dim=(0, 2)) / STD[:, 0]).abs().max() < 0.06

@@ -10,21 +10,21 @@ from contraport.data.views.text_views import TEXT_STRENGTHS, TextStrength, TextT
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 
 
-def change(texts, strength, seed=0):
+def augment(texts, strength, seed=0):
     torch.manual_seed(seed)
     items = texts_to_tensor(texts)
     return tensor_to_texts(TextTransform(strength)(items, RandomDraws(items, None)))
 
 
-def is_within(part, whole):
-    rest = iter(whole)
+def is_within(part, texts):
+    rest = iter(texts)
     return all(word in rest for word in part)
 
 
 @pytest.mark.parametrize("strength", TEXT_STRENGTHS)
-def test_a_view_has_words_of_its_text_in_their_order_and_one_at_least(strength):
+def test_a_view_has_at_least_one_word_of_its_text_in_order(strength):
     for seed in range(20):
-        for text, view in zip(TEXTS_, change(TEXTS_, TEXT_STRENGTHS[strength], seed), strict=True):
+        for text, view in zip(TEXTS_, augment(TEXTS_, TEXT_STRENGTHS[strength], seed), strict=True):
             assert view
             assert is_within(list(view.replace(" ", "")), list(text.replace(" ", "")))
             assert view == view.strip()
@@ -34,7 +34,7 @@ def test_a_span_is_cut_out():
     text = TEXTS_[0].split()
     lengths = set()
     for seed in range(30):
-        words = change([TEXTS_[0]], TextStrength(min_span_fraction=0.5, deletion_probability=0), seed)[0].split()
+        words = augment([TEXTS_[0]], TextStrength(min_span_fraction=0.5, deletion_probability=0), seed)[0].split()
         first = text.index(words[0])
         assert words == text[first : first + len(words)]
         lengths.add(len(words))
@@ -44,15 +44,15 @@ def test_a_span_is_cut_out():
 
 def test_words_are_deleted_with_the_given_probability():
     long = " ".join(f"w{number}" for number in range(1000))
-    kept = change([long] * 20, TextStrength(min_span_fraction=1, deletion_probability=0.3))
-    shares = [len(view.split()) / 1000 for view in kept]
+    shortened = augment([long] * 20, TextStrength(min_span_fraction=1, deletion_probability=0.3))
+    shares = [len(view.split()) / 1000 for view in shortened]
     assert 0.68 < sum(shares) / 20 < 0.72
-    assert len(set(kept)) == 20
+    assert len(set(shortened)) == 20
 
 
 def test_scripts_without_spaces_are_split_into_characters():
     views = {
-        change(["日本語です"], TextStrength(min_span_fraction=1, deletion_probability=0.5), seed)[0]
+        augment(["日本語です"], TextStrength(min_span_fraction=1, deletion_probability=0.5), seed)[0]
         for seed in range(10)
     }
     assert len(views) > 3
@@ -60,13 +60,13 @@ def test_scripts_without_spaces_are_split_into_characters():
 
 def test_processes_that_share_a_batch_make_the_views_of_one():
     views = Views(from_arrays(TEXTS_), augment="strong")
-    whole = texts_to_tensor(TEXTS_)
+    texts = texts_to_tensor(TEXTS_)
     torch.manual_seed(3)
-    expected = [tensor_to_texts(view) for view in views((whole,))]
+    expected = [tensor_to_texts(view) for view in views((texts,))]
     parts = []
     for start in (0, 2):
         torch.manual_seed(3)
-        own = texts_to_tensor(TEXTS_[start : start + 2])  # another longest text than that of the whole
+        own = texts_to_tensor(TEXTS_[start : start + 2])  # the longest text differs from that of the whole batch
         parts.append([tensor_to_texts(view) for view in views((own,), BatchOffset(start, 4))])
     assert [first + second for first, second in zip(*parts, strict=True)] == expected
 

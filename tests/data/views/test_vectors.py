@@ -27,10 +27,10 @@ def test_noise_is_in_units_of_each_feature():
 
 
 def test_masked_features_have_their_mean():
-    made = view(vectors(), mask_probability=0.3)
-    masked = made != vectors()
+    transformed = view(vectors(), mask_probability=0.3)
+    masked = transformed != vectors()
     assert masked.float().mean(dim=0).tolist() == pytest.approx([0.3, 0.3], abs=0.03)
-    assert torch.equal(made[masked], MEAN.expand(5000, 2)[masked])
+    assert torch.equal(transformed[masked], MEAN.expand(5000, 2)[masked])
 
 
 def test_scaling_is_one_factor_about_the_mean():
@@ -43,5 +43,5 @@ def test_scaling_is_one_factor_about_the_mean():
 def test_the_mean_of_the_data_is_kept(strength):
     raw = vectors(20_000)
     torch.manual_seed(0)
-    made = VectorTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
-    assert (((made - raw).mean(dim=0)) / STD).abs().max() < 0.03
+    transformed = VectorTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
+    assert (((transformed - raw).mean(dim=0)) / STD).abs().max() < 0.03

@@ -33,11 +33,11 @@ def several():
     return from_arrays((pixels, rng.normal(size=(16, 7)), rng.normal(size=(16, 2, 20)).astype(np.float32)))
 
 
-def raw(dataset):
+def fetch_all(dataset):
     return dataset.__getitems__(list(range(len(dataset)))).views
 
 
-def made(views, batch, seed=0, share=None):
+def make_views(views, batch, seed=0, share=None):
     torch.manual_seed(seed)
     return views(batch, share)
 
@@ -61,7 +61,7 @@ KINDS = {
 def test_every_change_keeps_shape_and_type(kind, augment):
     dataset = KINDS[kind]()
     views = Views(dataset, augment=augment)
-    batch = made(views, raw(dataset))
+    batch = make_views(views, fetch_all(dataset))
     assert tuple(tuple(view.shape[1:]) for view in batch) == views.shapes
     assert views.unaugmented_shapes == dataset.shapes
     for view in batch:
@@ -75,8 +75,8 @@ def test_every_change_keeps_shape_and_type(kind, augment):
 @pytest.mark.parametrize("kind", ["grey", "colour", "large colour", "vectors", "series"])
 def test_random_views_differ_from_one_another_and_from_the_item(kind, augment):
     dataset = KINDS[kind]()
-    view0, view1, view2 = made(Views(dataset, augment=augment, views=3), raw(dataset))
-    plain = Views(dataset).make_unaugmented(raw(dataset))[0]
+    view0, view1, view2 = make_views(Views(dataset, augment=augment, views=3), fetch_all(dataset))
+    plain = Views(dataset).make_unaugmented(fetch_all(dataset))[0]
     changed = [(a - b).flatten(1).abs().amax(dim=1) > 1e-3 for a, b in ((view0, view1), (view1, view2), (view0, plain))]
     assert all(which.float().mean() > 0.8 for which in changed)
 
@@ -85,7 +85,7 @@ def test_random_views_differ_from_one_another_and_from_the_item(kind, augment):
 def test_a_view_is_nearer_to_its_item_than_to_another(augment):
     digits = load("digits")
     batch = digits.__getitems__(list(range(500))).views
-    view = made(Views(digits, augment=augment), batch)[0]
+    view = make_views(Views(digits, augment=augment), batch)[0]
     plain = Views(digits).make_unaugmented(batch)[0]
     own = torch.nn.functional.cosine_similarity(view.flatten(1), plain.flatten(1))
     others = torch.nn.functional.cosine_similarity(view.flatten(1), plain.roll(1, 0).flatten(1))
@@ -97,16 +97,16 @@ def test_images_are_flipped_only_if_flips_are_allowed(flips):
     pixels = np.zeros((400, 40, 40), np.uint8)
     pixels[:, :, :20] = 255
     dataset = from_arrays(pixels, flips=flips)
-    view = made(Views(dataset, augment="weak"), raw(dataset))[0]
+    view = make_views(Views(dataset, augment="weak"), fetch_all(dataset))[0]
     brighter_right = view[..., 20:].mean(dim=(1, 2, 3)) > view[..., :20].mean(dim=(1, 2, 3)) + 0.05
     assert bool(brighter_right.any()) == flips
 
 
-def test_a_strength_after_the_name_is_that_of_the_change():
+def test_strength_after_a_name_applies_to_the_change():
     dataset = vectors()
     for name in ("noise", "mixup"):
         plain, own, weaker = (
-            made(Views(dataset, augment=augment), raw(dataset))[0] - raw(dataset)[0]
+            make_views(Views(dataset, augment=augment), fetch_all(dataset))[0] - fetch_all(dataset)[0]
             for augment in (
                 name,
                 f"{name}:{DEFAULT_NOISE_STD if name == 'noise' else DEFAULT_MAX_MIXUP_WEIGHT}",
@@ -117,16 +117,16 @@ def test_a_strength_after_the_name_is_that_of_the_change():
         assert 0 < weaker.norm() < 0.05 * plain.norm()
 
 
-# What is random
+# Randomness
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_views_depend_on_torchs_seed_alone(kind):
+def test_views_depend_on_the_torch_seed_only(kind):
     dataset = KINDS[kind]()
-    first = made(Views(dataset, augment="strong"), raw(dataset), seed=3)
+    first = make_views(Views(dataset, augment="strong"), fetch_all(dataset), seed=3)
     np.random.seed(0)
-    second = made(Views(dataset, augment="strong"), raw(dataset), seed=3)
-    other = made(Views(dataset, augment="strong"), raw(dataset), seed=4)
+    second = make_views(Views(dataset, augment="strong"), fetch_all(dataset), seed=3)
+    other = make_views(Views(dataset, augment="strong"), fetch_all(dataset), seed=4)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert kind == "one pixel" or not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -134,13 +134,13 @@ def test_the_views_depend_on_torchs_seed_alone(kind):
 def test_bytes_and_floats_of_the_same_pixels_give_the_same_views():
     dataset = images()
     views = Views(dataset)
-    from_bytes, from_floats = made(views, raw(dataset)), made(views, (raw(dataset)[0] / 255,))
+    from_bytes, from_floats = make_views(views, fetch_all(dataset)), make_views(views, (fetch_all(dataset)[0] / 255,))
     assert all(torch.equal(a, b) for a, b in zip(from_bytes, from_floats, strict=True))
 
 
 def test_inputs_are_not_modified():
     for dataset in (vectors(), series(), several()):
-        batch = raw(dataset)
+        batch = fetch_all(dataset)
         before = [view.clone() for view in batch]
         for augment in AUGMENTS:
             Views(dataset, augment=augment)(batch)
@@ -160,14 +160,14 @@ def test_no_gradient_flows_through_the_views():
 @pytest.mark.parametrize("kind", KINDS)
 def test_processes_make_the_views_that_one_would(kind, augment):
     dataset = KINDS[kind]()
-    views, batch = Views(dataset, augment=augment), raw(dataset)
-    whole = made(views, batch)
+    views, batch = Views(dataset, augment=augment), fetch_all(dataset)
+    whole = make_views(views, batch)
     parts = [
-        made(views, tuple(view[start:end] for view in batch), share=BatchOffset(start, 16))
+        make_views(views, tuple(view[start:end] for view in batch), share=BatchOffset(start, 16))
         for start, end in ((0, 8), (8, 13), (13, 16))
     ]
     state = torch.get_rng_state()
-    made(views, batch)
+    make_views(views, batch)
     assert torch.equal(state, torch.get_rng_state())
     for joined, view in zip(map(torch.cat, zip(*parts, strict=True)), whole, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=1e-6 if kind.startswith("large") else 0)  # large: blurred
@@ -177,9 +177,9 @@ def test_processes_make_the_views_that_one_would(kind, augment):
 @pytest.mark.parametrize("side", [12, 70])
 def test_processes_make_the_same_crops_and_colours(views, side):
     dataset = images(3, side)
-    maker, (batch,) = Views(dataset, augment="strong", views=views), raw(dataset)
-    whole = made(maker, (batch,))
-    halves = [made(maker, (batch[start : start + 8],), share=BatchOffset(start, 16)) for start in (0, 8)]
+    maker, (batch,) = Views(dataset, augment="strong", views=views), fetch_all(dataset)
+    whole = make_views(maker, (batch,))
+    halves = [make_views(maker, (batch[start : start + 8],), share=BatchOffset(start, 16)) for start in (0, 8)]
     tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
     for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), whole, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
@@ -188,9 +188,9 @@ def test_processes_make_the_same_crops_and_colours(views, side):
 def gathered_mixup(rank, report):
     own, share = ((slice(0, 9), BatchOffset(0, 16)), (slice(9, 16), BatchOffset(9, 16)))[rank]
     for dataset in (images(), vectors(), series(), several()):
-        views, batch = Views(dataset, augment="mixup"), raw(dataset)
-        part = made(views, tuple(view[own] for view in batch), share=share)
-        whole = made(views, batch)
+        views, batch = Views(dataset, augment="mixup"), fetch_all(dataset)
+        part = make_views(views, tuple(view[own] for view in batch), share=share)
+        whole = make_views(views, batch)
         if not all(torch.equal(a, b[own]) for a, b in zip(part, whole, strict=True)):
             report((rank, dataset.shapes))
 
@@ -199,23 +199,23 @@ def test_mixup_takes_partners_from_all_processes():
     assert not reports_of(gathered_mixup, 2)
 
 
-# Several given views
+# Several views of the data
 
 
 def test_paired_views_are_not_transformed_by_default():
     dataset = several()
     for augment in (None, "none"):
         views = Views(dataset, augment=augment)
-        pixels, *others = made(views, raw(dataset))
-        assert torch.equal(pixels, raw(dataset)[0] / 255)
-        assert all(torch.equal(a, b) for a, b in zip(others, raw(dataset)[1:], strict=True))
+        pixels, *others = make_views(views, fetch_all(dataset))
+        assert torch.equal(pixels, fetch_all(dataset)[0] / 255)
+        assert all(torch.equal(a, b) for a, b in zip(others, fetch_all(dataset)[1:], strict=True))
 
 
 @pytest.mark.parametrize("augment", AUGMENTS[1:])
 def test_chosen_transform_applies_to_every_view_by_kind(augment):
     dataset = several()
     views = Views(dataset, augment=augment)
-    plain, changed = views.make_unaugmented(raw(dataset)), made(views, raw(dataset))
+    plain, changed = views.make_unaugmented(fetch_all(dataset)), make_views(views, fetch_all(dataset))
     assert views.shapes == views.unaugmented_shapes == ((1, 8, 9), (7,), (2, 20))
     assert all((a - b).abs().amax() > 1e-3 for a, b in zip(plain, changed, strict=True))
 
@@ -224,12 +224,13 @@ def test_each_view_is_transformed_in_its_own_units():
     rng = np.random.default_rng(0)
     dataset = from_arrays(tuple(rng.normal(0, scale, (2000, 2)) for scale in (1, 1000)))
     view0, view1 = (
-        a - b for a, b in zip(made(Views(dataset, augment="weak"), raw(dataset)), raw(dataset), strict=True)
+        a - b
+        for a, b in zip(make_views(Views(dataset, augment="weak"), fetch_all(dataset)), fetch_all(dataset), strict=True)
     )
     assert float(view1.std() / view0.std()) == pytest.approx(1000, rel=0.1)
 
 
-# Colour and crops
+# Color split and multi-crop
 
 
 def test_color_split_shares_one_random_transform():
@@ -238,18 +239,20 @@ def test_color_split_shares_one_random_transform():
     pixels[:, 0], pixels[:, 1] = gradient, gradient[:, None]
     dataset = from_arrays(pixels)
     views = Views(dataset, augment="weak", views="colour")
-    lightness, colours = views.make_unaugmented(raw(dataset))
+    lightness, colours = views.make_unaugmented(fetch_all(dataset))
     assert views.shapes == views.unaugmented_shapes == ((1, 40, 40), (2, 40, 40))
     assert lightness.shape == (30, 1, 40, 40)
     assert colours.shape == (30, 2, 40, 40)
-    one_change = made(Views(dataset, augment="weak", views=1), raw(dataset))[0]
-    for view, expected in zip(made(views, raw(dataset)), split_lightness_and_color(one_change), strict=True):
+    one_change = make_views(Views(dataset, augment="weak", views=1), fetch_all(dataset))[0]
+    for view, expected in zip(
+        make_views(views, fetch_all(dataset)), split_lightness_and_color(one_change), strict=True
+    ):
         assert torch.allclose(view, expected, atol=1e-4)
 
 
 def test_color_split_is_never_grayscale():
     dataset = from_arrays(np.broadcast_to(np.array([200, 20, 20], np.uint8)[:, None, None], (200, 3, 40, 40)))
-    _, colours = made(Views(dataset, views="colour"), raw(dataset))
+    _, colours = make_views(Views(dataset, views="colour"), fetch_all(dataset))
     assert (colours.abs().amax(dim=(1, 2, 3)) > 0.02).all()
 
 
@@ -257,7 +260,7 @@ def test_color_split_is_never_grayscale():
 def test_color_split_combines_with_every_transform(augment):
     dataset = images()
     views = Views(dataset, augment=augment, views="colour")
-    lightness, colours = made(views, raw(dataset))
+    lightness, colours = make_views(views, fetch_all(dataset))
     assert 0 <= lightness.min() <= lightness.max() <= 1.0001
     assert -1 <= colours.min() <= colours.max() <= 1
 
@@ -267,7 +270,7 @@ def test_multi_crop_makes_large_and_small_crops():
     views = Views(dataset, views="multi-crop")
     assert views.shapes == ((3, 41, 42),) * 2 + ((3, 21, 21),) * 6
     assert views.unaugmented_shapes == ((3, 41, 42),)
-    assert [tuple(view.shape[1:]) for view in made(views, raw(dataset))] == list(views.shapes)
+    assert [tuple(view.shape[1:]) for view in make_views(views, fetch_all(dataset))] == list(views.shapes)
     assert Views(dataset, views="2+6").shapes == views.shapes
     assert len(Views(dataset, views="1+12").shapes) == 13
 
@@ -275,9 +278,9 @@ def test_multi_crop_makes_large_and_small_crops():
 def test_small_crops_show_less_than_large_ones():
     ramp = np.broadcast_to(np.linspace(50, 200, 200).astype(np.uint8), (100, 1, 200, 200))
     dataset = from_arrays(ramp)
-    large, *_, small = made(Views(dataset, augment="weak", views="2+2"), raw(dataset))
-    shown = [float((view.amax(3) / view.amin(3).clamp(min=1e-6)).log().abs().mean()) for view in (large, small)]
-    assert shown[1] < 0.75 * shown[0]
+    large, *_, small = make_views(Views(dataset, augment="weak", views="2+2"), fetch_all(dataset))
+    ranges = [float((view.amax(3) / view.amin(3).clamp(min=1e-6)).log().abs().mean()) for view in (large, small)]
+    assert ranges[1] < 0.75 * ranges[0]
 
 
 # Statistics and plain views
@@ -291,7 +294,9 @@ def test_statistics_are_those_of_each_plain_view():
 
 def test_statistics_of_colours_are_those_of_the_plain_views():
     views = Views(images(), views="colour")
-    for (mean, std), plain in zip(views.compute_means_and_stds(), views.make_unaugmented(raw(images())), strict=True):
+    for (mean, std), plain in zip(
+        views.compute_means_and_stds(), views.make_unaugmented(fetch_all(images())), strict=True
+    ):
         assert mean == pytest.approx(plain.mean(dim=(0, 2, 3)).tolist(), abs=1e-4)
         assert std == pytest.approx(plain.std(dim=(0, 2, 3)).tolist(), rel=1e-3)
 
@@ -300,8 +305,8 @@ def test_plain_views_are_deterministic():
     dataset = images()
     state = torch.get_rng_state()
     for views in (2, "2+6"):
-        (plain,) = Views(dataset, views=views).make_unaugmented(raw(dataset))
-        assert torch.equal(plain, raw(dataset)[0] / 255)
+        (plain,) = Views(dataset, views=views).make_unaugmented(fetch_all(dataset))
+        assert torch.equal(plain, fetch_all(dataset)[0] / 255)
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -320,9 +325,9 @@ def test_any_shape_and_any_number_of_items(shape, count, augment, number):
     dtype = np.uint8 if len(shape) == 3 else np.float32
     array = np.random.default_rng(0).integers(0, 256, (count, *shape)).astype(dtype)
     if len(shape) == 3 and array.shape[3] < array.shape[1]:
-        array = np.moveaxis(array, 1, 3)  # the layout that a narrow array is read in
+        array = np.moveaxis(array, 1, 3)  # the layout of a narrow array
     dataset = from_arrays(array)
-    views = made(Views(dataset, augment=augment, views=number), raw(dataset))
+    views = make_views(Views(dataset, augment=augment, views=number), fetch_all(dataset))
     assert len(views) == number
     assert all(tuple(view.shape) == (count, *dataset.shapes[0]) and view.isfinite().all() for view in views)
 
@@ -331,14 +336,14 @@ def test_constant_features_are_accepted():
     for array in (np.full((4, 3), 5.0), np.full((4, 3, 9), 5, np.float32), np.full((4, 3, 9, 9), 5, np.uint8)):
         dataset = from_arrays(array)
         for augment in AUGMENTS:
-            assert all(view.isfinite().all() for view in Views(dataset, augment=augment)(raw(dataset)))
+            assert all(view.isfinite().all() for view in Views(dataset, augment=augment)(fetch_all(dataset)))
 
 
 # Frames
 
 
 def steps(length=20, count=16):
-    """Series whose values are the times, from another start for each item."""
+    """Return series whose values are the times, with a different start for each item."""
     times = torch.arange(float(length)) + 100 * torch.arange(float(count))[:, None]
     return from_arrays(times[:, None].expand(-1, 3, -1).numpy())
 
@@ -352,7 +357,7 @@ def test_frames_are_two_consecutive_windows(text, length):
     assert views.shapes == ((3, length),) * 2
     assert views.unaugmented_shapes == dataset.shapes
     assert views.augment == "none"
-    earlier, later = made(views, raw(dataset))
+    earlier, later = make_views(views, fetch_all(dataset))
     whole = torch.cat([earlier, later], 2)
     assert torch.equal(whole, whole[..., :1] + torch.arange(2.0 * length))
     assert torch.equal(whole[:, 0] // 100, torch.arange(16.0)[:, None].expand(-1, 2 * length))
@@ -360,7 +365,7 @@ def test_frames_are_two_consecutive_windows(text, length):
 
 def test_frames_start_uniformly():
     dataset = steps(count=4000)
-    starts = made(Views(dataset, views="frames:8"), raw(dataset))[0][:, 0, 0] % 100
+    starts = make_views(Views(dataset, views="frames:8"), fetch_all(dataset))[0][:, 0, 0] % 100
     counts = starts.long().bincount(minlength=5)
     assert len(counts) == 5
     assert (counts - 800).abs().max() < 120
@@ -368,24 +373,28 @@ def test_frames_start_uniformly():
 
 def test_frames_are_transformed_only_by_augment():
     dataset = series()
-    plain, changed = (made(Views(dataset, views="frames", augment=augment), raw(dataset)) for augment in (None, "weak"))
+    plain, changed = (
+        make_views(Views(dataset, views="frames", augment=augment), fetch_all(dataset)) for augment in (None, "weak")
+    )
     assert all(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
 
 
 @pytest.mark.parametrize("augment", ["none", "standard"])
 def test_processes_make_the_frames_that_one_would(augment):
     dataset = series()
-    views, batch = Views(dataset, views="frames:6", augment=augment), raw(dataset)
-    whole = made(views, batch)
-    parts = [made(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))]
+    views, batch = Views(dataset, views="frames:6", augment=augment), fetch_all(dataset)
+    whole = make_views(views, batch)
+    parts = [
+        make_views(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
+    ]
     assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), whole, strict=True))
 
 
-# Mistakes
+# Invalid settings
 
 
 @pytest.mark.parametrize(
-    ("dataset", "settings", "message"),
+    ("dataset", "settings", "code_and_values"),
     [
         (images(), {"augment": "stron"}, ("augment.unknown", "stron", "strong")),
         (images(), {"views": 0}, ("views.invalid", "1000")),
@@ -414,12 +423,12 @@ def test_processes_make_the_frames_that_one_would(augment):
         (steps(), {"views": "frame"}, ("views.unknown", "frame", "frames")),
     ],
 )
-def test_rejects_impossible_settings(dataset, settings, message):
-    with raises_usage_error(*message):
+def test_rejects_impossible_settings(dataset, settings, code_and_values):
+    with raises_usage_error(*code_and_values):
         Views(dataset, **settings)
 
 
 def test_rejects_shares_that_do_not_fit_the_batch():
     dataset = images()
     with raises_usage_error("share.range", "16", "1"):
-        Views(dataset)(raw(dataset), BatchOffset(1, 16))
+        Views(dataset)(fetch_all(dataset), BatchOffset(1, 16))
