@@ -195,7 +195,7 @@ _NAME_BY_SYNONYM = {
 """Name of this package for other names of the field that have few letters in common with it."""
 
 
-def similar_names(name: str, valid_names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+def similar_names(name: str, valid_names: Iterable[str], max_names: int = 1, cutoff: float = 0.6) -> list[str]:
     """List the valid names that are most similar to a name, the most similar first.
 
     A synonym of the field comes first, then names that begin with the given one, then names of similar letters.
@@ -207,7 +207,7 @@ def similar_names(name: str, valid_names: Iterable[str], most: int = 1, cutoff: 
     synonyms = [one for one in names if one == _NAME_BY_SYNONYM.get(name.replace("-", "_"))]
     longer = sorted((one for one in names if len(name) > 2 and one.startswith(name)), key=len)
     similar = difflib.get_close_matches(name, names, n=len(names), cutoff=cutoff) if names else []
-    return list(dict.fromkeys([*synonyms, *longer, *similar]))[:most]
+    return list(dict.fromkeys([*synonyms, *longer, *similar]))[:max_names]
 
 
 def bind_suggesting_keywords(

@@ -168,17 +168,17 @@ def write_feature_shards(path: Path, features: Features, items_per_shard: int) -
     return paths
 
 
-def shard_path(path: Path, number: int, total: int) -> Path:
+def shard_path(path: Path, index: int, num_shards: int) -> Path:
     """Return the path of a shard of a feature file, such as ``photos.00000-of-00002.npz``."""
-    return path.with_name(f"{path.stem}.{number:05d}-of-{total:05d}{path.suffix}")
+    return path.with_name(f"{path.stem}.{index:05d}-of-{num_shards:05d}{path.suffix}")
 
 
-def list_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
+def list_conflicting_files(path: Path, num_new_shards: int | None = None) -> list[Path]:
     """List the existing files that `read_features` would read in place of new shards, or in addition to them.
 
-    If the number of new shards, `total`, is known, shards of the same total do not conflict.
+    If `num_new_shards` is known, shards of a file with the same number of shards do not conflict.
     """
-    older = [shard for shard in _list_shard_files(path) if total is None or _parse_shard_total(shard) != total]
+    older = [shard for shard in _list_shard_files(path) if _parse_shard_total(shard) != num_new_shards]
     return [path, *older] if path.exists() else older
 
 

@@ -20,7 +20,7 @@ import contraport
 from contraport._utils import files
 from contraport._utils.files import (
     atomic_write,
-    check_checksum,
+    check_checksum_if_present,
     checksum_path,
     delete_paths,
     list_leftovers,
@@ -146,24 +146,24 @@ def test_checksum_equals_that_of_sha256sum(tmp_path: Path) -> None:
 def test_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_checked(path, "content")
-    check_checksum(path)
+    check_checksum_if_present(path)
     content = path.read_bytes()
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(ValueError, match=r"file\.sha256"):
-            check_checksum(path)
+            check_checksum_if_present(path)
     path.write_bytes(content[:-1])
     with pytest.raises(ValueError, match=r"file\.sha256"):
-        check_checksum(path)
+        check_checksum_if_present(path)
     path.write_bytes(content)
     for wrong in ("", "\n", "no digest", "\x00" * 64):
         checksum_path(path).write_text(wrong)
         with pytest.raises(ValueError, match=r"file\.sha256"):
-            check_checksum(path)
+            check_checksum_if_present(path)
     checksum_path(path).unlink()
-    check_checksum(path)  # a file of somebody who wrote none
+    check_checksum_if_present(path)  # a file of somebody who wrote none
 
 
 @pytest.mark.parametrize("write", [write_checked, write_folder])
@@ -184,7 +184,7 @@ def test_valid_file_is_recognized_wherever_the_writer_is_killed(
                 killed = True
             else:
                 killed = False
-        check_checksum(path)
+        check_checksum_if_present(path)
         assert path.read_text() in (before, str(call + 1))
         result.add(path.read_text() == before)
         if not killed:
@@ -193,7 +193,7 @@ def test_valid_file_is_recognized_wherever_the_writer_is_killed(
     assert result == {True, False}
     write(place, "end")
     assert len(checksum_path(path).read_text().splitlines()) == 1, "no more of what was there before"
-    check_checksum(path)
+    check_checksum_if_present(path)
 
 
 def test_file_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

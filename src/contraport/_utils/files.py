@@ -259,7 +259,7 @@ def write_checksum(path: Path, *, name: str | None = None) -> None:
     _flush_to_disk(checksum)
 
 
-def check_checksum(path: Path) -> None:
+def check_checksum_if_present(path: Path) -> None:
     """Raise `ValueError` if a file does not match its checksum file; a file without one passes."""
     checksum = checksum_path(path)
     if not checksum.exists():

@@ -42,7 +42,7 @@ log = logging.getLogger("contraport")
 
 @contextmanager
 def lock_folder(
-    folder: Path, work: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
+    folder: Path, command: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
 ) -> Iterator[None]:
     """Context manager: lock a folder against other processes. The folder is created if it is missing.
 
@@ -51,7 +51,7 @@ def lock_folder(
 
     Args:
         folder: folder that this process writes to.
-        work: name of the command, for the message of another process.
+        command: name of the command, for the message of another process.
         argument: name of the option that gives the folder, for errors.
         name: name of the lock file.
         wait: wait for the other process to end.
@@ -60,7 +60,7 @@ def lock_folder(
         FolderInUseError: another process holds the lock, and `wait` is false.
         UsageError: the folder cannot be written to.
     """
-    lock = _Lock(folder, name, work, argument)
+    lock = _Lock(folder, name, command, argument)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     check_creatable(argument, folder / name)
     with translate_write_errors(argument, folder):
@@ -78,9 +78,9 @@ def lock_folder(
 class _Lock:
     """Lock file of a folder, acquired by exclusive file creation."""
 
-    def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
+    def __init__(self, folder: Path, name: str, command: str, argument: str) -> None:
         self._folder, self._path, self._argument = folder, folder / name, argument
-        self._text = json.dumps({"work": work, **_build_process_record()})
+        self._text = json.dumps({"work": command, **_build_process_record()})
         self._released = threading.Event()
 
     @hint_on_error("contraport docs troubleshooting resume-is-refused")

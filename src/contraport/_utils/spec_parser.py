@@ -20,27 +20,31 @@ class NameWithSettings(NamedTuple):
 
 
 def parse_spec(
-    argument: str, text: object, valid: Mapping[str, Iterable[str]], *, unnamed_setting: Mapping[str, str] | None = None
+    argument: str,
+    text: object,
+    setting_names_by_name: Mapping[str, Iterable[str]],
+    *,
+    unnamed_setting_by_name: Mapping[str, str] | None = None,
 ) -> NameWithSettings:
     """Parse a name with settings: ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
 
     Args:
         argument: name of the argument, for errors.
         text: the spec.
-        valid: the settings of each valid name.
-        unnamed_setting: by name, the setting whose value may come first without ``setting=``.
+        setting_names_by_name: names of the settings of each valid name.
+        unnamed_setting_by_name: by name, the setting whose value may come first without ``setting=``.
 
     Raises:
         UsageError: a name is unknown, a setting is given twice, or the text after the colon is not a setting.
 
     >>> parse_spec("constraint", "balanced:iterations=5", {"rows": (), "balanced": ("iterations", "tolerance")})
     NameWithSettings(name='balanced', settings={'iterations': 5})
-    >>> parse_spec("augment", "noise:0.2", {"noise": ("strength",)}, unnamed_setting={"noise": "strength"})
+    >>> parse_spec("augment", "noise:0.2", {"noise": ("strength",)}, unnamed_setting_by_name={"noise": "strength"})
     NameWithSettings(name='noise', settings={'strength': 0.2})
     """
     name, _, rest = str(text).partition(":")
-    check_name(argument, name, valid)
-    names, first = list(valid[name]), (unnamed_setting or {}).get(name)
+    check_name(argument, name, setting_names_by_name)
+    names, first = list(setting_names_by_name[name]), (unnamed_setting_by_name or {}).get(name)
     settings: dict[str, int | float | str] = {}
     for position, part in enumerate(split_at_outer_commas(rest)):
         key, equals, value = part.partition("=")

@@ -125,8 +125,8 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
 
 
-def create_blank_items(items: int, shape: Sequence[int]) -> Tensor:
+def create_blank_items(num_items: int, shape: Sequence[int]) -> Tensor:
     """Create blank items of a shape: zeros, or empty texts."""
     if is_text_shape(shape):
-        return torch.zeros(items, 1, dtype=torch.uint8)
-    return torch.zeros(items, *shape)
+        return torch.zeros(num_items, 1, dtype=torch.uint8)
+    return torch.zeros(num_items, *shape)

@@ -35,7 +35,7 @@ class ComputedRows:
     It is indexed like a tensor, and only the rows that are read are in memory.
 
     Args:
-        read_rows: returns the rows at some positions, int64 ``(b,)``, as a tensor ``(b, d)``.
+        compute_rows: returns the rows at some positions, int64 ``(b,)``, as a tensor ``(b, d)``.
         shape: ``(n, d)``.
         device: device of the rows.
 
@@ -47,9 +47,9 @@ class ComputedRows:
     dtype = torch.float32
 
     def __init__(
-        self, read_rows: Callable[[Tensor], Tensor], shape: tuple[int, int], device: torch.device | str = "cpu"
+        self, compute_rows: Callable[[Tensor], Tensor], shape: tuple[int, int], device: torch.device | str = "cpu"
     ) -> None:
-        self._read_rows = read_rows
+        self._compute_rows = compute_rows
         self.shape = shape
         self.device = torch.device(device)
 
@@ -60,16 +60,17 @@ class ComputedRows:
         """Return the rows at some positions, or all of a slice."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(len(self)), device=self.device)
-        return self._read_rows(rows)
+        return self._compute_rows(rows)
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
         """Return the rows with given indices, like `torch.Tensor.index_select` with `dim` 0."""
         assert dim == 0
-        return self._read_rows(rows)
+        return self._compute_rows(rows)
 
     def select(self, rows: Tensor) -> ComputedRows:
         """Return the submatrix of the rows with given indices; its rows are computed when they are read."""
-        return ComputedRows(lambda positions: self._read_rows(rows[positions]), (len(rows), self.shape[1]), self.device)
+        shape = len(rows), self.shape[1]
+        return ComputedRows(lambda positions: self._compute_rows(rows[positions]), shape, self.device)
 
 
 Rows = Tensor | ComputedRows

@@ -143,7 +143,7 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     names = (*MiningRule._fields, "refresh", "start", "file")
     settings = dict(
         parse_spec(
-            "negatives", text, {MINED_NEGATIVES_NAME: names}, unnamed_setting={MINED_NEGATIVES_NAME: "file"}
+            "negatives", text, {MINED_NEGATIVES_NAME: names}, unnamed_setting_by_name={MINED_NEGATIVES_NAME: "file"}
         ).settings
     )
     if "file" in settings:
@@ -170,7 +170,7 @@ def parse_augment(text: object) -> AugmentSpec:
     """
     valid = {name: ("strength",) if name in MAX_STRENGTH_BY_AUGMENT else () for name in AUGMENTS}
     name, settings = parse_spec(
-        "augment", text, valid, unnamed_setting=dict.fromkeys(MAX_STRENGTH_BY_AUGMENT, "strength")
+        "augment", text, valid, unnamed_setting_by_name=dict.fromkeys(MAX_STRENGTH_BY_AUGMENT, "strength")
     )
     strength = settings.get("strength")
     if strength is None:

@@ -66,34 +66,35 @@ class Processes(NamedTuple):
     rank: int = 0
     size: int = 1
 
-    def gather(self, value: Tensor, sizes: tuple[int, ...] | None = None) -> Tensor:
+    def gather(self, value: Tensor, row_counts: tuple[int, ...] | None = None) -> Tensor:
         """Gather the rows of all processes in the order of their ranks.
 
         Processes may have different numbers of rows. Backward adds up the gradients of all processes.
 
         Args:
             value: the rows of this process.
-            sizes: number of rows of each process; None exchanges them first.
+            row_counts: number of rows of each process; None exchanges them first.
         """
         if self.size == 1:
             return value
-        gathered: Tensor = _Gather.apply(self, self._gather_row_counts(value) if sizes is None else sizes, value)
+        counts = self._gather_row_counts(value) if row_counts is None else row_counts
+        gathered: Tensor = _Gather.apply(self, counts, value)
         return gathered
 
-    def own_rows(self, value: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    def own_rows(self, value: Tensor, row_counts: tuple[int, ...]) -> Tensor:
         """Return this process's rows of a value that all processes hold: the reverse of `gather`.
 
         The backward pass gathers the gradients of the rows of all processes, and divides by the number of processes.
 
         Args:
             value: the rows of all processes, in the order of their ranks.
-            sizes: number of rows of each process.
+            row_counts: number of rows of each process.
         """
-        own: Tensor = _OwnRows.apply(self, sizes, value)
+        own: Tensor = _OwnRows.apply(self, row_counts, value)
         return own
 
-    def row_offset(self, value: Tensor) -> int:
-        """Return the number of rows on the processes of lower rank."""
+    def gather_row_offset(self, value: Tensor) -> int:
+        """Return the number of rows on the processes of lower rank; all processes must call this."""
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
@@ -174,34 +175,34 @@ class _Gather(torch.autograd.Function):
     """Autograd function that gathers the rows of all processes; the backward pass is `_ReduceScatter`."""
 
     @staticmethod
-    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
-        ctx.processes, ctx.sizes = processes, sizes
+    def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.row_counts = processes, row_counts
         padded = value
-        if len(value) < max(sizes):  # the collective takes equal sizes; uneven last batches are padded
-            padded = value.new_zeros(max(sizes), *value.shape[1:])
+        if len(value) < max(row_counts):  # the collective takes equal sizes; uneven last batches are padded
+            padded = value.new_zeros(max(row_counts), *value.shape[1:])
             padded[: len(value)] = value
-        gathered = value.new_empty(processes.size * max(sizes), *value.shape[1:])
+        gathered = value.new_empty(processes.size * max(row_counts), *value.shape[1:])
         # As bytes, since not every version of Gloo supports half precision.
         _all_gather(gathered.view(-1).view(torch.uint8), padded.contiguous().view(-1).view(torch.uint8))
-        if min(sizes) == max(sizes):
+        if min(row_counts) == max(row_counts):
             return gathered
-        pieces = gathered.split(max(sizes))
-        return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
+        pieces = gathered.split(max(row_counts))
+        return torch.cat([piece[:count] for piece, count in zip(pieces, row_counts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _ReduceScatter.apply(ctx.processes, ctx.sizes, gradient)
+        return None, None, _ReduceScatter.apply(ctx.processes, ctx.row_counts, gradient)
 
 
 class _ReduceScatter(torch.autograd.Function):
     """Autograd function that returns this process's rows of a sum over processes; the backward pass is `_Gather`."""
 
     @staticmethod
-    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
-        ctx.processes, ctx.sizes = processes, sizes
+    def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.row_counts = processes, row_counts
         rank = processes.rank
-        if value.is_cuda and min(sizes) == max(sizes):  # the collective takes equal shares
-            own = value.new_empty(sizes[rank], *value.shape[1:])
+        if value.is_cuda and min(row_counts) == max(row_counts):  # the collective takes equal shares
+            own = value.new_empty(row_counts[rank], *value.shape[1:])
             _reduce_scatter(own, value.contiguous())
             return own
         half = value.dtype in (torch.float16, torch.bfloat16)
@@ -210,25 +211,25 @@ class _ReduceScatter(torch.autograd.Function):
         summed = summed.float() if half and not value.is_cuda else summed.clone()
         dist.all_reduce(summed)
         # A copy, as a view would keep the rows of all processes in memory.
-        return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].to(value.dtype, copy=True)
+        return summed[sum(row_counts[:rank]) : sum(row_counts[: rank + 1])].to(value.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient)
+        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, gradient)
 
 
 class _OwnRows(torch.autograd.Function):
     """Autograd function that takes this process's rows of a replicated value; backward gathers and averages."""
 
     @staticmethod
-    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
-        ctx.processes, ctx.sizes = processes, sizes
-        start = sum(sizes[: processes.rank])
-        return value[start : start + sizes[processes.rank]].clone()
+    def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.row_counts = processes, row_counts
+        start = sum(row_counts[: processes.rank])
+        return value[start : start + row_counts[processes.rank]].clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient) / ctx.processes.size
+        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, gradient) / ctx.processes.size
 
 
 class _AveragedGradient(torch.autograd.Function):

@@ -20,20 +20,26 @@ class RingExchange:
 
     Args:
         processes: the processes of the ring.
-        own: block of this process, a vector.
-        sizes: number of entries in the block of each process.
+        own_block: block of this process, a vector.
+        block_sizes: number of entries in the block of each process.
         hops: number of blocks of other processes that a process receives.
         with_gradient: whether a gradient travels with each block.
     """
 
     def __init__(
-        self, processes: Processes, own: Tensor, sizes: Sequence[int], hops: int, *, with_gradient: bool = False
+        self,
+        processes: Processes,
+        own_block: Tensor,
+        block_sizes: Sequence[int],
+        hops: int,
+        *,
+        with_gradient: bool = False,
     ) -> None:
-        self.processes, self.sizes, self.hops = processes, sizes, hops
+        self.processes, self.block_sizes, self.hops = processes, block_sizes, hops
         self.with_gradient = with_gradient
-        self._block, self._outgoing = own, own
+        self._block, self._outgoing = own_block, own_block
         # Gradients sum many terms, so they have at least single precision, whatever the type of the blocks.
-        self._gradient_dtype = torch.promote_types(own.dtype, torch.float32)
+        self._gradient_dtype = torch.promote_types(own_block.dtype, torch.float32)
         self._gradient: Tensor | None = None
         self._owner = processes.rank
 
@@ -44,7 +50,7 @@ class RingExchange:
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
         if self._gradient is None:
-            self._gradient = self._block.new_zeros(self.sizes[self._owner], dtype=self._gradient_dtype)
+            self._gradient = self._block.new_zeros(self.block_sizes[self._owner], dtype=self._gradient_dtype)
         return self._gradient
 
     def iterate_blocks(self) -> Iterator[tuple[int, Tensor]]:
@@ -56,11 +62,11 @@ class RingExchange:
             self._owner = (rank + hop) % size
             transfers, following, received = [], None, None
             if hop < self.hops:
-                following = self._block.new_empty(self.sizes[(self._owner + 1) % size])
+                following = self._block.new_empty(self.block_sizes[(self._owner + 1) % size])
                 transfers.append((self._block, below, following, above))
             if self.with_gradient and hop > 1:
                 # Send the gradient of the previous block onward; receive the one that belongs to the present block.
-                received = self._block.new_empty(self.sizes[self._owner], dtype=self._gradient_dtype)
+                received = self._block.new_empty(self.block_sizes[self._owner], dtype=self._gradient_dtype)
                 transfers.append((self._outgoing, below, received, above))
             requests = _start_transfers(transfers)
             self._gradient = None
@@ -79,7 +85,7 @@ class RingExchange:
                 self._block = following
             del transfers, following, received  # frees the sent tensors before the next are allocated
         if self.with_gradient and self.hops > 0:
-            home = self._block.new_empty(self.sizes[rank], dtype=self._gradient_dtype)
+            home = self._block.new_empty(self.block_sizes[rank], dtype=self._gradient_dtype)
             transfer = (self._outgoing, (rank + self.hops) % size, home, (rank - self.hops) % size)
             for request in _start_transfers([transfer]):
                 request.wait()

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from contraport._utils.files import check_checksum
+from contraport._utils.files import check_checksum_if_present
 from contraport._utils.formatting import format_options
 from contraport._utils.lazy_imports import LazyModule
 from contraport.catalog.encoders import ENCODERS
@@ -46,7 +46,7 @@ def read_state_dict(path: Path) -> StateDict:
     """Read a state dict from a file, also one nested under a key such as ``state_dict``; nothing is unpickled."""
     is_safetensors = path.suffix == ".safetensors"
     try:
-        check_checksum(path)
+        check_checksum_if_present(path)
         state: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
         for name in ("state_dict", "model_state_dict", "model"):
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):

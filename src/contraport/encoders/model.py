@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from contraport._utils.files import check_checksum, checksum_path, read_json_or_none, write_checksum
+from contraport._utils.files import check_checksum_if_present, checksum_path, read_json_or_none, write_checksum
 from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.factory import (
@@ -344,7 +344,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         )
         config["encoder"] = _resolve_saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
-            check_checksum(folder / WEIGHTS_FILE)
+            check_checksum_if_present(folder / WEIGHTS_FILE)
             model = cls(**config, encoder_folders=folder)
             # safetensors' own loader: a state dict would lack the names of tied weights.
             missing, unexpected = load_model(model, folder / WEIGHTS_FILE, strict=False)

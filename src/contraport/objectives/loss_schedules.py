@@ -198,7 +198,7 @@ def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], Weigh
     (0.9, 0.25)
     """
     settings = parse_spec(
-        "sample_weight", text, {"plan": ("strength", "iterations")}, unnamed_setting={"plan": "strength"}
+        "sample_weight", text, {"plan": ("strength", "iterations")}, unnamed_setting_by_name={"plan": "strength"}
     ).settings
     strength = settings.get("strength", WeightsFromPlan.strength)
     start, end, shape = parse_start_end_shape("sample_weight: strength", strength)

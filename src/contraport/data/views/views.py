@@ -278,7 +278,7 @@ def _parse_window_length(dataset: Dataset, views: str) -> int:
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
-    spec = parse_spec("views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting={FRAMES_OPTION: "length"})
+    spec = parse_spec("views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting_by_name={FRAMES_OPTION: "length"})
     length = spec.settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     message = f"views: two windows must fit in a series, so their length must be from 1 to {longest}, got {views!r}."

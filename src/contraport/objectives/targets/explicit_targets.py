@@ -80,7 +80,7 @@ class PairList(Target):
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
-        offset = torch.tensor([0, inputs.num_first_view_items or 0], device=z.device) + processes.row_offset(z)
+        offset = torch.tensor([0, inputs.num_first_view_items or 0], device=z.device) + processes.gather_row_offset(z)
         pairs, shares = processes.gather(self._index_pairs.to(z.device) + offset), self.shares
         if shares is not None:
             shares = processes.gather(to_numeric_tensor("shares", shares).to(z.device))

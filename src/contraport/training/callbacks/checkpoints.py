@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from contraport._utils.files import atomic_write, check_checksum
+from contraport._utils.files import atomic_write, check_checksum_if_present
 from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
 from contraport.distributed import any_across_processes, is_main_process, raise_on_one_rank, stop_all_on_error
@@ -194,7 +194,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         Exception: the file is corrupt.
     """
-    check_checksum(path)  # first: a damaged file can load without an error, with wrong weights
+    check_checksum_if_present(path)  # first: a damaged file can load without an error, with wrong weights
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return _convert_lightning_checkpoint(state) if "pytorch-lightning_version" in state else state
 

@@ -134,7 +134,7 @@ def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
     required = {"soft": "file", "matrix": "file"}  # its name may be omitted, as in soft:FILE
-    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=required)
+    name, parameters = parse_spec("target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting_by_name=required)
     has_required = name not in required or required[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
