@@ -46,10 +46,10 @@ def test_reads_weights_behind_any_prefix(tmp_path: Path, nested: str | None, pre
     state = {prefix + name: value for name, value in encoder.state_dict().items()}
     torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "weights.pt")
     weights = read_initial_weights(tmp_path / "weights.pt", "resnet18")
-    model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
+    model = Model("resnet18", [SHAPE], low_resolution=weights.any_has_low_resolution_stem)
     weights.load_into(model)
     assert_loaded(model, encoder)
-    assert not weights.has_low_resolution_stem
+    assert not weights.any_has_low_resolution_stem
     assert weights.image_size == 224
 
 
@@ -73,7 +73,7 @@ def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
     assert (weights.encoder_option, weights.image_size) == ("resnet18", 96)
     assert weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)]) == [([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])]
     assert weights.resolve_input_statistics([([0.0], [1.0])]) == [([0.0], [1.0])]
-    model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
+    model = Model("resnet18", [SHAPE], low_resolution=weights.any_has_low_resolution_stem)
     weights.load_into(model)
     assert_loaded(model, encoder)
 
@@ -110,7 +110,7 @@ def test_weights_of_a_run_have_encoder_stem_and_statistics(tmp_path: Path) -> No
     source = Model("resnet18", [SHAPE], mean=[[0.3] * 3], std=[[0.2] * 3])
     source.save_pretrained(tmp_path / "run" / "model")
     weights = read_initial_weights(tmp_path / "run", None)
-    assert (weights.encoder_option, weights.image_size, weights.has_low_resolution_stem) == (["resnet18"], 32, True)
+    assert (weights.encoder_option, weights.image_size, weights.any_has_low_resolution_stem) == (["resnet18"], 32, True)
     ((mean, std),) = weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)])
     assert mean == pytest.approx([0.3] * 3)
     assert std == pytest.approx([0.2] * 3)
@@ -190,7 +190,7 @@ def test_reads_weights_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     weights = load_pretrained_weights("resnet18")
     assert requests[0].startswith("timm/resnet18.")
     assert weights.image_size == 64
-    model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
+    model = Model("resnet18", [SHAPE], low_resolution=weights.any_has_low_resolution_stem)
     weights.load_into(model)
     assert_loaded(model, encoder)
 

@@ -39,7 +39,7 @@ def test_bank_keeps_the_last_keys_as_the_only_negatives():
     loss(query, key)
     loss(query.detach(), key)  # no gradient: nothing is written
     unit = F.normalize(key)
-    assert loss.size == 5
+    assert loss.num_stored_keys == 5
     assert torch.cdist(loss.bank, unit).amin(dim=1).max() < 1e-12
     assert torch.cdist(unit, loss.bank).amin(dim=1).max() < 1e-12
     loss(query, key * torch.nan)  # as in half precision, where a trainer then leaves out the step
@@ -61,8 +61,11 @@ def test_rejects_invalid_bank_sizes(size):
         MemoryBankLoss(size)
 
 
-def test_memory_bank_accepts_the_deprecated_keyword_with_one_warning():
+def test_memory_bank_accepts_the_deprecated_keyword_and_attribute_with_one_warning_each():
     with pytest.warns(FutureWarning, match="in.batch.negatives") as caught:
         loss = MemoryBankLoss((5, 5), others=True)
     assert loss.in_batch_negatives
+    assert len(caught) == 1
+    with pytest.warns(FutureWarning, match="num_stored_keys") as caught:
+        assert loss.size == 0
     assert len(caught) == 1

@@ -21,8 +21,8 @@ MLP_HIDDEN_WIDTH = 512
 """Width of the hidden layers of the MLP."""
 GRADIENT_CELLS_PER_SIDE = 7
 """The image is divided into this number of cells along each side, each with a histogram."""
-NUM_GRADIENT_DIRECTIONS = 9
-"""Number of bins of a histogram of gradient directions or hues."""
+NUM_HISTOGRAM_BINS = 9
+"""Number of bins of a histogram, of gradient directions or of hues."""
 
 _ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
 """End of an error message that names an encoder for each kind of item."""
@@ -158,24 +158,24 @@ class GradientHistograms(nn.Module):
         super().__init__()
         _check_item_shape("gradients", shape, 3, "images")
         self.colored = shape[0] == 3
-        of_edges = NUM_GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
-        self.num_features = of_edges + self.colored * NUM_GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
+        of_edges = NUM_HISTOGRAM_BINS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
+        self.num_features = of_edges + self.colored * NUM_HISTOGRAM_BINS * GRADIENT_CELLS_PER_SIDE**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        edges = _edge_features(images)
-        return torch.cat([edges, _hue_features(images)], dim=1) if self.colored else edges
+        edges = _compute_hog_features(images)
+        return torch.cat([edges, _compute_hue_features(images)], dim=1) if self.colored else edges
 
 
-def _edge_features(images: Tensor) -> Tensor:
-    """Return block-normalized histograms of gradient directions, ``(b, 1296)``."""
+def _compute_hog_features(images: Tensor) -> Tensor:
+    """Return histograms of oriented gradients (HOG), normalized over blocks of 2 x 2 cells, ``(b, 1296)``."""
     padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
     dx, dy = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2], padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
     squares = dx.square() + dy.square()  # not torch.hypot, which ONNX lacks
     steepest = squares.argmax(dim=1, keepdim=True)
     dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
-    cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
+    cells = _compute_cell_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
     # The constant, in standard deviations of the images, makes faint edges count little.
     scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + 0.02**2).sqrt()
     end = GRADIENT_CELLS_PER_SIDE - 1
@@ -183,28 +183,28 @@ def _edge_features(images: Tensor) -> Tensor:
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
 
 
-def _hue_features(images: Tensor) -> Tensor:
-    """Return histograms of the hues of RGB images, ``(b, 441)``."""
+def _compute_hue_features(images: Tensor) -> Tensor:
+    """Return half the square roots of hue histograms of RGB images, ``(b, 441)``."""
     red, green, blue = images.split(1, dim=1)
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
-    cells = _direction_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
+    cells = _compute_cell_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
     return 0.5 * cells.sqrt().flatten(1)  # hues count half as much as edges
 
 
-def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
+def _compute_cell_histograms(turns: Tensor, lengths: Tensor) -> Tensor:
     """Return 9-bin histograms of angles in each cell, with linear interpolation between bins.
 
     Args:
-        angles: ``(b, 1, H, W)``, in turns.
-        lengths: ``(b, 1, H, W)``.
+        turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.
+        lengths: weight of each pixel, ``(b, 1, H, W)``.
 
     Returns:
-        Mean length per direction and cell, ``(b, 9, 7, 7)``.
+        Mean length per bin and cell, ``(b, 9, 7, 7)``.
     """
-    directions = torch.arange(NUM_GRADIENT_DIRECTIONS, device=angles.device).view(1, -1, 1, 1)
-    distance = (angles % 1 * NUM_GRADIENT_DIRECTIONS - directions).abs()
-    distance = torch.minimum(distance, NUM_GRADIENT_DIRECTIONS - distance)
+    bins = torch.arange(NUM_HISTOGRAM_BINS, device=turns.device).view(1, -1, 1, 1)
+    distance = (turns % 1 * NUM_HISTOGRAM_BINS - bins).abs()
+    distance = torch.minimum(distance, NUM_HISTOGRAM_BINS - distance)
     return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
 
 
@@ -282,7 +282,7 @@ class WordAndNgramHasher(nn.Module):
     """Module that hashes the words and byte n-grams of texts to integers below `NUM_HASH_BUCKETS`.
 
     ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of
-    `sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
+    `ngram_sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
     integers, whose overflow is the same on every device.
 
     Shape: texts uint8 ``(b, bytes)`` to two pairs of hashes and mask, of the words ``(b, W)`` and of the n-grams
@@ -292,9 +292,9 @@ class WordAndNgramHasher(nn.Module):
     base_powers: Tensor
     inverse_base_powers: Tensor
 
-    def __init__(self, sizes: Sequence[int] = NGRAM_SIZES) -> None:
+    def __init__(self, ngram_sizes: Sequence[int] = NGRAM_SIZES) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.ngram_sizes = ngram_sizes
         inverse = pow(_HASH_BASE % 2**64, -1, 2**64)
         for name, base in (("base_powers", _HASH_BASE % 2**64), ("inverse_base_powers", inverse)):
             factors = torch.full((MAX_TEXT_BYTES + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
@@ -324,7 +324,7 @@ class WordAndNgramHasher(nn.Module):
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
-        for size in self.sizes:
+        for size in self.ngram_sizes:
             count = max(codes.shape[1] - size + 1, 0)
             windows = sums[:, size : size + count] - sums[:, :count]
             ngrams.append(torch.remainder(windows * inverse_base_powers[:count] + size, NUM_HASH_BUCKETS))

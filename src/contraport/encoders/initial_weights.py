@@ -61,14 +61,20 @@ def read_state_dict(path: Path) -> StateDict:
     return weights
 
 
-def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | None, source: str) -> None:
+def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | nn.Module | None, source: str) -> None:
     """Load all weights of an encoder from a state dict, adapted to its channels and image size.
 
-    The names in the state dict may have one common prefix. Weights of a classifier are dropped; position embeddings for
-    another image size are resampled as in timm.
+    The names in the state dict may have one common prefix, such as ``backbone.``. Weights of a classifier are dropped;
+    position embeddings for another image size are resampled as in timm.
     """
     own = encoder.state_dict()
-    weights = _strip_prefix(state, own, source)
+    first = next(iter(own), "")
+    prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
+    complete = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
+    message = f"init: {source} has several networks of this architecture: {', '.join(complete)}; must have one."
+    check(len(complete) < 2, message, "ambiguous")
+    prefix = complete[0] if complete else min(prefixes, key=len, default="")
+    weights = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
     weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
@@ -88,20 +94,9 @@ def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | N
     if len(missing) == len(own):
         kind = "no_names_match"
         problems.append("no name matches: name their architecture (--encoder resnet18), or rename the weights")
-    label = type(encoder).__name__ if name is None else repr(name)
+    label = repr(name) if isinstance(name, str) else type(encoder).__name__
     check(not problems, f"init: {source} does not fit the encoder {label}: {'; '.join(problems)}.", kind)
     encoder.load_state_dict(weights)
-
-
-def _strip_prefix(state: StateDict, encoder_state: StateDict, source: str) -> StateDict:
-    """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
-    first = next(iter(encoder_state), "")
-    prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
-    complete = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in encoder_state))
-    message = f"init: {source} has several networks of this architecture: {', '.join(complete)}; must have one."
-    check(len(complete) < 2, message, "ambiguous")
-    prefix = complete[0] if complete else min(prefixes, key=len, default="")
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict) -> StateDict:
@@ -145,7 +140,7 @@ class EncoderWeights:
         config_folder: folder with config and tokenizer of a transformers encoder; None: it is built by its name.
     """
 
-    name: Any = None
+    name: str | nn.Module | None = None
     state_dict: StateDict | None = None
     input_statistics: InputStatistics | None = None
     image_size: int | None = None
@@ -168,14 +163,14 @@ class InitialWeights:
     option_name: str = "encoder"
 
     @property
-    def encoder_option(self) -> Any:
-        """Value of the option `encoder`: one name, one per tower, or a mapping from views; None if unknown."""
+    def encoder_option(self) -> Encoders:
+        """Encoder names as the option `encoder` takes them: one, one per tower (None if any is unknown), or by view."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
-            return {view: weights.name for view, weights in self.encoders.items()}
-        names = [weights.name for weights in self.encoders]
-        return None if None in names else names
+            return {view: weights.name for view, weights in self.encoders.items() if weights.name is not None}
+        names = [weights.name for weights in self.encoders if weights.name is not None]
+        return names if len(names) == len(self.encoders) else None
 
     @property
     def image_size(self) -> int | None:
@@ -184,7 +179,7 @@ class InitialWeights:
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
-    def has_low_resolution_stem(self) -> bool:
+    def any_has_low_resolution_stem(self) -> bool:
         """True if at least one encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
@@ -333,7 +328,13 @@ def read_initial_weights(
     path = Path(where)
     check(path.exists(), f"init: there is no file or folder {str(where)!r}.", "not_found")
     if not path.is_dir():
-        return _read_weights_file(path, encoder)
+        check_regular_file("init", path)
+        single = encoder is None or isinstance(encoder, str | nn.Module)
+        check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
+        state = read_state_dict(path)
+        if isinstance(encoder, str) and timm.is_model(encoder):
+            return _build_timm_initial_weights(encoder, state, _timm_config_or_empty(encoder), str(path))
+        return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
     inner = path / "model"
     folder = inner if (inner / CONFIG_FILE).is_file() else path
     message = f"init: {path} must be a run with a trained model or a model folder; it has no {CONFIG_FILE}."
@@ -406,17 +407,6 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
     return _build_timm_initial_weights(name, read_state_dict(files[0]), settings, source)
 
 
-def _read_weights_file(path: Path, encoder: Encoders) -> InitialWeights:
-    """Read the weights of one encoder from a file."""
-    check_regular_file("init", path)
-    single = encoder is None or isinstance(encoder, str | nn.Module)
-    check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
-    state = read_state_dict(path)
-    if isinstance(encoder, str) and timm.is_model(encoder):
-        return _build_timm_initial_weights(encoder, state, _timm_config_or_empty(encoder), str(path))
-    return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
-
-
 def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str, Any], source: str) -> InitialWeights:
     """Build initial weights, with the input statistics and image size of timm's configuration."""
     size = config.get("input_size")
@@ -435,7 +425,7 @@ def _timm_config_or_empty(name: str) -> dict[str, Any]:
 
 
 def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | nn.Module | None]:
-    """Return the encoder that the user requested for each tower; None where any encoder is accepted."""
+    """Return the encoder that the user requested for each tower; None: any encoder, as for all towers of a mapping."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * num_towers
     return [encoder] * num_towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

@@ -24,7 +24,12 @@ def inject_lora(encoder: nn.Module, rank: int) -> None:
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
     peft = import_optional("peft", "peft", "lora: this option")
-    names = _list_adaptable_layer_names(encoder)
+    attentions = [part for part in encoder.modules() if isinstance(part, nn.MultiheadAttention)]
+    excluded = {id(part) for attention in attentions for part in attention.modules()}
+    named = [(name, part) for name, part in encoder.named_modules() if name and id(part) not in excluded]
+    names = [name for name, part in named if isinstance(part, nn.Linear) or _is_transposed_linear(part)]
+    if not names:
+        names = [name for name, part in named if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups == 1]
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
     full = max(min(encoder.get_parameter(f"{name}.weight").flatten(1).shape) for name in names)
@@ -53,16 +58,6 @@ def with_merged_lora(model: Model) -> Model:
         vars(encoder).pop("peft_config", None)
         encoder.requires_grad_(True)
     return whole
-
-
-def _list_adaptable_layer_names(encoder: nn.Module) -> list[str]:
-    """Return the names of the layers that receive a LoRA adapter."""
-    within = {
-        id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()
-    }
-    named = [(name, part) for name, part in encoder.named_modules() if name and id(part) not in within]
-    linear = [name for name, part in named if isinstance(part, nn.Linear) or _is_transposed_linear(part)]
-    return linear or [name for name, part in named if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups == 1]
 
 
 def _is_transposed_linear(part: nn.Module) -> bool:

@@ -193,7 +193,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
         message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
         check(good, message, "unsupported_model")
         tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
-        _check_tokenizer(tokenizer, where, transformers)
+        _check_vocabulary_and_padding(tokenizer, where, transformers)
         modules = _find_model_file(where, "modules.json", transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(where).is_dir()
@@ -249,7 +249,7 @@ def _find_model_file(where: str, name: str, transformers: ModuleType) -> Path | 
     return None if path is None else Path(path)
 
 
-def _check_tokenizer(tokenizer: Any, where: str, transformers: ModuleType) -> None:
+def _check_vocabulary_and_padding(tokenizer: Any, where: str, transformers: ModuleType) -> None:
     """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
 
     Without the files transformers would silently use an empty vocabulary.

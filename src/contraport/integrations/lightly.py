@@ -9,9 +9,10 @@ import contraport as cp
 from contraport.distributed import gather
 from contraport.engine import normalize
 from contraport.errors import check, check_boolean, check_type, is_integer, type_and_shape
-from contraport.options import accept_deprecated_keywords
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
+@keep_deprecated_attributes(size="num_stored_keys")
 class MemoryBankLoss(nn.Module):
     """Loss of queries and keys with a memory bank: keys of earlier calls are negatives (MoCo).
 
@@ -37,7 +38,7 @@ class MemoryBankLoss(nn.Module):
     >>> import torch
     >>> loss = MemoryBankLoss((4, 2))
     >>> query, key = torch.eye(2, requires_grad=True), torch.eye(2)
-    >>> loss(query, key).item(), loss.size
+    >>> loss(query, key).item(), loss.num_stored_keys
     (0.0, 2)
     >>> round(loss(query, key).item(), 4)
     0.7586
@@ -67,8 +68,8 @@ class MemoryBankLoss(nn.Module):
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
 
     @property
-    def size(self) -> int:
-        """Number of keys stored in the bank so far, at most its capacity."""
+    def num_stored_keys(self) -> int:
+        """Number of keys in the bank, at most its capacity."""
         return min(int(self.written), len(self.bank))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -79,8 +80,8 @@ class MemoryBankLoss(nn.Module):
             expected = f"a tensor (n, {dimension}), as the memory bank"
             check(good, f"{name}: must be {expected}, got {type_and_shape(view)}.", "shape")
         options: dict[str, Tensor | bool] = {}
-        if self.size > 0:
-            options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}
+        if self.num_stored_keys > 0:
+            options = {"negatives": self.bank[: self.num_stored_keys].clone(), "shared_negatives": True}
         if not self.in_batch_negatives:
             options["ids"] = torch.zeros(len(query), dtype=torch.long)  # items with equal ids are not negatives
         loss: Tensor = self.objective(query, key, **options)

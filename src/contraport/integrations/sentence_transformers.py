@@ -108,7 +108,12 @@ class SentenceTransformerLoss(nn.Module):
             if labels is not None and labels.ndim == 2:
                 sizes = [len(column) for column in columns]
                 check(len({*sizes}) == 1, f"columns: must have the same rows with scores, got {sizes} rows.", "shape")
-                options = {"target": _build_scored_pair_target(labels, len(anchor), len(candidates))}
+                got_shape, shape = tuple(labels.shape), (len(anchor), len(candidates))
+                check(got_shape == shape, f"label: must be one score per candidate, {shape}, got {got_shape}.", "shape")
+                rows = torch.arange(len(anchor)).repeat(len(candidates))
+                pairs = torch.stack([rows, torch.arange(len(rows))], 1)  # columns of the concatenated candidates
+                with rename_argument("label", "shares"):
+                    options = {"target": cp.PairList(pairs, labels.T.reshape(-1).cpu())}
                 candidates = [torch.cat(candidates)]
             positive, *negatives = candidates
             if negatives:
@@ -149,12 +154,3 @@ class SentenceTransformerLoss(nn.Module):
         check(good, f"model: must return a mapping with 'sentence_embedding', got {got}.", "output")
         embedding: Tensor = output["sentence_embedding"]
         return embedding
-
-
-def _build_scored_pair_target(scores: Tensor, num_rows: int, num_candidates: int) -> cp.PairList:
-    """Build the target that gives each candidate of a row a mass proportional to its score, ``(rows, candidates)``."""
-    shape, expected = tuple(scores.shape), (num_rows, num_candidates)
-    check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
-    anchors, places = torch.arange(num_rows).repeat(num_candidates), torch.arange(num_rows * num_candidates)
-    with rename_argument("label", "shares"):
-        return cp.PairList(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())

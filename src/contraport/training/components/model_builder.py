@@ -78,8 +78,7 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
         return settings
     encoder, names = settings.encoder, initial_weights.encoder_option
     if isinstance(names, Mapping):
-        names = {view: name for view, name in names.items() if name is not None}
-        encoder = names | dict(encoder) if isinstance(encoder, Mapping) else encoder
+        encoder = {**names, **encoder} if isinstance(encoder, Mapping) else encoder
     encoder = names or None if encoder is None else encoder
     return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.image_size)
 
@@ -132,7 +131,7 @@ def build_model(
         settings.resolve_representation(len(views.unaugmented_shapes)),
         shared=is_shared,
         projection_layers=settings.projection_layers or 2,
-        low_resolution=initial_weights is None or initial_weights.has_low_resolution_stem,
+        low_resolution=initial_weights is None or initial_weights.any_has_low_resolution_stem,
         view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )

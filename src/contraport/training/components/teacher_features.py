@@ -38,11 +38,11 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
         return _Teacher(as_run_folder(folder).model(trust_remote_code=trust_remote_code), None)
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
-    names = weights.encoder_option
     size = None if not dataset.is_first_view_image else weights.image_size
     shapes = [(*shape[:1], size, size) if size and len(shape) == 3 else shape for shape in dataset.shapes]
     views = Views(dataset, augment="none")
-    shared = len(set(shapes)) == 1 and len(shapes) > 1 and (isinstance(names, str) or len(names) == 1)
+    is_one_encoder = isinstance(weights.encoders, EncoderWeights) or len(weights.encoders) == 1
+    shared = len(set(shapes)) == 1 and len(shapes) > 1 and is_one_encoder
     statistics = views.compute_means_and_stds()[: 1 if shared else None]
     statistics = weights.resolve_input_statistics(statistics, dataset.view_names, shapes)
     if size is not None and isinstance(weights.encoders, EncoderWeights) and weights.encoders.input_statistics:
@@ -52,8 +52,8 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     with fork_rng_with_lock([]):  # constructing a model draws weights before they are replaced
         model = Model(
-            names, shapes, 0, mean, std,
-            shared=shared, low_resolution=weights.has_low_resolution_stem, view_names=dataset.view_names,
+            weights.encoder_option, shapes, 0, mean, std,
+            shared=shared, low_resolution=weights.any_has_low_resolution_stem, view_names=dataset.view_names,
             encoder_folders=weights.list_config_folders(len(statistics), dataset.view_names, shapes),
         )  # fmt: skip
     weights.load_into(model)
