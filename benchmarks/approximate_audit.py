@@ -73,10 +73,10 @@ def measure(dataset: Dataset, is_wrong: np.ndarray) -> dict[str, dict[str, float
         for one in patches:
             one.start()
         started = time.process_time()
-        found = contraport.audit(data=dataset, method="frozen", progress=False)
+        result = contraport.audit(data=dataset, method="frozen", progress=False)
         seconds = time.process_time() - started
         patch.stopall()
-        measured[name] = {"auroc": auroc(found.scores, is_wrong), "rate": found.noise_rate, "seconds": seconds}
+        measured[name] = {"auroc": auroc(result.scores, is_wrong), "rate": result.noise_rate, "seconds": seconds}
     return measured
 
 

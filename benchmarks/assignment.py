@@ -117,7 +117,7 @@ def measure_method(method: str, file: Path) -> dict[str, Any]:
     result = solve(method, x, y)
     seconds, memory = time.process_time() - begin, peak_process_memory() - before
     partners = find_heaviest(result) if isinstance(result, Plan) else result
-    shares = [float((found == torch.arange(len(x))).double().mean()) for found in partners]
+    shares = [float((results_of == torch.arange(len(x))).double().mean()) for results_of in partners]
     return {
         "items": len(x),
         "method": method,

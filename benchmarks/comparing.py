@@ -39,10 +39,10 @@ HALVES = {"train": 2_000, "test": 1_000}
 def write_teacher(path: Path) -> None:
     """Write the teacher file of the suite `teacher`: edge features of its training images."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = {key: load_suite("teacher")[key] for key in ("max_items", "data")}
+        args = {key: load_suite("teacher")[key] for key in ("max_items", "data")}
         run = train(
-            data=asked["data"][0],
-            max_items=asked["max_items"],
+            data=args["data"][0],
+            max_items=args["max_items"],
             encoder="gradients",
             freeze=True,
             epochs=1,
@@ -105,15 +105,15 @@ FILES: dict[str, dict[str, Callable[[Path], None]]] = {
 
 def save_results(folder: Path) -> Path:
     """Save the results of a comparison, without the locations of its trainings, and return the path."""
-    found = json.loads((folder / "results.json").read_text())
-    found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
-    asked = found["asked"]
-    parts = [found["suite"], *(Path(data).stem for data in asked["data"])]
-    parts += [str(asked["max_items"])] * (asked["max_items"] is not None and not asked["quick"])
-    parts += ["tuned"] * bool(found["trials"])
+    result = json.loads((folder / "results.json").read_text())
+    result["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in result["cells"]]
+    args = result["asked"]
+    parts = [result["suite"], *(Path(data).stem for data in args["data"])]
+    parts += [str(args["max_items"])] * (args["max_items"] is not None and not args["quick"])
+    parts += ["tuned"] * bool(result["trials"])
     path = RESULTS / f"{'-'.join(parts)}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -122,14 +122,14 @@ def main(arguments: list[str] | None = None) -> None:
     runnable = [file.stem for file in sorted(get_suites_folder().glob("*.yaml")) if "not_run" not in load_suite(file)]
     parser.add_argument("suites", nargs="*", help=f"by name, of {', '.join(runnable)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("runs/suites"))
-    asked, given = parser.parse_known_args(arguments)
-    for name in asked.suites or runnable:
+    args, options = parser.parse_known_args(arguments)
+    for name in args.suites or runnable:
         for file, write in FILES.get(name, {}).items():
             if not (MADE / file).exists():
                 MADE.mkdir(parents=True, exist_ok=True)
                 write(MADE / file)
-        folder = asked.out / name
-        if code := contraport(["compare", "--suite", name, *given, "--out", str(folder)]):
+        folder = args.out / name
+        if code := contraport(["compare", "--suite", name, *options, "--out", str(folder)]):
             raise SystemExit(code)
         print(f"written: {save_results(folder)}")
 

@@ -320,10 +320,10 @@ def add_prior(case: Case, scores: np.ndarray, prior: float) -> np.ndarray:
 def popularity_at_levels(case: Case, scores: np.ndarray) -> dict[str, float]:
     """Return the least popularity with which each of `LEVELS` of recall is reached by adding a prior to the scores."""
     rankings = [rank_scores(case, add_prior(case, scores, prior)) for prior in PRIORS]
-    found = [(recall(ranking, 10), ranking.popularity_ratio(10)) for ranking in rankings]
+    result = [(recall(ranking, 10), ranking.popularity_ratio(10)) for ranking in rankings]
     levels = {}
     for level in LEVELS:
-        for (low, at_low), (high, at_high) in pairwise(found):
+        for (low, at_low), (high, at_high) in pairwise(result):
             if low < level <= high:
                 levels[str(level)] = at_low + (at_high - at_low) * (level - low) / (high - low)
                 break
@@ -447,17 +447,17 @@ def predict_by_splink(
                     settings, log_level=50)  # fmt: skip
     linker.training.estimate_u_using_random_sampling(max_pairs=1e6, seed=0)
     linker.training.estimate_m_from_label_column("link")
-    found = linker.inference.predict().as_pandas_dataframe()
+    result = linker.inference.predict().as_pandas_dataframe()
     db.duckdb_con.close()
-    assert (found["source_dataset_l"] == "a").all()
-    return found
+    assert (result["source_dataset_l"] == "a").all()
+    return result
 
 
 def score_by_splink(case: Case, records: Any, task: str, **settings: Any) -> np.ndarray:
     """Return Splink's match weights of blocked pairs, trained on the labels of the training links."""
-    found = predict_by_splink(case, records, task, case.train, **settings)
+    result = predict_by_splink(case, records, task, case.train, **settings)
     scores = np.full(case.shape, UNBLOCKED, dtype=np.float32)
-    scores[found["unique_id_l"].to_numpy(), found["unique_id_r"].to_numpy()] = found["match_weight"].to_numpy()
+    scores[result["unique_id_l"].to_numpy(), result["unique_id_r"].to_numpy()] = result["match_weight"].to_numpy()
     return scores
 
 
@@ -517,13 +517,13 @@ def compare_persons(options: argparse.Namespace) -> dict[str, Any]:
         model = Model("short-ngrams", shapes=[(), ()], projection=0, shared=False).eval()
         rankings["short-ngrams, untrained"] = [rank(case, *embed_sides(model, case))]
         for name, settings in track(BOTH_WAYS.items(), description=task):
-            found = {
+            result = {
                 temperature: recall(
                     rank(tuning, *train_encoders(tuning, 0, temperature, **settings, **PERSONS_TRAINING)), 1
                 )
                 for temperature in TEMPERATURES["persons"]
             }
-            chosen[name] = {"temperature": (temperature := max(found, key=lambda one: found[one]))}
+            chosen[name] = {"temperature": (temperature := max(result, key=lambda one: result[one]))}
             rankings[name] = [
                 rank(case, *train_encoders(case, seed, temperature, **settings, **PERSONS_TRAINING))
                 for seed in range(options.trainings)
@@ -586,9 +586,9 @@ def score_links(case: Case, records: Any, task: str, links: np.ndarray) -> dict[
         scores[ABOVE][str(one)] = own - (cosines.max(0) + cosines.max(1)) / 2
     try:
         for settings in SPLINK:
-            found = predict_by_splink(case, records, task, links, **settings, only_links=True)
+            result = predict_by_splink(case, records, task, links, **settings, only_links=True)
             weights = np.full(case.shape[0], np.nan)
-            weights[found["unique_id_l"].to_numpy()] = found["match_weight"].to_numpy()
+            weights[result["unique_id_l"].to_numpy()] = result["match_weight"].to_numpy()
             scores["Splink"][str(settings)] = weights[links[:, 0]]
             assert np.isfinite(weights[links[:, 0]]).all()
     except ImportError:
@@ -627,19 +627,19 @@ def audit_persons(options: argparse.Namespace) -> dict[str, Any]:
     right, vectors = dict(case.train.tolist()), count_ngrams(case, "char_wb", (2, 3))[1]
     sides = embed_sides(Model("short-ngrams", shapes=[(), ()], projection=0, shared=False).eval(), case)
     for is_near, share in product((False, True), SHARES):
-        found, wrong_links = [], []
+        result, wrong_links = [], []
         scores: dict[str, list[np.ndarray]] = {ONLINE: [], FROZEN: []}
         rates: dict[str, list[dict[str, Any]]] = {ONLINE: [], FROZEN: []}
         for seed in range(options.trainings):
             links = plant_wrong_links(case, vectors, share, seed, is_near=is_near)
             wrong_links.append(wrong := np.array([right[row] != column for row, column in links.tolist()]))
-            found.append(score_links(case, records, task, links))
+            result.append(score_links(case, records, task, links))
             for name, audit in audit_links(case, links, sides, seed).items():
                 scores[name].append(audit.scores)
                 rates[name].append(describe_flagged(audit, wrong))
         chosen = {}
-        for name in found[0]:
-            by_setting = {one: [each[name][one] for each in found] for one in found[0][name]}
+        for name in result[0]:
+            by_setting = {one: [each[name][one] for each in result] for one in result[0][name]}
             chosen[name] = max(by_setting, key=lambda one: np.mean(measure_auroc(wrong_links, by_setting[one])))
             scores[name] = by_setting[chosen[name]]
         results[f"{'similar person' if is_near else 'at random'}, {share:.0%}"] = {
@@ -689,10 +689,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.parts:
         result = parts[name](options)
-        known = {key: str(value) for key, value in vars(options).items() if key not in ("parts", "out", "wheel")}
+        saved_options = {
+            key: str(value) for key, value in vars(options).items() if key not in ("parts", "out", "wheel")
+        }
         saved = json.loads(options.out.read_text()) if options.out.exists() else {}
         versions = {name: version(name) for name in ("splink", "implicit", "lightfm") if find_spec(name)}
-        saved[name] = {"options": known, "machine": machine() | versions, **result}
+        saved[name] = {"options": saved_options, "machine": machine() | versions, **result}
         options.out.write_text(json.dumps(saved, indent=1) + "\n")
 
 

@@ -208,10 +208,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             table.add_column(heading, justify="right")
         for rows in options.rows:
             for case in CASES:
-                found = row(case, rows, dimensions, rate)
-                results.append({"case": case.name, "rows": rows, "dimensions": dimensions, **found})
-                shown = [f"{found[key]:.3g}" if key in found else "" for key in ("milliseconds", "ratio", "mebibytes")]
-                table.add_row(case.name, f"{rows:,}", *([str(found["note"]), "", ""] if "note" in found else shown))
+                result = row(case, rows, dimensions, rate)
+                results.append({"case": case.name, "rows": rows, "dimensions": dimensions, **result})
+                shown = [
+                    f"{result[key]:.3g}" if key in result else "" for key in ("milliseconds", "ratio", "mebibytes")
+                ]
+                table.add_row(case.name, f"{rows:,}", *([str(result["note"]), "", ""] if "note" in result else shown))
                 # After each, so that a run that is cut off leaves what it had found.
                 options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
         Console().print(table)

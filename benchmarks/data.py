@@ -47,21 +47,21 @@ def write_photos(folder: Path, images: int, side: int) -> None:
 def measure_waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
     """Measure the share of time spent waiting for data after the first epoch, decoding in each epoch or once."""
     shares = {}
-    for told, decoded in zip(WAITED, ("none", None), strict=True):
+    for decoding, decoded in zip(WAITED, ("none", None), strict=True):
         run = contraport.train(
             data=photos, encoder=encoder, image_size=size, epochs=3, batch_size=BATCH, log_every=1, decoded=decoded,
-            out=folder / told.replace(" ", "-"), progress=False,
+            out=folder / decoding.replace(" ", "-"), progress=False,
         )  # fmt: skip
-        shares[told] = statistics.mean(row["data_wait"] for row in run.metrics_rows() if row["epoch"] > 1)
+        shares[decoding] = statistics.mean(row["data_wait"] for row in run.metrics_rows() if row["epoch"] > 1)
     return shares
 
 
 def measure_training(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
     """Measure the images per second of a full training, and of one on features of the frozen encoder."""
-    given = {"data": photos, "encoder": encoder, "image_size": size, "batch_size": BATCH, "log_every": 1}
-    given |= {"progress": False}
-    full = contraport.train(**given, epochs=2, out=folder / "full")
-    head = contraport.train(**given, epochs=40, init=full.path, freeze=True, frozen_draws=1, out=folder / "frozen")
+    options = {"data": photos, "encoder": encoder, "image_size": size, "batch_size": BATCH, "log_every": 1}
+    options |= {"progress": False}
+    full = contraport.train(**options, epochs=2, out=folder / "full")
+    head = contraport.train(**options, epochs=40, init=full.path, freeze=True, frozen_draws=1, out=folder / "frozen")
     return {"full": _speed(full, from_epoch=2), "frozen": _speed(head, from_epoch=11)}
 
 
@@ -136,11 +136,13 @@ def measure(images: int, side: int, size: int, encoder: str, items: int) -> dict
     }  # fmt: skip
 
 
-def print_table(found: dict[str, object]) -> None:
-    waited, speeds, seconds = found["data_wait"], found["images_per_second"], found["seconds_to_embed"]
-    table = Table("what", "figure", title=f"{found['images']} JPEG files, {found['encoder']} at {found['size']} pixels")
-    for told in WAITED:
-        table.add_row(f"waiting for data from the second epoch on, {told}", f"{waited[told]:.1%}")
+def print_table(result: dict[str, object]) -> None:
+    waited, speeds, seconds = result["data_wait"], result["images_per_second"], result["seconds_to_embed"]
+    table = Table(
+        "what", "figure", title=f"{result['images']} JPEG files, {result['encoder']} at {result['size']} pixels"
+    )
+    for decoding in WAITED:
+        table.add_row(f"waiting for data from the second epoch on, {decoding}", f"{waited[decoding]:.1%}")
     table.add_row("images/s, all weights", f"{speeds['full']:,.0f}")
     table.add_row("images/s, frozen features", f"{speeds['frozen']:,.0f}")
     table.add_row("frozen over full", f"{speeds['frozen'] / speeds['full']:.0f} x")
@@ -159,10 +161,10 @@ def main() -> None:
     parser.add_argument("--encoder", default="resnet18")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/data.json"))
     parser.add_argument("--items", type=int, default=8_192, help="arrays to embed")
-    asked = parser.parse_args()
-    found = measure(asked.images, asked.side, asked.size, asked.encoder, asked.items)
-    asked.out.write_text(json.dumps(found, indent=2) + "\n")
-    print_table(found)
+    args = parser.parse_args()
+    result = measure(args.images, args.side, args.size, args.encoder, args.items)
+    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    print_table(result)
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ def compare_gradients(images: Tensor, encoder: nn.Module) -> dict[str, dict[str,
         return torch.cat(full).flatten()
 
     everything = torch.arange(len(images))
-    wanted = gradient(build(cp.Balanced(20), len(images)), everything)
-    found = {}
+    target = gradient(build(cp.Balanced(20), len(images)), everything)
+    result = {}
     for name, constraint in {
         "balanced": cp.Balanced(5),
         "data-balanced": 0.5,
@@ -146,10 +146,10 @@ def compare_gradients(images: Tensor, encoder: nn.Module) -> dict[str, dict[str,
             for ids in batches(len(images), size, 0 if name == "balanced" else 10, 1):
                 loss(*(view[ids].requires_grad_() for view in z), ids=ids)
             slopes = [gradient(loss, ids) for ids in batches(len(images), size, 4, 2)]
-            own = [F.cosine_similarity(s, wanted * (s != 0), dim=0).item() for s in slopes]
-            mean = F.cosine_similarity(torch.stack(slopes).mean(0), wanted, dim=0).item()
-            found[f"{name}, {size:,}"] = {"mean": mean, "single": statistics.mean(own)}
-    return found
+            own = [F.cosine_similarity(s, target * (s != 0), dim=0).item() for s in slopes]
+            mean = F.cosine_similarity(torch.stack(slopes).mean(0), target, dim=0).item()
+            result[f"{name}, {size:,}"] = {"mean": mean, "single": statistics.mean(own)}
+    return result
 
 
 def main() -> None:

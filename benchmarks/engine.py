@@ -69,10 +69,10 @@ def measure(cases: Sequence[Case], rows: int, dimensions: int, rounds: int, seco
                 reference = references.setdefault(case.loss, gradient)
                 errors[case.name] = float((gradient - reference).norm() / reference.norm())
     unit = statistics.median(units[3:])
-    found = {name: statistics.median(values[1:] or values) for name, values in times.items()}
+    result = {name: statistics.median(values[1:] or values) for name, values in times.items()}
     return {
         name: {"products": value / unit, "seconds": value, "gradient_error": errors[name]}
-        for name, value in found.items()
+        for name, value in result.items()
     }
 
 
@@ -147,13 +147,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--memory", action="store_true", help="also measure peak memory, in a process per case")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    wanted = [case for case in CASES if case.name.startswith(tuple(options.only))]
+    chosen = [case for case in CASES if case.name.startswith(tuple(options.only))]
     for dimensions in options.dimensions:
         for rows in options.rows:
-            for case in wanted:
+            for case in chosen:
                 if obstacle := case.skip_reason(rows):
                     print(f"left out at {rows:,} rows: {case.name}: {obstacle}")
-            cases = [case for case in wanted if case.skip_reason(rows) is None]
+            cases = [case for case in chosen if case.skip_reason(rows) is None]
             measured = measure(cases, rows, dimensions, options.rounds, options.seconds)
             if options.memory:
                 for case in cases:

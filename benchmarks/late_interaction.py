@@ -170,9 +170,9 @@ def measure(case: str, pairs: int) -> dict[str, float]:
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         step(loss, x, y)
     peak = peak_of(profile) - 4 * (x.numel() + y.numel())
-    begun = time.process_time()
+    start = time.process_time()
     step(loss, x, y)
-    seconds = time.process_time() - begun
+    seconds = time.process_time() - start
     return {"seconds": seconds, "mebibytes": peak / (1 << 20), "gradient_error": error}
 
 

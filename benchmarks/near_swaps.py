@@ -68,7 +68,7 @@ def read_translations(folder: Path, language: str) -> tuple[list[str], list[str]
     for path in sorted((folder / "django").rglob(f"locale/{language}/LC_MESSAGES/*.mo")):
         with path.open("rb") as file:
             catalog = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
-        messages |= {text: found for text, found in catalog.items() if isinstance(text, str) and text and found}
+        messages |= {text: result for text, result in catalog.items() if isinstance(text, str) and text and result}
     if not messages:
         raise SystemExit(f"{folder} has no translations; pip install --no-deps --target {folder} django")
     return list(messages), list(messages.values())
@@ -96,12 +96,12 @@ def measure(views: tuple[np.ndarray, np.ndarray], partners: np.ndarray, seed: in
     data, wrong = from_arrays((views[0], views[1][partners])), partners != np.arange(len(partners))
     measured = {}
     for method in ("frozen", "online"):
-        found = contraport.audit(data=data, method=method, seed=seed, progress=False)
-        flagged, few = found.flagged(), found.flagged(fdr=0.1)
-        measured[f"{method}: AUROC"] = auroc(found.scores, wrong)
-        measured[f"{method}: rate"] = found.noise_rate
-        measured[f"{method}: rate printed"] = float(found.is_rate_reliable)
-        low, high = found.noise_interval
+        result = contraport.audit(data=data, method=method, seed=seed, progress=False)
+        flagged, few = result.flagged(), result.flagged(fdr=0.1)
+        measured[f"{method}: AUROC"] = auroc(result.scores, wrong)
+        measured[f"{method}: rate"] = result.noise_rate
+        measured[f"{method}: rate printed"] = float(result.is_rate_reliable)
+        low, high = result.noise_interval
         measured[f"{method}: interval holds"] = float(low <= wrong.mean() <= high)
         if len(flagged):
             measured[f"{method}: precision"] = float(wrong[flagged].mean())

@@ -118,8 +118,8 @@ def main() -> None:
                 results.setdefault(name, {}).setdefault(kind, []).append(value)
             print(f"{kind}, seed {seed}: done", flush=True)
     table = Table("score", *KINDS)
-    for name, found in results.items():
-        table.add_row(name, *(f"{statistics.mean(found[kind]):.3f}" for kind in KINDS))
+    for name, result in results.items():
+        table.add_row(name, *(f"{statistics.mean(result[kind]):.3f}" for kind in KINDS))
     Console(width=120).print(table)
     command = f"python -m benchmarks.outliers --seeds {options.seeds} --epochs {options.epochs}"
     options.out.write_text(json.dumps({"command": command, "machine": machine(), "auroc": results}, indent=1) + "\n")

@@ -79,12 +79,12 @@ def read_packages() -> tuple[np.ndarray, np.ndarray]:
 
 def propose_alone(paired: PairedFeatures, free: torch.Tensor) -> torch.Tensor:
     """Return the candidate with the highest score of each free item, ``(n,)``; -1 if its own partner scores higher."""
-    found = score_likely_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
-    order = np.lexsort((-found.scores, found.rows))
-    best = order[np.unique(found.rows[order], return_index=True)[1]]
-    best = best[~found.own_partner_mask[best]]
+    result = score_likely_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
+    order = np.lexsort((-result.scores, result.rows))
+    best = order[np.unique(result.rows[order], return_index=True)[1]]
+    best = best[~result.own_partner_mask[best]]
     partners = torch.full((len(paired),), -1)
-    partners[free[found.rows[best]]] = free[found.columns[best]]
+    partners[free[result.rows[best]]] = free[result.columns[best]]
     return partners
 
 

@@ -80,8 +80,8 @@ def read_pictures(stamps: Path, resources: Path) -> dict[str, list[Image.Image]]
         for kind, folder in STAMPS.items()
     }
     for kind, (file, folder) in RESOURCES.items():
-        found = sorted(read_resources(resources / file))
-        files[kind] = [data for path, data in found if folder in path and path.endswith(".webp")]
+        result = sorted(read_resources(resources / file))
+        files[kind] = [data for path, data in result if folder in path and path.endswith(".webp")]
     pictures = {}
     for kind, encoded in files.items():
         chosen = np.random.default_rng(0).permutation(len(encoded))[:MAX_PER_KIND]
@@ -131,15 +131,15 @@ def main() -> None:
                     threads=1, progress=False, **settings,
                 )  # fmt: skip
                 seconds[way].append(round(time.perf_counter() - started, 1))
-                found = evaluate(run, metrics=METRICS, neighbors=5, progress=False)["rows"]
-                for name, row in found.items():
+                results_of = evaluate(run, metrics=METRICS, neighbors=5, progress=False)["rows"]
+                for name, row in results_of.items():
                     label = {"raw": "raw pixels", "trained": way}.get(name, f"{way}: {name}")
                     rows[label][split:] = [[row[metric] for metric in METRICS]]
                 print(
                     split,
                     way,
                     seconds[way][-1],
-                    {name: [row[m] for m in METRICS] for name, row in found.items()},
+                    {name: [row[m] for m in METRICS] for name, row in results_of.items()},
                     flush=True,
                 )
     values = {label: np.array(numbers) for label, numbers in rows.items()}

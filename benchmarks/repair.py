@@ -290,11 +290,11 @@ class Cell:
         if audit is None or audit.last_state is None:
             return {}
         kept = audit.last_state.training_positions.numpy()
-        found = {"kept": float(len(kept)), "wrong": float(self.is_wrong[kept].mean())}
+        result = {"kept": float(len(kept)), "wrong": float(self.is_wrong[kept].mean())}
         if isinstance(audit, PartnerRepair):
             first, second = (items.numpy() for items in audit.proposals)
-            found |= {"repaired": float(len(first)), "repaired right": float((self.content[second] == first).sum())}
-        return found
+            result |= {"repaired": float(len(first)), "repaired right": float((self.content[second] == first).sum())}
+        return result
 
 
 def print_results(results: list[dict[str, Any]]) -> None:

@@ -139,8 +139,8 @@ def measure_features(call: Callable[..., Any], **options: Any) -> Callable[[Path
         write_pairs(folder / "pairs.npz", items, width)
         with np.load(folder / "pairs.npz") as file:
             np.save(folder / "features.npy", file["view0"])
-        given = {name: folder / value if name == "index" else value for name, value in options.items()}
-        return lambda: call(folder / "features.npy", device="cpu", **given)
+        arguments = {name: folder / value if name == "index" else value for name, value in options.items()}
+        return lambda: call(folder / "features.npy", device="cpu", **arguments)
 
     return prepare
 
@@ -256,10 +256,10 @@ def measure(name: str, items: int, width: int, limits: tuple[int, int]) -> dict[
         started, wall = time.process_time(), time.perf_counter()
         resource.setrlimit(resource.RLIMIT_CPU, (round(started) + limits[0], resource.RLIM_INFINITY))
         with peak_of_own_memory() as own:
-            found = run()
+            results_of = run()
         seconds = {"seconds": time.process_time() - started, "wall": time.perf_counter() - wall}
         memory = {"gigabytes": read_gigabytes("VmHWM"), "before": before, "own": max(own) - own[0]}
-        return seconds | memory | (found if "audit" in name else {})
+        return seconds | memory | (results_of if "audit" in name else {})
 
 
 @contextlib.contextmanager

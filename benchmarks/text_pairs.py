@@ -81,12 +81,16 @@ def main() -> None:
                     )  # fmt: skip
                     seconds[name][encoder].append(round(time.perf_counter() - started, 1))
                     on = {} if isinstance(source, str) else {"data": source}
-                    found = evaluate(run, metrics=METRICS, progress=False, **on)
-                for which, row in found["rows"].items():
+                    results_of = evaluate(run, metrics=METRICS, progress=False, **on)
+                for which, row in results_of["rows"].items():
                     label = which if which == "raw" else f"{encoder}, {which}"
                     rows[name][label][seed:] = [[row[metric] for metric in METRICS]]
                 print(
-                    seed, name, encoder, found["test_items"], {k: row["recall@1"] for k, row in found["rows"].items()}
+                    seed,
+                    name,
+                    encoder,
+                    results_of["test_items"],
+                    {k: row["recall@1"] for k, row in results_of["rows"].items()},
                 )
     table, summary = Table("", "", *METRICS), defaultdict(dict)
     for name, of_data in rows.items():

@@ -55,8 +55,8 @@ def measure(encoder: TransformersTextEncoder, function: Callable[[], Any]) -> tu
     """Return seconds, number of tokens with padding, and result of a function that calls the encoder."""
     tokens = [0]
 
-    def count(_: object, __: object, given: dict[str, Tensor]) -> None:
-        tokens[0] += given["input_ids"].numel()
+    def count(_: object, __: object, inputs: dict[str, Tensor]) -> None:
+        tokens[0] += inputs["input_ids"].numel()
 
     hook = encoder.network.register_forward_pre_hook(count, with_kwargs=True)
     started = time.perf_counter()

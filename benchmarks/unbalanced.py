@@ -117,9 +117,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/unbalanced.json"))
-    given = parser.parse_args()
-    start, before = time.time(), json.loads(given.out.read_text()) if given.out.exists() else {}
-    same = all(before.get(key) == getattr(given, key) for key in ("seeds", "epochs"))
+    options = parser.parse_args()
+    start, before = time.time(), json.loads(options.out.read_text()) if options.out.exists() else {}
+    same = all(before.get(key) == getattr(options, key) for key in ("seeds", "epochs"))
     rows, taken = (before["rows"], before["seconds"]) if before and same else ([], 0)
     done = [(row["objective"], row["settings"], row["data"], row["mismatched"]) for row in rows]
     sets = {name: images(name) for name in ITEMS}
@@ -129,10 +129,16 @@ def main() -> None:
         if (name, settings, data, mismatched) not in done
     ]
     for (name, settings), data, mismatched in track(cells, "settings"):
-        found = [run(name, settings, sets[data], mismatched, seed, given.epochs) for seed in range(given.seeds)]
-        rows.append({"objective": name, "settings": settings, "data": data, "mismatched": mismatched, "found": found})
-        record = {"machine": machine(), "seeds": given.seeds, "epochs": given.epochs, "batch": BATCH, "items": ITEMS}
-        given.out.write_text(
+        result = [run(name, settings, sets[data], mismatched, seed, options.epochs) for seed in range(options.seeds)]
+        rows.append({"objective": name, "settings": settings, "data": data, "mismatched": mismatched, "found": result})
+        record = {
+            "machine": machine(),
+            "seeds": options.seeds,
+            "epochs": options.epochs,
+            "batch": BATCH,
+            "items": ITEMS,
+        }
+        options.out.write_text(
             json.dumps({**record, "seconds": taken + round(time.time() - start), "rows": rows}, indent=1) + "\n"
         )
     for data, mismatched in itertools.product(ITEMS, MISMATCHED):

@@ -59,14 +59,14 @@ def list_cases() -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, float]]
 
 def measure_trainings(seed: int) -> Iterator[dict[str, object]]:
     """Yield what trainings on UCI's six views reach, one view of a fifth of the items shuffled."""
-    given = {split: load("uci-multiple-features", split) for split in ("train", "test")}
-    names, random = given["train"].view_names, np.random.default_rng(seed)
+    data_by_split = {split: load("uci-multiple-features", split) for split in ("train", "test")}
+    names, random = data_by_split["train"].view_names, np.random.default_rng(seed)
     arrays = {
         split: dict(zip(names, (view.numpy() for view in one.store.fetch_views(torch.arange(len(one)))), strict=True))
-        for split, one in given.items()
+        for split, one in data_by_split.items()
     }
     clean, views = {split: from_arrays(one) for split, one in arrays.items()}, dict(arrays["train"])
-    items = len(given["train"])
+    items = len(data_by_split["train"])
     wrong = random.permutation(items)[: round(SHARE * items)]
     views[names[SHUFFLED]] = views[names[SHUFFLED]].copy()
     views[names[SHUFFLED]][wrong] = views[names[SHUFFLED]][np.roll(wrong, 1)]
@@ -92,9 +92,9 @@ def measure_trainings(seed: int) -> Iterator[dict[str, object]]:
             for name, chosen in (("probe", slice(None)), ("probe of shuffled", slice(SHUFFLED, SHUFFLED + 1))):
                 rows = [np.concatenate(part[chosen], axis=1) for part in features]
                 probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)).fit(
-                    rows[0], given["train"].labels.numpy()
+                    rows[0], data_by_split["train"].labels.numpy()
                 )
-                row[name] = float(probe.score(rows[1], given["test"].labels.numpy()))
+                row[name] = float(probe.score(rows[1], data_by_split["test"].labels.numpy()))
             if method == "audit":
                 saved = run.view_scores()
                 scores, flagged = saved["view_scores"], saved["view_scores"] < 0
@@ -142,10 +142,10 @@ def main() -> None:
         options.out.write_text(json.dumps({"command": command, "machine": machine(), "results": rows}, indent=1) + "\n")
         return
     table, results = Table("data", "seed", "AUROC", "view named", "precision", "recall"), []
-    for name, given, shares in list_cases():
+    for name, inputs, shares in list_cases():
         for seed in range(options.seeds):
             random = np.random.default_rng(seed)
-            views = {view: values.copy() for view, values in given.items()}
+            views = {view: values.copy() for view, values in inputs.items()}
             items = len(next(iter(views.values())))
             is_wrong = np.zeros((items, len(views)), dtype=bool)
             for place, view in enumerate(views):

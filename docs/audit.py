@@ -553,9 +553,9 @@ def describe_no_wrong_pairs(results: list[dict[str, Any]]) -> str:
             (
                 method,
                 [
-                    statistics.mean(found)
+                    statistics.mean(result)
                     for name in NAMES
-                    if (found := values_by_seed(results, name, level, method, "rate"))
+                    if (result := values_by_seed(results, name, level, method, "rate"))
                 ],
             )
             for method in ("online", "frozen")
@@ -570,7 +570,9 @@ def describe_right_among_flagged(results: list[dict[str, Any]]) -> str:
     parts = []
     for level in (0.05, *MAIN_SHARES):
         means = [
-            statistics.mean(found) for name in NAMES if (found := values_by_seed(results, name, level, "online", "fdr"))
+            statistics.mean(result)
+            for name in NAMES
+            if (result := values_by_seed(results, name, level, "online", "fdr"))
         ]
         parts.append(f"{min(means):.2f} to {max(means):.2f} with {level:.0%} shuffled")
     return (
@@ -612,10 +614,10 @@ def describe_lead(results: list[dict[str, Any]]) -> str:
     best: dict[float, list[str]] = {}
     behind = []
     for name, level in measured_settings(results, "baselines"):
-        found = values_by_seed(results, name, level, "online", "auroc")
+        result = values_by_seed(results, name, level, "online", "auroc")
         gains = {
             title: mean_interval(
-                [a - b for a, b in zip(found, values_by_seed(results, name, level, "baselines", key), strict=True)]
+                [a - b for a, b in zip(result, values_by_seed(results, name, level, "baselines", key), strict=True)]
             )
             for key, title in BASELINES.items()
         }
@@ -682,8 +684,8 @@ def compare_plan_statistics(results: list[dict[str, Any]]) -> str:
     """Compare statistics with and without a transport plan, on the same cross-fits."""
     parts = []
     for name, level in measured_settings(results, "crossfit"):
-        found = (f"`{one}` {format_mean(values_by_seed(results, name, level, 'crossfit', one))}" for one in PLANS)
-        parts.append(f"on {name} at {level:.0%} " + ", ".join(found))
+        result = (f"`{one}` {format_mean(values_by_seed(results, name, level, 'crossfit', one))}" for one in PLANS)
+        parts.append(f"on {name} at {level:.0%} " + ", ".join(result))
     return (
         "As a statistic, unbalanced transport is no better than the balanced plan, and neither is better than `csls`, "
         f"which needs no plan: {'; '.join(parts)}."
@@ -712,8 +714,8 @@ def describe_cost(results: list[dict[str, Any]]) -> str:
     shares: dict[str, list[float]] = {}
     for one in results:
         if "cost" in one["measured"]:
-            found = one["measured"]["cost"]
-            shares.setdefault(one["data"], []).append(found["online"] / found["plain"])
+            result = one["measured"]["cost"]
+            shares.setdefault(one["data"], []).append(result["online"] / result["plain"])
     parts = [
         f"{statistics.median(of):.2f} on {COSTS[name]} ({min(of):.2f} to {max(of):.2f}, {len(of)} seeds)"
         for name, of in sorted(shares.items(), key=lambda item: list(COSTS).index(item[0]))

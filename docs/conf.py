@@ -65,10 +65,10 @@ def mathml(formula: str, display: str) -> str:
     Raises:
         ValueError: it has a command that the converter does not know, which it would print as it stands.
     """
-    found: str = convert(formula.replace(r"\arg", r"\operatorname{arg}"), display=display)
-    if "\\" in found:
+    result: str = convert(formula.replace(r"\arg", r"\operatorname{arg}"), display=display)
+    if "\\" in result:
         raise ValueError(f"formula: expected commands that latex2mathml knows, got {formula!r}.")
-    return found
+    return result
 
 
 def visit_inline(translator, node: nodes.math) -> None:  # type: ignore[no-untyped-def]

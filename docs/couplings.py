@@ -241,11 +241,11 @@ def wrong_links(cases: dict[str, Any]) -> str:
 
 def audit_verdict(cases: dict[str, Any], name: str, base: str) -> str:
     """Return in how many cases a score is above or below another, with the range of differences."""
-    found = [case["differences"][f"{name} - {base}"] for case in cases.values()]
-    above, below = sum(low > 0 for _, low, _ in found), sum(high < 0 for *_, high in found)
-    gains = [gain for gain, *_ in found]
+    result = [case["differences"][f"{name} - {base}"] for case in cases.values()]
+    above, below = sum(low > 0 for _, low, _ in result), sum(high < 0 for *_, high in result)
+    gains = [gain for gain, *_ in result]
     return (
-        f"**{AUDITS[name]} against {AUDITS[base]}**: above in {above}, below in {below} of {len(found)} columns, with "
+        f"**{AUDITS[name]} against {AUDITS[base]}**: above in {above}, below in {below} of {len(result)} columns, with "
         f"differences from {min(gains):+.3f} to {max(gains):+.3f}."
     )
 

@@ -136,18 +136,18 @@ def plan_figures() -> Figures:
     matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
     penalty = theory.sweep_uniformity_penalty((0.0, 1.0, 10.0))
     by_iterations = couplings.lowest_temperature_by_iterations
-    for name, found in {"exact": couplings.exact, **couplings.by_temperature, **by_iterations}.items():
-        told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.marginal_error:.1e}"
-        print(f"coupling {name}: {told}, {found.iterations} iterations")
+    for name, result in {"exact": couplings.exact, **couplings.by_temperature, **by_iterations}.items():
+        text = f"cost {result.cost:.4f}, entropy {result.entropy:.3f}, masses off by {result.marginal_error:.1e}"
+        print(f"coupling {name}: {text}, {result.iterations} iterations")
     for temperature, margin in zip(triangle.temperatures[::16], triangle.smallest_masses[::16], strict=True):
         print(f"triangle: at temperature {temperature:.2g} the least mass is {margin:.1e}")
-    for name, found in matching.plans_by_constraint.items():
-        told = f"mass {found.mass:.2f}, on partners {found.true_pair_share:.2f}, uneven by {found.unevenness:.2f}"
-        print(f"matching, {name}: {told}, columns used {found.effective_num_columns:.1f}")
-    for factor, found in penalty.by_factor.items():
-        told = f"penalty {found.penalty_value:.3f}, negatives uneven by {found.negatives_unevenness:.2f}"
+    for name, result in matching.plans_by_constraint.items():
+        text = f"mass {result.mass:.2f}, on partners {result.true_pair_share:.2f}, uneven by {result.unevenness:.2f}"
+        print(f"matching, {name}: {text}, columns used {result.effective_num_columns:.1f}")
+    for factor, result in penalty.by_factor.items():
+        text = f"penalty {result.penalty_value:.3f}, negatives uneven by {result.negatives_unevenness:.2f}"
         print(
-            f"uniformity penalty times {factor:g}: {told}, uniformity {found.alignment_and_uniformity.uniformity:.2f}"
+            f"uniformity penalty times {factor:g}: {text}, uniformity {result.alignment_and_uniformity.uniformity:.2f}"
         )
     return {
         "couplings": couplings.figure(),
@@ -165,8 +165,8 @@ def feature_figures(items: int = 150) -> Figures:
     encoder = ContrastiveEncoder("nt-xent", random_state=0).fit(digits[items:])
     shown, classes = digits[:items], torch.from_numpy(labels[:items])
     features = torch.from_numpy(encoder.transform(shown))
-    found = {"pixels": torch.from_numpy(shown), "features": features}
-    similarities = {name: theory.compute_class_cosines(rows, classes) for name, rows in found.items()}
+    rows_by_name = {"pixels": torch.from_numpy(shown), "features": features}
+    similarities = {name: theory.compute_class_cosines(rows, classes) for name, rows in rows_by_name.items()}
     for name, one in similarities.items():
         print(f"cosines of {name}: {one.within:.2f} within classes, {one.between:.2f} between")
     z0, z1 = views(16, 0.3)
@@ -174,7 +174,7 @@ def feature_figures(items: int = 150) -> Figures:
         "similarity": similarities["features"].figure(),
         "plots-plan": gca_ince(0.1).plot(z0, z1),
         "plots-embedding": plots.embedding(features, classes, width=3.9),
-        "plots-spectrum": plots.spectrum(found, width=3.9),
+        "plots-spectrum": plots.spectrum(rows_by_name, width=3.9),
         "plots-neighbors": plots.nearest_items(
             features, shown.reshape(-1, 8, 8), classes, queries=range(6), count=6, width=3.9
         ),
@@ -193,12 +193,12 @@ def idea_figures(items: int = 14) -> Figures:
     losses = {name: Objective(Cross(), kernel, constraint, Pairs(), KL()) for name, constraint in constraints.items()}
     plans = {name: loss.plan(z0, z1) for name, loss in losses.items()}
     for name, plan in plans.items():
-        told = f"loss {losses[name](z0, z1):.3f}, mass {plan.sum():.2f}, largest column {plan.sum(0).max() * items:.2f}"
-        print(f"idea, {name}: {told}, smallest {plan.sum(0).min() * items:.2f} of its share")
-    wanted = {"pairs": Pairs(), "labels": Labels(), "soft, by pixels": SoftNeighbors(z0, Gibbs("cosine", 0.2))}
+        text = f"loss {losses[name](z0, z1):.3f}, mass {plan.sum():.2f}, largest column {plan.sum(0).max() * items:.2f}"
+        print(f"idea, {name}: {text}, smallest {plan.sum(0).min() * items:.2f} of its share")
+    targets = {"pairs": Pairs(), "labels": Labels(), "soft, by pixels": SoftNeighbors(z0, Gibbs("cosine", 0.2))}
     targets = {
         name: Objective(Cross(), kernel, Rows(), target, KL()).target_plan(z0, z1, labels=classes)
-        for name, target in wanted.items()
+        for name, target in targets.items()
     }
     even = torch.full((items,), 1 / items)
     return {

@@ -139,11 +139,11 @@ def methods() -> str:
 def format_parts(loss: Loss) -> list[str]:
     """Return the five parts of a loss as code: layout, kernel, constraint, target and divergence."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    given = loss.component_reprs_by_question().items()
-    for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
+    components = loss.component_reprs_by_question().items()
+    for k, answer in enumerate(value for question, value in components if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")
-    columns[4] += [f"{question.split(' ')[-1]} x `{value}`" for question, value in given if "Penalty" in question]
+    columns[4] += [f"{question.split(' ')[-1]} x `{value}`" for question, value in components if "Penalty" in question]
     return ["; ".join(column).replace("|", "\\|") for column in columns]
 
 
@@ -152,15 +152,15 @@ def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     from tests.objectives.test_formulas import build, by_formula, needed, outcome, views
 
     contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
-    known = needed(name)
+    attributes = needed(name)
     worst = 0.0
     for chosen in settings:
         z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
-        theirs = outcome(lambda *v, chosen=chosen: by_formula(name, *v, **chosen, **known), *z)
+        theirs = outcome(lambda *v, chosen=chosen: by_formula(name, *v, **chosen, **attributes), *z)
         for backend in BACKENDS:
             loss = build(name, **chosen)
             with contraport.engine.backend(backend):
-                ours = outcome(lambda *v, loss=loss: loss(*v, **known), *z)
+                ours = outcome(lambda *v, loss=loss: loss(*v, **attributes), *z)
             largest = max(float(slope.abs().max()) for slope in theirs[1])
             value = float((ours[0] - theirs[0]).abs() / theirs[0].abs().clamp_min(1))
             slopes = [float((a - b).abs().max()) / max(largest, 1e-3) for a, b in zip(ours[1], theirs[1], strict=True)]

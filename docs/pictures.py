@@ -131,14 +131,14 @@ def tables_pages() -> None:
 
 def texts() -> None:
     """Draw what settings are worth on pairs of texts, from the suite `texts`."""
-    found = load_measured("suites/texts-docstrings")
+    result = load_measured("suites/texts-docstrings")
     order = {"InfoNCE, temperature 0.05": "one encoder, temperature 0.05"}
     order |= {f"InfoNCE, temperature {one}": f"temperature {one}" for one in (0.1, 0.2, 0.5)}
     order |= {"an encoder for each, temperature 0.05": "an encoder for each, 0.05"}
-    references = found["cells"][0]["references"]
+    references = result["cells"][0]["references"]
     rows = {"raw words and pieces": [100 * references["raw"]["recall@1"]]}
     rows |= {
-        title: [100 * cell["values"]["recall@1"] for cell in found["cells"] if cell["row"] == name]
+        title: [100 * cell["values"]["recall@1"] for cell in result["cells"] if cell["row"] == name]
         for name, title in order.items()
     }
     rows |= {"untrained encoder": [100 * references["untrained"]["recall@1"]]}
@@ -229,10 +229,10 @@ def load_measured(name: str) -> Any:
 def axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Any]]:
     """Return a figure and its axes, without a frame at the top and the right."""
     figure = Figure((width, height), layout="constrained")
-    found = figure.subplots(1, columns, squeeze=False)[0]
-    for one in found:
+    result = figure.subplots(1, columns, squeeze=False)[0]
+    for one in result:
         one.spines[["top", "right"]].set_visible(False)
-    return figure, list(found)
+    return figure, list(result)
 
 
 def matryoshka() -> None:
@@ -243,12 +243,12 @@ def matryoshka() -> None:
     styles = {"plain": (GRAY, ":"), "PCA": (ORANGE, "--"), "nested": (BLUE, "-")}
     for panel, case in zip(panels, titles, strict=True):
         for way, (color, dashes) in styles.items():
-            found: dict[int, list[float]] = {}
+            result: dict[int, list[float]] = {}
             for row in rows:
                 if (row["case"], row["way"]) == (case, way):
-                    found.setdefault(row["dims"], []).append(100 * row["knn"])
-            sizes = sorted(found)
-            means = [statistics.mean(found[size]) for size in sizes]
+                    result.setdefault(row["dims"], []).append(100 * row["knn"])
+            sizes = sorted(result)
+            means = [statistics.mean(result[size]) for size in sizes]
             panel.plot(sizes, means, dashes, color=color, marker="o", markersize=3.5, label=way)
         panel.set_xscale("log", base=2)
         panel.set_xticks(sizes, [str(size) for size in sizes])
@@ -274,27 +274,27 @@ def dots(panel: Any, rows: dict[str, list[float]], label: str) -> None:
 
 def teacher() -> None:
     """Draw what students of a teacher reach, from `benchmarks.distillation`."""
-    found = load_measured("distillation")["results"]
+    result = load_measured("distillation")["results"]
     order = {"the teacher": "the teacher's own", "raw pixels": "raw pixels", "distillation": "--recipe distillation"}
     order |= {"x-clr": "--objective x-clr", "SimCLR": "SimCLR, no teacher"}
     order |= {f"LightlyTrain, {way}, tuned": f"LightlyTrain, {way}" for way in ("cached features", "default method")}
     figure, panels = axes(7.5, 3, 2)
     for panel, key in zip(panels, ("linear probe", "20 neighbors"), strict=True):
-        dots(panel, {title: [100 * one[key] for one in found[name]] for name, title in order.items()}, f"{key}, %")
+        dots(panel, {title: [100 * one[key] for one in result[name]] for name, title in order.items()}, f"{key}, %")
     panels[1].set_yticklabels([])
     draw("teacher", figure)
 
 
 def many_views() -> None:
     """Draw the accuracy of one view by the number of other views, from the suite `multiview`."""
-    found = load_measured("suites/multiview-uci-multiple-features")
+    result = load_measured("suites/multiview-uci-multiple-features")
     order = {"that view alone, two random ones": "alone, random changes"}
     order |= {f"2 views, kar and {one}": f"with {one}" for one in ("pix", "fac", "zer", "mor")} | {
         "2 views": "with fou"
     }
     order |= {"3 views, full": "with 2 others", "4 views, full": "with 3 others", "6 views, full": "with 5 others"}
     rows = {
-        title: [100 * cell["values"]["few_shot@5"] for cell in found["cells"] if cell["row"] == name]
+        title: [100 * cell["values"]["few_shot@5"] for cell in result["cells"] if cell["row"] == name]
         for name, title in order.items()
     }
     figure, panels = axes(6, 3)

@@ -60,18 +60,22 @@ def write(folder: Path) -> None:
         ValueError: a public name of `contraport` is on no page.
     """
     folder.mkdir(exist_ok=True)
-    told: set[str] = set()
+    documented: set[str] = set()
     pages = {
-        "verbs.rst": list(command_functions(told)),
-        "methods.rst": list(methods(told)),
-        "parts.rst": list(parts(told)),
-        "estimators.rst": list(estimators(told)),
-        "others.rst": list(others(told)),
+        "verbs.rst": list(command_functions(documented)),
+        "methods.rst": list(methods(documented)),
+        "parts.rst": list(parts(documented)),
+        "estimators.rst": list(estimators(documented)),
+        "others.rst": list(others(documented)),
         "rooms.rst": subpackages(),
         "commands.md": commands(),
         "recipes.md": recipes(),
     }
-    if missing := set(contraport.__all__) - told - {"__version__", "engine", "integrations", "objectives", "plots"}:
+    if (
+        missing := set(contraport.__all__)
+        - documented
+        - {"__version__", "engine", "integrations", "objectives", "plots"}
+    ):
         raise ValueError(f"reference: expected every public name on a page, found none for {sorted(missing)}.")
     for name, lines in pages.items():
         text = "\n".join(lines) + "\n"
@@ -157,42 +161,42 @@ def recipes() -> Iterator[str]:
         yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.location_description)} |"
 
 
-def command_functions(told: set[str]) -> Iterator[str]:
+def command_functions(documented: set[str]) -> Iterator[str]:
     """Return the page of the commands as functions."""
     names = [name for name in _command_sections() if name in contraport.__all__]
     yield from _heading("Commands in Python")
     yield from ["The commands as functions with the same keywords.", ""]
-    yield from _documented("contraport", names, told)
+    yield from _documented("contraport", names, documented)
 
 
-def methods(told: set[str]) -> Iterator[str]:
+def methods(documented: set[str]) -> Iterator[str]:
     """Return the page of the named objectives as functions."""
     yield from _heading("Objectives by name")
     yield from ["A named method is a recipe that returns a loss. Their formulas: :doc:`/methods`.", ""]
     named = [recipe.build.__name__ for recipe in OBJECTIVES.values()]
-    yield from _documented("contraport", [*dict.fromkeys(named), "objective", "list_objectives"], told)
+    yield from _documented("contraport", [*dict.fromkeys(named), "objective", "list_objectives"], documented)
 
 
-def parts(told: set[str]) -> Iterator[str]:
+def parts(documented: set[str]) -> Iterator[str]:
     """Return the page of the parts of an objective: layouts, kernels, constraints, targets, divergences."""
     yield from _heading("Parts of an objective")
-    yield from _documented("contraport", ["Objective", "SumLoss"], told)
+    yield from _documented("contraport", ["Objective", "SumLoss"], documented)
     for title, module in PARTS.items():
         yield from _heading(title, "-")
-        yield from _documented("contraport", _public(import_module(module)), told)
+        yield from _documented("contraport", _public(import_module(module)), documented)
 
 
-def estimators(told: set[str]) -> Iterator[str]:
+def estimators(documented: set[str]) -> Iterator[str]:
     """Return the page of the estimators for scikit-learn."""
     yield from _heading("Estimators")
-    yield from _documented("contraport", ["ContrastiveEncoder", "SNE", "TSNE", "InverseOT"], told)
+    yield from _documented("contraport", ["ContrastiveEncoder", "SNE", "TSNE", "InverseOT"], documented)
 
 
-def others(told: set[str]) -> Iterator[str]:
+def others(documented: set[str]) -> Iterator[str]:
     """Return the page of all other public names of `contraport`."""
     yield from _heading("Other names")
-    rest = set(contraport.__all__) - told - {"__version__", "engine", "integrations", "objectives", "plots"}
-    yield from _documented("contraport", sorted(rest, key=str.lower), told)
+    rest = set(contraport.__all__) - documented - {"__version__", "engine", "integrations", "objectives", "plots"}
+    yield from _documented("contraport", sorted(rest, key=str.lower), documented)
 
 
 def subpackages() -> Iterator[str]:
@@ -206,19 +210,19 @@ def subpackages() -> Iterator[str]:
 
 def _public(module: ModuleType) -> list[str]:
     """Return the public names of `contraport` that are defined in a module or its submodules."""
-    found = (name for name in contraport.__all__ if not name.startswith("_"))
-    return [name for name in found if getattr(getattr(contraport, name), "__module__", "").startswith(module.__name__)]
+    public = (name for name in contraport.__all__ if not name.startswith("_"))
+    return [name for name in public if getattr(getattr(contraport, name), "__module__", "").startswith(module.__name__)]
 
 
 def _heading(title: str, line: str = "=") -> list[str]:
     return [title, line * len(title), ""]
 
 
-def _documented(module: str, names: Iterable[str], told: set[str]) -> Iterator[str]:
+def _documented(module: str, names: Iterable[str], documented: set[str]) -> Iterator[str]:
     for name in names:
-        if name in told:
+        if name in documented:
             continue
-        told.add(name)
+        documented.add(name)
         thing = getattr(import_module(module), name)
         kind = "autoclass" if isinstance(thing, type) else "autofunction" if callable(thing) else "autodata"
         yield f".. {kind}:: {module}.{name}"

@@ -52,16 +52,16 @@ COLUMNS = ("tried", "done", "refused", "stopped", "wrong")
 
 def reliability() -> str:
     """Return the page on reliability."""
-    told = load(MEASURED / "reliability.json")
-    found = {kind: told["kinds"][kind] for kind in KINDS if kind in told["kinds"]}
-    rows = "\n".join(_row(kind, one) for kind, one in found.items())
-    about = "\n".join(f"- **{KINDS[kind][0]}**: {KINDS[kind][1]}" for kind in found)
-    wrong = "".join(f"\n\n```\n{case}\n```" for one in found.values() for case in one["wrong"])
+    measured = load(MEASURED / "reliability.json")
+    result = {kind: measured["kinds"][kind] for kind in KINDS if kind in measured["kinds"]}
+    rows = "\n".join(_row(kind, one) for kind, one in result.items())
+    about = "\n".join(f"- **{KINDS[kind][0]}**: {KINDS[kind][1]}" for kind in result)
+    wrong = "".join(f"\n\n```\n{case}\n```" for one in result.values() for case in one["wrong"])
     return f"""# Reliability
 
-Measured by `python -m tests.fuzz`. On {", ".join(told["machine"].values())};
-seed {told["seed"]}. One process runs the commands one after the other, each limited to 6 GiB and
-{told["seconds_each"]} s. `make slow` runs the same cases, and `make test` runs a twentieth of them.
+Measured by `python -m tests.fuzz`. On {", ".join(measured["machine"].values())};
+seed {measured["seed"]}. One process runs the commands one after the other, each limited to 6 GiB and
+{measured["seconds_each"]} s. `make slow` runs the same cases, and `make test` runs a twentieth of them.
 
 A command can end in four ways:
 
@@ -81,8 +81,13 @@ The cases by command and file are in `benchmarks/results/reliability.json`.{wron
 """
 
 
-def _row(kind: str, told: dict[str, Any]) -> str:
+def _row(kind: str, measured: dict[str, Any]) -> str:
     """Return the table row of a kind of cases: how they ended, the longest, and the most memory."""
-    ends = (sum(row.get(column, 0) for row in told["rows"].values()) for column in COLUMNS)
-    cells = [KINDS[kind][0], *(f"{end:,}" for end in ends), f"{told['longest_seconds']}", f"{told['memory_mib']:,}"]
+    ends = (sum(row.get(column, 0) for row in measured["rows"].values()) for column in COLUMNS)
+    cells = [
+        KINDS[kind][0],
+        *(f"{end:,}" for end in ends),
+        f"{measured['longest_seconds']}",
+        f"{measured['memory_mib']:,}",
+    ]
     return f"| {' | '.join(cells)} |"

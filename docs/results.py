@@ -171,7 +171,7 @@ def times_table(tables: dict[tuple[int, int], Cases]) -> str:
 
 def largest_difference(tables: dict[tuple[int, int], Cases]) -> float:
     """Return the largest relative difference between gradients and those of contraport, except for GeomLoss."""
-    cases = [item for found in tables.values() for item in found.items()]
+    cases = [item for result in tables.values() for item in result.items()]
     return max(case["gradient_error"] for name, case in cases if "GeomLoss" not in name)
 
 
@@ -314,7 +314,7 @@ def approximate_audits(results: list[dict[str, Any]]) -> str:
         groups.setdefault((row["data"], row["pairs"]), []).append(row["measured"])
 
     def cells(data: str, pairs: int, seeds: list[dict[str, dict[str, float]]]) -> list[str]:
-        exact, *others = ([found[how]["auroc"] for found in seeds] for how in ("exact", "references", "cells"))
+        exact, *others = ([result[how]["auroc"] for result in seeds] for how in ("exact", "references", "cells"))
         differences = [[b - a for a, b in zip(exact, other, strict=True)] for other in others]
         means = [f"{statistics.mean(exact):.4f}", *(f"{round(statistics.mean(d), 4) + 0:+.4f}" for d in differences)]
         return [data, f"{pairs:,}", str(len(seeds)), *means, f"{max(map(abs, differences[-1])):.4f}"]
@@ -335,8 +335,8 @@ def approximate_audits(results: list[dict[str, Any]]) -> str:
 def device(measured: dict[str, Any]) -> str:
     """Return the section of times on a GPU, in units of the matrix products that every exact method needs."""
     machine, cases = measured["machine"], measured["results"]
-    found = {(case["case"], case["dimensions"], case["rows"]): case for case in cases if case["dimensions"] == 128}
-    names, sizes = (list(dict.fromkeys(key[place] for key in found)) for place in (slice(1), slice(1, 3)))
+    result = {(case["case"], case["dimensions"], case["rows"]): case for case in cases if case["dimensions"] == 128}
+    names, sizes = (list(dict.fromkeys(key[place] for key in result)) for place in (slice(1), slice(1, 3)))
     head = [heading for _, n in sizes for heading in (f"{n:,} rows: ms (times the bound)", "MiB")]
 
     def cells(case: dict[str, Any] | None) -> tuple[str, str]:
@@ -346,10 +346,10 @@ def device(measured: dict[str, Any]) -> str:
             return case["note"].removeprefix("fails: ").split(",")[0], ""
         return f"{case['milliseconds']:.1f} ({case['ratio']:.1f})", f"{case['mebibytes']:,.0f}"
 
-    rows = ([name, *(cell for size in sizes for cell in cells(found.get((name, *size))))] for (name,) in names)
+    rows = ([name, *(cell for size in sizes for cell in cells(result.get((name, *size))))] for (name,) in names)
 
     def slower(theirs: str, ours: str) -> str:
-        return f"{found[theirs, 128, 65536]['milliseconds'] / found[ours, 128, 65536]['milliseconds']:.1f}"
+        return f"{result[theirs, 128, 65536]['milliseconds'] / result[ours, 128, 65536]['milliseconds']:.1f}"
 
     said = paragraph(
         f"{machine['device']}, torch {machine['torch']}: forward + backward from embeddings in single precision that "
@@ -412,7 +412,7 @@ def loading(measured: dict[str, Any]) -> str:
 def assignments(measured: dict[str, Any]) -> str:
     """Return the section of one-to-one assignments: a known answer, and the excess over the least cost."""
     titles = {"Sinkhorn": "`transport`, 5 iterations", "assignment": "`approximate_assignment`, passes"}
-    known = sorted(
+    attributes = sorted(
         measured["known"], key=lambda row: (["nearest neighbors", *titles].index(row["method"]), row["items"])
     )
     answers = (
@@ -422,7 +422,7 @@ def assignments(measured: dict[str, Any]) -> str:
             *(f"{row[f'recovered, {side}']:.2%}" for side in ("images", "versions")),
             f"{row['seconds']:,.1f}",
         ]
-        for row in known
+        for row in attributes
     )
     auctions = {(row["sets"], row["items"]): row for row in measured["auctions"]}
 
@@ -441,7 +441,7 @@ def assignments(measured: dict[str, Any]) -> str:
     first = paragraph(
         "Images of Fashion-MNIST matched with blurred versions of themselves, by 64 components "
         "(`python -m benchmarks.assignment`): the share whose partner is their own, and processor seconds. A matrix of "
-        f"the pairs of 60,000 images has {max(row['MiB of the matrix'] for row in known):,.0f} MiB."
+        f"the pairs of 60,000 images has {max(row['MiB of the matrix'] for row in attributes):,.0f} MiB."
     )
     second = paragraph(
         "The excess over the least cost, by SciPy on the whole matrix, in percent: of the halved sets, after all "
@@ -462,7 +462,7 @@ def unbalanced(measured: dict[str, Any]) -> str:
         of = five if row["settings"].get("iterations") == 5 else ten
         if not row["settings"].keys() & {"marginal_weight", "rince_weight"}:
             key = (row["objective"], *_chosen(row["settings"]), row["data"], row["mismatched"])
-            of[key] = [found["knn"] for found in row["found"]]
+            of[key] = [result["knn"] for result in row["found"]]
     sooner = [a - b for key in five for a, b in zip(five[key], ten[key], strict=True)]
     error = statistics.stdev(sooner) / len(sooner) ** 0.5
     return f"""## Unbalanced transport
@@ -485,8 +485,8 @@ def _chosen(settings: dict[str, Any]) -> tuple[float, float | None, bool]:
 def recipes(reached: dict[str, Any]) -> str:
     """Return the table of the accuracies of the recipes."""
 
-    def scores(found: dict[str, float]) -> str:
-        return f"{100 * found['linear_probe']:.1f} / {100 * found['knn']:.1f}"
+    def scores(result: dict[str, float]) -> str:
+        return f"{100 * result['linear_probe']:.1f} / {100 * result['knn']:.1f}"
 
     rows = (
         [

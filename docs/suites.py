@@ -51,9 +51,9 @@ class Measured(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the data set, with the number of items if it was limited, and whether settings were tuned."""
-        asked = self.values["asked"]
-        items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
-        return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.search_trials else "")
+        args = self.values["asked"]
+        items = f" ({args['max_items']:,} items)" if args["max_items"] is not None and not args["quick"] else ""
+        return f"{self.data}{items}" + (f" with --tune {args['tune']}" if self.table.search_trials else "")
 
     @property
     def encoder(self) -> str:
@@ -74,17 +74,17 @@ class Measured(NamedTuple):
     def seeds(self) -> str:
         """Number of seeds of each cell."""
         numbers = sorted(Counter((cell["row"], cell["column"]) for cell in self.values["cells"]).values())
-        told = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
-        return f"{told} {'seed' if told == '1' else 'seeds'}"
+        text = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
+        return f"{text} {'seed' if text == '1' else 'seeds'}"
 
     @property
     def scale(self) -> str:
         """Scale of the runs: items, encoder, epochs, seeds, total time and machine, as a sentence."""
         cells = [cell for cell in self.values["cells"] if "train_items" in cell]
-        asked, machine = self.values["asked"], self.values["machine"]
+        args, machine = self.values["asked"], self.values["machine"]
         items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
         sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
-        epochs = asked["epochs"] or (asked["train"] or {}).get("epochs")
+        epochs = args["epochs"] or (args["train"] or {}).get("epochs")
         length = f"{epochs} epochs" if epochs else "epochs as given by the columns"
         took = round(sum(sum(cell["seconds"].values()) for cell in cells) / 60)
         where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
@@ -117,11 +117,11 @@ def read_results(path: Path) -> Measured:
 
 def measured() -> dict[str, list[Measured]]:
     """Return the results of each suite, one for each data set."""
-    found: dict[str, list[Measured]] = {}
+    result: dict[str, list[Measured]] = {}
     for path in sorted(MEASURED.glob("*.json")):
         one = read_results(path)
-        found.setdefault(one.values["suite"], []).append(one)
-    return found
+        result.setdefault(one.values["suite"], []).append(one)
+    return result
 
 
 def anchor(suite: str, number: int) -> str:
@@ -165,8 +165,8 @@ MAIN = {
 
 def suites() -> str:
     """Return the section of docs/accuracy.md, and write the rows of all suites as CSV beside their JSON."""
-    found = measured()
-    for runs in found.values():
+    result = measured()
+    for runs in result.values():
         for run in runs:
             run.table.folder.with_suffix(".csv").write_text(run.table.csv())
     parts = [
@@ -179,11 +179,11 @@ def suites() -> str:
         ),
     ]
     for name, settings in MAIN.items():
-        if name in found:
-            parts += _main_table(next(run for run in found[name] if not run.table.search_trials), settings)
-    others = [f"[{name}](claims.md#{anchor(name, 0)})" for name in found if name not in MAIN]
+        if name in result:
+            parts += _main_table(next(run for run in result[name] if not run.table.search_trials), settings)
+    others = [f"[{name}](claims.md#{anchor(name, 0)})" for name in result if name not in MAIN]
     parts += ["### Further suites", f"Their claims and verdicts: {', '.join(others)}."]
-    lacking = [path.stem for path in sorted(get_suites_folder().glob("*.yaml")) if path.stem not in found]
+    lacking = [path.stem for path in sorted(get_suites_folder().glob("*.yaml")) if path.stem not in result]
     reasons: dict[str, list[str]] = {}
     for name in lacking:
         reasons.setdefault(load_suite(name).get("not_run", "not run yet"), []).append(f"`{name}`")

@@ -45,7 +45,7 @@ def choose_thresholds(images: np.ndarray) -> np.ndarray:
 def write(folder: Path, data: str, numbers: dict[str, int]) -> dict[str, tuple[str, str, str]]:
     """Write images and a table of two captions for each; return the class, brightness and width of each file."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    limits, told, rows = None, {}, []
+    limits, captions, rows = None, {}, []
     for split, number in numbers.items():
         items = load(data, split)
         number = min(number, len(items))
@@ -58,14 +58,14 @@ def write(folder: Path, data: str, numbers: dict[str, int]) -> dict[str, tuple[s
             name, file = items.class_names[label].lower(), f"images/{split}-{place:05d}.png"
             words = ("dark", "grey", "bright")[bright], ("narrow", "wide")[wide]
             Image.fromarray(pixels).save(folder / file)
-            told[str(folder / file)] = name, *words
+            captions[str(folder / file)] = name, *words
             for caption in (f"a {words[0]}, {words[1]} {name}", f"a photo of a {name}"):
                 rows.append({"image": file, "caption": caption, "label": name, "split": split})
     with (folder / "captions.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    return told
+    return captions
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -75,43 +75,42 @@ parser.add_argument("--folder", help="where to keep what is made; default: nothi
 parser.add_argument("--images", type=int, default=6_000, help="to train on")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--tiny", action="store_true", help="few images and steps, to see that it runs")
-asked = parser.parse_args()
-if asked.tiny:
-    asked.images, asked.epochs = 60, 1
+args = parser.parse_args()
+if args.tiny:
+    args.images, args.epochs = 60, 1
 
 with tempfile.TemporaryDirectory() as place:
-    folder = Path(asked.folder or place)
-    told = write(folder, asked.data, {"train": asked.images, "test": max(asked.images // 5, 40)})
+    folder = Path(args.folder or place)
+    captions = write(folder, args.data, {"train": args.images, "test": max(args.images // 5, 40)})
     run = train(
         data=folder / "captions.csv",
-        recipe=asked.recipe,
-        epochs=asked.epochs,
-        batch_size=32 if asked.tiny else 128,
+        recipe=args.recipe,
+        epochs=args.epochs,
+        batch_size=32 if args.tiny else 128,
         out=folder / "run",
         overwrite=True,
         progress=False,
     )
-    found = evaluate(run, metrics=["retrieval", "zero-shot"], templates=TEMPLATES, progress=False)
-    print(
-        f"{asked.recipe}, {asked.images:,} images with two captions each, {found['test_items'] // 2:,} others to find"
-    )
+    result = evaluate(run, metrics=["retrieval", "zero-shot"], templates=TEMPLATES, progress=False)
+    print(f"{args.recipe}, {args.images:,} images with two captions each, {result['test_items'] // 2:,} others to find")
     print(f"{'':20} {'R@1':>6} {'R@5':>6} {'R@10':>6}  median rank")
-    for direction, numbers in found["directions"].items():
+    for direction, numbers in result["directions"].items():
         recalls = " ".join(f"{numbers[f'recall@{number}']['value']:6.1%}" for number in (1, 5, 10))
         print(f"{direction:20} {recalls}  {numbers['median_rank']['value']:.1f}")
-    trained, untrained = (found["rows"][name]["zero_shot"] for name in ("trained", "untrained"))
-    print(f"zero-shot, {found['classes']} classes by name: {trained:.1%} (untrained {untrained:.1%})")
+    trained, untrained = (result["rows"][name]["zero_shot"] for name in ("trained", "untrained"))
+    print(f"zero-shot, {result['classes']} classes by name: {trained:.1%} (untrained {untrained:.1%})")
 
-    wanted = sorted({(name, bright) for file, (name, bright, _) in told.items() if "/test-" in file})
-    wanted = wanted[:2] if asked.tiny else wanted
+    searches = sorted({(name, bright) for file, (name, bright, _) in captions.items() if "/test-" in file})
+    searches = searches[:2] if args.tiny else searches
     hits = {"class": [], "class and brightness": []}
     images = embed(run, view="image", split="test", out=folder / "images.npz", overwrite=True, progress=False)
-    for name, bright in wanted:
-        near = [told[one.name] for one in search(images, f"a {bright} {name}", top=TOP)]
+    for name, bright in searches:
+        near = [captions[one.name] for one in search(images, f"a {bright} {name}", top=TOP)]
         hits["class"].append(np.mean([one[0] == name for one in near]))
         hits["class and brightness"].append(np.mean([one[:2] == (name, bright) for one in near]))
+    example = f"a {searches[0][1]} {searches[0][0]}"
     for what, shares in hits.items():
-        print(f"search by {len(wanted)} texts such as 'a {wanted[0][1]} {wanted[0][0]}': {np.mean(shares):.1%} of the "
+        print(f"search by {len(searches)} texts such as {example!r}: {np.mean(shares):.1%} of the "
               f"first {TOP} have the {what}")  # fmt: skip
-    if asked.folder:
-        search(images, f"a {wanted[0][1]} {wanted[0][0]}", page=folder / "found.html", overwrite=True)
+    if args.folder:
+        search(images, f"a {searches[0][1]} {searches[0][0]}", page=folder / "found.html", overwrite=True)

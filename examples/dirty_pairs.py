@@ -18,9 +18,9 @@ upper, lower = images[:, :4].reshape(-1, 32), images[:, 4:].reshape(-1, 32)
 wrong = rng.choice(len(images), int(WRONG * len(images)), replace=False)
 lower[wrong] = lower[np.roll(wrong, 1)]
 
-found = contraport.audit(data=(upper, lower), epochs=EPOCHS, progress=False)
-flagged = found.flagged()
-low, high = found.noise_interval
+result = contraport.audit(data=(upper, lower), epochs=EPOCHS, progress=False)
+flagged = result.flagged()
+low, high = result.noise_interval
 print(f"{len(wrong)} of {len(images)} pairs are wrong, {WRONG:.0%}")
-print(f"estimated: {found.noise_rate:.1%}, interval {low:.1%} to {high:.1%}")
+print(f"estimated: {result.noise_rate:.1%}, interval {low:.1%} to {high:.1%}")
 print(f"flagged: {len(flagged)}, of which {np.isin(flagged, wrong).mean():.0%} are wrong")

@@ -25,12 +25,12 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--data", default="fashion-mnist", help="what the photos are made of")
 parser.add_argument("--pages", type=Path, help="a folder for the pages; default: none are kept")
 parser.add_argument("--tiny", action="store_true", help="few photos and steps, to see that it runs")
-asked = parser.parse_args()
-items, copied, epochs = (60, 10, 1) if asked.tiny else (1_000, 100, 30)
+args = parser.parse_args()
+items, copied, epochs = (60, 10, 1) if args.tiny else (1_000, 100, 30)
 
-images, random = load(asked.data), np.random.default_rng(0)
+images, random = load(args.data), np.random.default_rng(0)
 with tempfile.TemporaryDirectory() as place:
-    photos, pages = Path(place) / "photos", asked.pages or Path(place)
+    photos, pages = Path(place) / "photos", args.pages or Path(place)
     photos.mkdir()
     pages.mkdir(exist_ok=True)
     for position in range(items):
@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as place:
         if position < copied:  # saved again, smaller and worse
             image.resize((48, 48)).save(photos / f"{position:05d}-copy.jpg", quality=60)
 
-    run = train(data=photos, image_size=28, batch_size=32 if asked.tiny else 128, epochs=epochs, out=f"{place}/run",
+    run = train(data=photos, image_size=28, batch_size=32 if args.tiny else 128, epochs=epochs, out=f"{place}/run",
                 progress=False)  # fmt: skip
     features = embed(run, out=f"{place}/photos.npy", progress=False)
 
@@ -53,9 +53,9 @@ with tempfile.TemporaryDirectory() as place:
 
     first = 0
     for position in range(copied):
-        found = neighbors(features, query=photos / f"{position:05d}-copy.jpg", top=1)
-        first += Path(found[0].name).stem == f"{position:05d}"
+        result = neighbors(features, query=photos / f"{position:05d}-copy.jpg", top=1)
+        first += Path(result[0].name).stem == f"{position:05d}"
     print(f"the original is the nearest of a copy: {first} of {copied}")
     neighbors(features, query=photos / "00000.jpg", top=12, page=pages / "near.html", overwrite=True)
-    found = cluster(features, k=10, page=pages / "clusters.html", overwrite=True)
-    print(f"clusters of {', '.join(str(one.size) for one in found.clusters)} items")
+    result = cluster(features, k=10, page=pages / "clusters.html", overwrite=True)
+    print(f"clusters of {', '.join(str(one.size) for one in result.clusters)} items")

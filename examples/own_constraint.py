@@ -29,5 +29,5 @@ for constraint in (Rows(), ColumnsThenRows(1), ColumnsThenRows(10), Balanced(100
     loss = Objective(Cross(), Gibbs("cosine", 0.1), constraint, Pairs(), KL())
     (slope,) = torch.autograd.grad(loss(z0, z1), z0)
     columns = 64 * loss.plan(z0, z1).sum(0)
-    told = f"columns have {columns.min():.2f} to {columns.max():.2f} shares, gradient {slope.norm():.3f}"
-    print(f"{type(constraint).__name__:16} {told}")
+    text = f"columns have {columns.min():.2f} to {columns.max():.2f} shares, gradient {slope.norm():.3f}"
+    print(f"{type(constraint).__name__:16} {text}")

@@ -42,5 +42,5 @@ def train_encoder(target_name: str) -> nn.Module:
 for target_name in ("pairs", "like brightness"):
     z = nn.functional.normalize(train_encoder(target_name)(images)).detach().numpy()
     read = Ridge(1e-3).fit(z[train], brightness[train, 0]).score(z[test], brightness[test, 0])
-    known = LogisticRegression(max_iter=1000).fit(z[train], digits[train]).score(z[test], digits[test])
-    print(f"target: {target_name:16} brightness R2 {read:.2f}, digits {known:.1%}")
+    digit_accuracy = LogisticRegression(max_iter=1000).fit(z[train], digits[train]).score(z[test], digits[test])
+    print(f"target: {target_name:16} brightness R2 {read:.2f}, digits {digit_accuracy:.1%}")

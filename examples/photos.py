@@ -163,14 +163,14 @@ with tempfile.TemporaryDirectory() as place:
         for way in options.ways:
             if way == "nothing" and number > 0:  # once, as it takes longer than the rest
                 continue
-            found = train_and_evaluate(photos, temporary / f"{way}-{number}", seed=number, **settings[way])
-            numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in found.items())
+            result = train_and_evaluate(photos, temporary / f"{way}-{number}", seed=number, **settings[way])
+            numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in result.items())
             log(f"sample {number + 1} of {options.samples}, {WAYS[way]}: {numbers}")
-            columns[RAW] = [*columns[RAW][:number], found["raw"]]
+            columns[RAW] = [*columns[RAW][:number], result["raw"]]
             if way in (*PROPOSED, "nothing"):
-                (before,) = found.keys() - {"raw", "trained"}  # as given, or with random weights
-                columns[f"{WAYS[way]}, {before}"].append(found[before])
-            columns[WAYS[way]].append(found["trained"])
+                (before,) = result.keys() - {"raw", "trained"}  # as given, or with random weights
+                columns[f"{WAYS[way]}, {before}"].append(result[before])
+            columns[WAYS[way]].append(result["trained"])
 
 
 def format_means(values: np.ndarray) -> list[str]:

@@ -25,32 +25,33 @@ def views_of(dataset: Dataset) -> tuple[Tensor, ...]:
     return dataset.__getitems__(list(range(len(dataset)))).views
 
 
-known, unseen = load("uci-multiple-features", "train"), load("uci-multiple-features", "test")
+train_data, test_data = load("uci-multiple-features", "train"), load("uci-multiple-features", "test")
 with tempfile.TemporaryDirectory() as folder:
-    run = train(data=known, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False)
-    model, found = run.model(), evaluate(run, data=(known, unseen), metrics=["retrieval"], progress=False)
-labelled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:FEW]
+    run = train(data=train_data, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False)
+    model, result = run.model(), evaluate(run, data=(train_data, test_data), metrics=["retrieval"], progress=False)
+labeled = torch.randperm(len(train_data), generator=torch.Generator().manual_seed(0))[:FEW]
 
 
 def accuracy(train_features: Tensor, test_features: Tensor) -> str:
     """Return the accuracy of a linear probe on held-out items."""
-    return f"{linear_probe(train_features[labelled], known.labels[labelled], test_features, unseen.labels):6.1%}"
+    return f"{linear_probe(train_features[labeled], train_data.labels[labeled], test_features, test_data.labels):6.1%}"
 
 
 with torch.no_grad():
-    encoded = model.encode(views_of(known)), model.encode(views_of(unseen))
+    encoded = model.encode(views_of(train_data)), model.encode(views_of(test_data))
 print(f"linear probe with {FEW} labels   raw   encoded")
 for number, name in enumerate(UCI_VIEW_NAMES):
-    raw = accuracy(views_of(known)[number], views_of(unseen)[number])
+    raw = accuracy(views_of(train_data)[number], views_of(test_data)[number])
     print(f"{name:24} {raw:>9} {accuracy(encoded[0][number], encoded[1][number]):>9}")
-raw = accuracy(torch.cat(views_of(known), 1), torch.cat(views_of(unseen), 1))
+raw = accuracy(torch.cat(views_of(train_data), 1), torch.cat(views_of(test_data), 1))
 print(f"{'all six':24} {raw:>9} {accuracy(torch.cat(encoded[0], 1), torch.cat(encoded[1], 1)):>9}")
 
-trained = found["rows"]["trained"]
+trained = result["rows"]["trained"]
 shares = f"{trained['recall@1']:.1%}, among ten {trained['recall@10']:.1%}"
 print(
-    f"of {len(unseen)} objects the right one is the nearest {shares}, a mean over {len(found['directions'])} directions"
+    f"of {len(test_data)} objects the right one is the nearest {shares}, "
+    f"a mean over {len(result['directions'])} directions"
 )
-directions = sorted(found["directions"].items(), key=lambda item: item[1]["recall@10"]["value"])
+directions = sorted(result["directions"].items(), key=lambda item: item[1]["recall@10"]["value"])
 for direction, numbers in (directions[-1], directions[0]):
     print(f"    {direction}: {numbers['recall@1']['value']:.1%}, among ten {numbers['recall@10']['value']:.1%}")
