@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
-from contraport.cli.completion import COMPLETION_SCRIPTS, list_completions
+from contraport.cli.completion import SCRIPTS_BY_SHELL, list_completions
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -53,7 +53,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("shell", COMPLETION_SCRIPTS)
+@pytest.mark.parametrize("shell", SCRIPTS_BY_SHELL)
 def test_shells_complete_options(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
@@ -61,7 +61,7 @@ def test_shells_complete_options(shell: str, tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m contraport "$@"\n')
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    command = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=COMPLETION_SCRIPTS[shell])]
+    command = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=SCRIPTS_BY_SHELL[shell])]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=TIMEOUT, check=False
     )

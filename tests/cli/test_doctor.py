@@ -17,13 +17,13 @@ def test_losses_pass() -> None:
 
 
 def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = module._compute_loss_and_gradient
+    right = module._compute_loss_and_z0_gradient
 
     def wrong(objective: str, dtype: torch.dtype, device: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         value, slope = right(objective, dtype, device, name)
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
-    monkeypatch.setattr(module, "_compute_loss_and_gradient", wrong)
+    monkeypatch.setattr(module, "_compute_loss_and_z0_gradient", wrong)
     result = module._run_self_test("losses", lambda: module._check_losses_of_backend("cpu", "stored"))
     assert "nt-xent" in str(result.failure)
     assert "1.0e-02" in str(result.failure)

@@ -45,7 +45,7 @@ def _builtin_commands_by_name() -> dict[str, Command[...]]:
     return dict(sorted(commands.items()))
 
 
-BUILTIN_COMMANDS = _builtin_commands_by_name()
+BUILTIN_COMMANDS: Mapping[str, Command[...]] = _builtin_commands_by_name()
 """Commands of this package, by name."""
 
 
@@ -165,9 +165,10 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
-    """Context manager: print the log messages of the package to standard error."""
+    """Context manager: print log messages of the package to standard error, while its logger has no other handler."""
     handler = _PrintOnceHandler(logging.WARNING if only_warnings else logging.INFO)
     log = logging.getLogger("contraport")
+    handler.addFilter(lambda _: log.handlers == [handler])  # another handler shows the messages in its own way
     level = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -179,16 +180,16 @@ def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
 
 
 class _PrintOnceHandler(logging.Handler):
-    """Log handler that prints each line once to standard error, unless the package's logger has another handler."""
+    """Log handler that prints each line once to standard error."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record, unless its line was printed before or another handler is registered."""
+        """Print a record, unless its line was printed before."""
         line = self.format(record)
-        if logging.getLogger("contraport").handlers == [self] and line not in self._printed:
+        if line not in self._printed:
             self._printed.add(line)
             print(line, file=sys.stderr)
 

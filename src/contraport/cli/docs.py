@@ -17,7 +17,7 @@ from contraport.errors import UsageError, check_name, unknown_name_error
 # Of Markdown.
 _CODE_BLOCK_PATTERN = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LIST_ITEM_PATTERN = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
-_PAGE_AND_SECTION_BY_OLD_NAME = {
+_PAGE_AND_SECTION_BY_OLD_NAME: dict[str, tuple[str, str]] = {
     "comparing": ("evaluating", "comparing"),
     "domains": ("targets", "domains"),
     "evidence": ("choosing", ""),

@@ -165,8 +165,8 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
     """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
     # Together they use every kind of kernel, constraint and divergence.
     for objective in ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise"):
-        value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, backend_name)
-        exact, expected = _compute_loss_and_gradient(objective, torch.float64, "cpu", "dense")
+        value, gradient = _compute_loss_and_z0_gradient(objective, torch.float32, device, backend_name)
+        exact, expected = _compute_loss_and_z0_gradient(objective, torch.float64, "cpu", "dense")
         computed, reference = float(value), float(exact)
         error = float((gradient.cpu().double() - expected).abs().max() / expected.abs().max())
         check(
@@ -175,7 +175,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
         )
 
 
-def _compute_loss_and_gradient(
+def _compute_loss_and_z0_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of a backend for fixed random embeddings, and its gradient with respect to the first view."""

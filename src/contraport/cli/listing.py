@@ -80,7 +80,7 @@ def _name_command_options(summary: str) -> str:
     return summary.replace("``features=``", "--teacher").replace("``weights=``", "--sample_weight")
 
 
-_NEXT_COMMANDS = {
+_NEXT_COMMAND_BY_LIST_NAME = {
     "recipes": "contraport train --recipe NAME --data DATA",
     "objectives": "contraport train --objective NAME --data DATA",
     "encoders": "contraport train --encoder NAME --data DATA",
@@ -88,7 +88,6 @@ _NEXT_COMMANDS = {
     "metrics": "contraport evaluate RUN --metrics NAME (recall@5 for recall@{})",
     "suites": "contraport compare --suite NAME --quick",
 }
-"""Command that uses a name of a list, by name of the list."""
 
 
 class _NameTable(list[Mapping[str, str]]):
@@ -110,7 +109,7 @@ def list_names(options: dict[str, Any]) -> _NameTable:
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"
-    return _NameTable(_build_rows(what), _NEXT_COMMANDS[what])
+    return _NameTable(_build_rows(what), _NEXT_COMMAND_BY_LIST_NAME[what])
 
 
 def print_names(rows: _NameTable) -> None:

@@ -22,7 +22,7 @@ Figure = dict[str, Any]
 INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
-COLORSCALE = [
+HEATMAP_COLORSCALE = [
     [step / (len(MASS_SCALE_ON_LIGHT) - 1), f"var(--mass-{step})"] for step, _ in enumerate(MASS_SCALE_ON_LIGHT)
 ]
 """Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
@@ -111,7 +111,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     }
 
 
-def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, str | int]:
     """Encode a matrix of integers from 0 to 255 as base64, with its number of columns.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.

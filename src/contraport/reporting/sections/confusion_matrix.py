@@ -8,7 +8,7 @@ import numpy as np
 
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
-    COLORSCALE,
+    HEATMAP_COLORSCALE,
     Figure,
     build_byte_heatmap_trace,
     build_figure,
@@ -70,7 +70,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
         ]
         for i, row in enumerate(shares)
     ]
-    trace = build_byte_heatmap_trace(255 * shares, colorscale=COLORSCALE, customdata=hover)
+    trace = build_byte_heatmap_trace(255 * shares, colorscale=HEATMAP_COLORSCALE, customdata=hover)
     if len(counts) <= MAX_CLASSES_WITH_NUMBERS:
         numbers = [["" if share < 0.01 else f"{100 * share:.0f}" for share in row] for row in shares]
         trace |= {"text": numbers, "texttemplate": "%{text}", "textfont": {"size": 11}}

@@ -98,10 +98,15 @@ def _build_class_name_annotations(run: ReportedRun, points: np.ndarray, labels: 
     ]
 
 
-def build_map_script_data(run: ReportedRun, sheet: str) -> dict[str, Any]:
+def build_map_script_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, Any]:
     """Build the data that the script of the page reads for a map: items, classes, neighbors and colorings."""
     samples = run.figure_arrays
-    result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
+    result: dict[str, Any] = {
+        "name": run.name,
+        "sheet": sprite_sheet_key,
+        "classes": run.class_names,
+        "data": run.data_name,
+    }
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
     colors: dict[str, Any] = {"label": {}} if run.class_names else {}
     if "domains" in samples:

@@ -14,8 +14,8 @@ from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
-    COLORSCALE,
     CURVE_HEIGHT_PIXELS,
+    HEATMAP_COLORSCALE,
     MUTED_COLOR,
     Figure,
     build_axis_from_zero,
@@ -71,7 +71,7 @@ def draw_cosine_heatmap(
 ) -> Figure:
     """Draw a heatmap of cosines of items sorted by class, with colors from `lowest_cosine` to 1."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
-    trace = build_byte_heatmap_trace(shares * 255, colorscale=COLORSCALE)
+    trace = build_byte_heatmap_trace(shares * 255, colorscale=HEATMAP_COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
     axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
     shapes = []

@@ -17,8 +17,8 @@ from contraport.plots.plan_plots import (
 )
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
-    COLORSCALE,
     CURVE_HEIGHT_PIXELS,
+    HEATMAP_COLORSCALE,
     MUTED_COLOR,
     PERCENT_TICK_FORMAT,
     Figure,
@@ -224,7 +224,7 @@ def _draw_heatmap(
     """Draw a plan or target as a plotly heatmap, with lines between the blocks of both views."""
     rows, columns = mass.shape
     items = len(suffixes)
-    trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=COLORSCALE)
+    trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=HEATMAP_COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
         "rows": _build_hover_texts(rows, suffixes, views, view_index=0),
