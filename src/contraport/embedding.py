@@ -91,7 +91,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Return the output of `function` for all items, on the CPU; `prepare` maps stored views to its arguments."""
+        """Return the output of `function` for all items, on the CPU; `prepare` makes arguments from stored views."""
         outputs, start = torch.empty(0), 0
         for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
@@ -110,7 +110,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield the output of `function` on each batch, and the batch; `prepare` maps stored views to arguments."""
+        """Yield the output of `function` on each batch, and the batch; `prepare` makes arguments from stored views."""
         check_integer("batch_size", self.batch_size)
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS

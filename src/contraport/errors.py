@@ -156,7 +156,7 @@ def translate_write_errors(argument: str, path: Path, remedy: Callable[[], str] 
 def unknown_name_error(
     argument: str, name: object, valid_names: Iterable[str], noun: str = "name", *, list_command: str = ""
 ) -> UsageError:
-    """Build the error for an unknown name: it has all valid names if they are few, otherwise only similar ones.
+    """Build the error for an unknown name; the message lists all valid names if they are few, else similar ones.
 
     Args:
         argument: name of the option.

@@ -67,7 +67,7 @@ def cached_array_path(folder: Path, view: int) -> Path:
 def find_cached_arrays(
     folder: Path, key: Mapping[str, Any], warn: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, ...] | None:
-    """Return the arrays of a cache folder, or None if there are none that match the key.
+    """Return the arrays of a cache folder; None if it has none that were stored with this key.
 
     They are copy-on-write, as torch requires writable memory.
 

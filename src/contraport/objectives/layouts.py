@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contraport._utils.html_repr import NonDefaultsReprMixin
+from contraport._utils.object_reprs import NonDefaultsReprMixin
 from contraport.distributed import current_processes
 from contraport.engine import (
     CacheEntry,

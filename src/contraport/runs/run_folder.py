@@ -159,13 +159,13 @@ class RunFolder(Run):
 
     @property
     def subfolders(self) -> tuple[Path, ...]:
-        """Paths of all subfolders of a run folder."""
+        """Paths of all subfolders that a run folder can have."""
         caches = (self.features_path, self.decoded_path)
         return (self.checkpoints, self.model_path, self.initial_path, *caches, self.profile_path, self.loggers_path)
 
     @property
     def paths_besides_config(self) -> tuple[Path, ...]:
-        """Paths of all files and subfolders of a run folder except `config.yaml`."""
+        """Paths of all files and subfolders that a run folder can have, except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.view_scores_path, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.subfolders, *results, *records)

@@ -1,4 +1,4 @@
-"""Representations of objects: HTML tables for notebooks, and a short repr of dataclasses."""
+"""HTML tables that represent objects in notebooks, and a short repr of dataclasses."""
 
 from __future__ import annotations
 
