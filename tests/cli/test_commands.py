@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 
 import docstring_parser
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import contraport
 from contraport._utils.lazy_imports import import_object
 from contraport.cli import main
-from contraport.cli.commands import BUILTIN_COMMANDS, get_command
+from contraport.cli.commands import BUILTIN_COMMANDS, _log_to_terminal, get_command
 from contraport.errors import UsageError
 from tests.errors import raises_usage_error
 
@@ -66,3 +67,14 @@ def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: py
         import_object(get_command(name).function_path)("digitz")
     assert main([name, "digitz"]) == 2
     assert "unexpected argument 'digitz'" in capsys.readouterr().err
+
+
+def test_log_lines_are_printed_once_and_left_to_another_handler(capsys) -> None:
+    log, other = logging.getLogger("contraport"), logging.NullHandler()
+    with _log_to_terminal(only_warnings=False):
+        log.info("first line")
+        log.info("first line")
+        log.addHandler(other)
+        log.info("second line")
+        log.removeHandler(other)
+    assert capsys.readouterr().err == "first line\n"
