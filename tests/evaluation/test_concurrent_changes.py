@@ -1,4 +1,4 @@
-"""RunFolder folders that contain an older evaluation, or change during one."""
+"""Evaluation of run folders that contain an older evaluation or change meanwhile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.runs import RunFolder
 
-ASKED: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "data": (build_vectors(60, 3), build_vectors(40, 3)),
     "metrics": ["knn"],
     "neighbors": 5,
@@ -25,50 +24,56 @@ ASKED: dict[str, Any] = {
 
 def test_samples_of_an_older_evaluation_are_removed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
-    evaluate(run, **ASKED)
+    evaluate(run, **OPTIONS)
     assert "points" in run.page_arrays()
-    evaluate(run, alone=True, **ASKED)
+    evaluate(run, alone=True, **OPTIONS)
     assert not run.samples_path.exists()
     assert list(run.evaluation()["rows"]) == ["trained"]
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before its epochs are read", "after"])
+@pytest.mark.parametrize("changes_before_epochs", [True, False], ids=["before its epochs are read", "after"])
 def test_rejects_a_model_that_changes_during_the_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_before_epochs: bool
 ) -> None:
     run = make_run(tmp_path / "run", build_vector_model(), epochs=3)
-    own_model, own_epochs = RunFolder.model, RunFolder.num_trained_epochs
-    left = [True]
+    load_model, load_epochs = RunFolder.model, RunFolder.num_trained_epochs
+    pending = [True]
 
-    def train_on(run: RunFolder) -> None:
-        if left:
-            left.clear()
+    def save_changed_model(run: RunFolder) -> None:
+        if pending:
+            pending.clear()
             torch.manual_seed(1)
             run.save_model(Model("mlp", [(6,)]), epochs=4)
 
-    def model(run: RunFolder, **options: Any) -> Model:
-        read = own_model(run, **options)
-        train_on(run)
-        return read
+    def load_and_change_model(run: RunFolder, **options: Any) -> Model:
+        loaded = load_model(run, **options)
+        save_changed_model(run)
+        return loaded
 
-    def num_trained_epochs(run: RunFolder) -> int | None:
-        read = own_epochs(run)
-        train_on(run)
-        return read
+    def load_epochs_and_change_model(run: RunFolder) -> int | None:
+        loaded = load_epochs(run)
+        save_changed_model(run)
+        return loaded
 
-    monkeypatch.setattr(RunFolder, *(("model", model) if before else ("num_trained_epochs", num_trained_epochs)))
+    monkeypatch.setattr(
+        RunFolder,
+        *(
+            ("model", load_and_change_model)
+            if changes_before_epochs
+            else ("num_trained_epochs", load_epochs_and_change_model)
+        ),
+    )
     with raises_usage_error("run.model_changed", run.path):
-        evaluate(run, **ASKED)
+        evaluate(run, **OPTIONS)
     assert not run.evaluation_path.exists()
     assert not run.items_path.exists()
-    assert evaluate(run, **ASKED)["epochs"] == 4
+    assert evaluate(run, **OPTIONS)["epochs"] == 4
 
 
 def test_finished_evaluations_are_kept_if_a_later_run_fails(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / name, build_vector_model()) for name in "ab")
     (second.model_path / "model.safetensors").write_bytes(b"\x00" * 40)
-    with pytest.raises(UsageError) as caught:
-        evaluate([first, second], **ASKED)
-    assert str(second.model_path) in str(caught.value)
+    with raises_usage_error("*", second.model_path):
+        evaluate([first, second], **OPTIONS)
     assert first.evaluation()["rows"]["trained"].keys() == {"knn"}
     assert not second.evaluation_path.exists()

@@ -1,4 +1,4 @@
-"""Retrieval between given views: values are means over directions, and reported per direction."""
+"""Retrieval metrics per direction between views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contraport.metrics.retrieval import retrieval_ranks
 NAMES = ("photo", "audio", "tags")
 
 
-def items(number: int) -> Dataset:
+def build_items(number: int) -> Dataset:
     random = np.random.default_rng(number)
     views = {name: random.normal(size=(number, 4 + place)) for place, name in enumerate(NAMES)}
     return from_arrays(views, name="three")
@@ -28,15 +28,15 @@ def items(number: int) -> Dataset:
 def result(tmp_path: Path) -> dict:
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES)
     run = make_run(tmp_path / "run", model, data="<three>", augment=None)
-    return evaluate(run, data=(items(50), items(40)), metrics=["retrieval"], progress=False)
+    return evaluate(run, data=(build_items(50), build_items(40)), metrics=["retrieval"], progress=False)
 
 
-def test_every_direction_is_reported(result: dict) -> None:
+def test_metrics_are_means_of_reported_directions(result: dict) -> None:
     assert list(result["directions"]) == [f"{one} to {other}" for one, other in permutations(NAMES, 2)]
     for key in ("recall@1", "recall@10", "median_rank"):
-        of_each = [actual[key] for actual in result["directions"].values()]
-        assert result["rows"]["trained"][key] == pytest.approx(np.mean([one["value"] for one in of_each]))
-        assert all(one["low"] <= one["value"] <= one["high"] for one in of_each)
+        values = [actual[key] for actual in result["directions"].values()]
+        assert result["rows"]["trained"][key] == pytest.approx(np.mean([one["value"] for one in values]))
+        assert all(one["low"] <= one["value"] <= one["high"] for one in values)
 
 
 def test_directions_are_printed(result: dict) -> None:
@@ -47,14 +47,14 @@ def test_directions_are_printed(result: dict) -> None:
 
 
 def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
-    """Not of random augmentations that the run was trained with."""
+    """The random augmentations of the training are not applied."""
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES).eval()
     run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
-    actual = evaluate(run, data=(items(50), items(40)), metrics=["recall"], progress=False)
-    views = items(40).__getitems__(list(range(40))).views
+    actual = evaluate(run, data=(build_items(50), build_items(40)), metrics=["recall"], progress=False)
+    views = build_items(40).__getitems__(list(range(40))).views
     expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
-    messages = [one["recall@5"]["value"] for one in actual["directions"].values()]
-    assert messages == pytest.approx(expected.tolist())
+    recalls = [one["recall@5"]["value"] for one in actual["directions"].values()]
+    assert recalls == pytest.approx(expected.tolist())
 
 
 def test_random_views_have_no_direction(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def random_images(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (count, 8, 8, 3)).astype(np.uint8)
 
 
-def expected_rows(run: Run, data: Any, **options: Any) -> np.ndarray:
-    """Return what `contraport.embed` gives for all items, in the order of the data."""
+def embed_in_data_order(run: Run, data: Any, **options: Any) -> np.ndarray:
+    """Embed all items with `contraport.embed`, and return the features in the order of the data."""
     embedded = contraport.embed(run, data=data, out=None, progress=False, **options)
     return embedded.features[np.argsort(embedded.source_rows)]
 
@@ -41,20 +41,20 @@ TEXTS = [f"{number} red bags" for number in range(9)]
     ],
     ids=["vectors", "tensor", "frame", "series", "images", "pil", "texts"],
 )
-def test_rows_are_those_of_embed_to_the_bit(tmp_path: Path, encoder: str, shape: tuple[int, ...], items: Any) -> None:
+def test_encode_equals_embed_bit_for_bit(tmp_path: Path, encoder: str, shape: tuple[int, ...], items: Any) -> None:
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model(encoder, [shape]))
     loaded = contraport.load(run.path)
     encoded = loaded.encode(items, progress=False)
     assert encoded.dtype == np.float32
-    assert np.array_equal(encoded, expected_rows(run, items))
+    assert np.array_equal(encoded, embed_in_data_order(run, items))
     assert np.array_equal(loaded.encode(items[:1], progress=False, batch_size=1), encoded[:1])
     assert np.array_equal(loaded.encode(items, dims=5, progress=False), encoded[:, :5])
     unit = loaded.encode(items, normalize=True, progress=False)
     np.testing.assert_allclose(unit, encoded / np.linalg.norm(encoded, axis=1, keepdims=True), rtol=1e-5)
 
 
-def test_encodes_image_files_in_their_order(tmp_path: Path) -> None:
+def test_encodes_image_files_in_order(tmp_path: Path) -> None:
     torch.manual_seed(0)
     loaded = contraport.load(make_run(tmp_path / "run", Model("small-cnn", [(3, 8, 8)])))
     images, files = random_images(4)[[2, 0, 3, 0]], [tmp_path / f"{name}.png" for name in "dabc"]
@@ -70,7 +70,7 @@ def test_encodes_image_files_in_their_order(tmp_path: Path) -> None:
     assert "split" not in str(caught.value)
 
 
-def test_names_the_list_that_a_single_item_needs(tmp_path: Path) -> None:
+def test_error_for_a_single_item_suggests_a_list(tmp_path: Path) -> None:
     images = contraport.load(make_run(tmp_path / "images", Model("small-cnn", [(3, 8, 8)])))
     numbers = contraport.load(make_run(tmp_path / "numbers", Model("mlp", [(2,)])))
     one = random_images(1)[0]
@@ -87,42 +87,42 @@ def test_names_the_list_that_a_single_item_needs(tmp_path: Path) -> None:
             run.encode(item, progress=False)
     with raises_usage_error("items.shape") as caught:
         numbers.encode(np.ones((4, 3)), progress=False)
-    assert "encode([item])" not in str(caught.value), "these are several items"
+    assert "encode([item])" not in str(caught.value)
 
 
 @pytest.fixture
-def captioned(tmp_path: Path) -> Run:
+def captioned_run(tmp_path: Path) -> Run:
     torch.manual_seed(0)
     names, shapes = ("image", "caption"), [(3, 8, 8), ()]
     model = Model(shapes=shapes, encoder=["small-cnn", "small-text"], projection=8, view_names=names)
     return contraport.load(make_run(tmp_path / "run", model, data="<captioned>"))
 
 
-def test_encodes_one_view_with_a_row_for_each_duplicate(captioned: Run) -> None:
+def test_encodes_one_view_with_a_row_for_each_duplicate(captioned_run: Run) -> None:
     texts = [*TEXTS, TEXTS[0]]
-    encoded = captioned.encode(texts, view="caption", progress=False)
-    assert np.array_equal(encoded[:9], expected_rows(captioned, TEXTS, view="caption"))
+    encoded = captioned_run.encode(texts, view="caption", progress=False)
+    assert np.array_equal(encoded[:9], embed_in_data_order(captioned_run, TEXTS, view="caption"))
     assert np.array_equal(encoded[9], encoded[0])
-    assert captioned.encode(random_images(3), view="image", progress=False).shape == (3, 8)
+    assert captioned_run.encode(random_images(3), view="image", progress=False).shape == (3, 8)
 
 
-def test_rejects_one_view_of_several_without_its_name(captioned: Run) -> None:
+def test_rejects_one_view_of_several_without_its_name(captioned_run: Run) -> None:
     for items in (TEXTS, random_images(3), {"caption": TEXTS}):
         with raises_usage_error("items.views", "image and caption"):
-            captioned.encode(items, progress=False)
+            captioned_run.encode(items, progress=False)
     with raises_usage_error("view.unknown", "sound", "caption"):
-        captioned.encode(TEXTS, view="sound", progress=False)
+        captioned_run.encode(TEXTS, view="sound", progress=False)
 
 
-def test_encodes_all_views_by_place_or_by_name(tmp_path: Path) -> None:
+def test_encodes_all_views_by_position_or_name(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Model(shapes=[(4,), (4,)], view_names=["ear", "eye"])
     loaded = contraport.load(make_run(tmp_path / "run", model, augment=None))
     ear, eye = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)
     encoded = loaded.encode((ear, eye), progress=False)
-    assert np.array_equal(encoded, expected_rows(loaded, (ear, eye)))
+    assert np.array_equal(encoded, embed_in_data_order(loaded, (ear, eye)))
     assert np.array_equal(loaded.encode({"eye": eye, "ear": ear}, progress=False), encoded)
-    assert np.array_equal(expected_rows(loaded, {"eye": eye, "ear": ear}), encoded)
+    assert np.array_equal(embed_in_data_order(loaded, {"eye": eye, "ear": ear}), encoded)
 
 
 def test_rejects_items_of_another_kind(tmp_path: Path) -> None:
@@ -138,10 +138,12 @@ def test_rejects_items_of_another_kind(tmp_path: Path) -> None:
         loaded.encode(SERIES[:, :, 0], batch_size=0)
 
 
-def test_model_is_read_once_and_again_after_a_further_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_loaded_once_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(2,)]))
-    calls, read = [], Model.from_pretrained
-    monkeypatch.setattr(Model, "from_pretrained", lambda *args, **options: calls.append(1) or read(*args, **options))
+    calls, from_pretrained = [], Model.from_pretrained
+    monkeypatch.setattr(
+        Model, "from_pretrained", lambda *args, **options: calls.append(1) or from_pretrained(*args, **options)
+    )
     loaded = contraport.load(run)
     first = loaded.encode(SERIES[:, :, 0], progress=False)
     assert np.array_equal(loaded.encode(SERIES[:, :, 0], progress=False), first)

@@ -1,4 +1,4 @@
-"""Leaks between training and test: no test item is, by content, one that was trained on."""
+"""Leaks between training and test items, detected by content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exch
 from contraport.catalog.option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, from_coupling, load
 from contraport.data.perturbations import draw_mismatched_partners
-from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
@@ -32,7 +31,7 @@ from contraport.training.components.step_builder import resolve_target_text
 ROWS, FEATURES = 120, 4
 
 
-def table(path: Path, rows: np.ndarray, labels: np.ndarray) -> Path:
+def write_table(path: Path, rows: np.ndarray, labels: np.ndarray) -> Path:
     names = ",".join(f"x{number}" for number in range(FEATURES))
     lines = [
         ",".join([*(f"{value:.6f}" for value in row), str(label)]) for row, label in zip(rows, labels, strict=True)
@@ -47,9 +46,9 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.ndarray, np.ndarray]) -> Run:
+def trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.ndarray, np.ndarray]) -> Run:
     monkeypatch.chdir(tmp_path)
-    table(Path("g.csv"), *numbers)
+    write_table(Path("g.csv"), *numbers)
     return train("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
 
 
@@ -58,24 +57,24 @@ def train(data: Any, **settings: Any) -> Run:
     return contraport.train(data, **options)
 
 
-def judged(run: Run, **options: Any) -> LoadedRun:
+def load_run(run: Run, **options: Any) -> LoadedRun:
     return LoadedRun.from_run(as_run_folder(run), EvaluateOptions(run=run, progress=False, **options))
 
 
-def shared(one: Dataset, other: Dataset) -> int:
-    """Return how many items of one have content in a view that an item of the other has there."""
+def count_shared_items(one: Dataset, other: Dataset) -> int:
+    """Count the items of one dataset that share the content of a view with an item of the other."""
     assert one.content_digests is not None
     assert other.content_digests is not None
     pairs = zip(one.content_digests.unbind(1), other.content_digests.unbind(1), strict=True)
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
-def check_as_trained(loaded: LoadedRun) -> None:
+def assert_split_of_the_run(loaded: LoadedRun) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
     assert loaded.test.content_digests is not None
     assert held_out.content_digests is not None
     assert sorted(loaded.test.content_digests[:, 0].tolist()) == sorted(held_out.content_digests[:, 0].tolist())
-    assert shared(loaded.test, loaded.train) == 0
+    assert count_shared_items(loaded.test, loaded.train) == 0
     assert loaded.data_notes == ()
 
 
@@ -90,205 +89,206 @@ def check_as_trained(loaded: LoadedRun) -> None:
         {"data": "g.csv", "columns": {"domains": "kind"}},
     ],
 )
-def test_held_out_items_are_those_of_the_run(trained: Run, options: dict[str, Any]) -> None:
+def test_held_out_items_are_those_of_the_run(trained_run: Run, options: dict[str, Any]) -> None:
     Path("copy.csv").write_text(Path("g.csv").read_text())
-    check_as_trained(judged(trained, **options))
+    assert_split_of_the_run(load_run(trained_run, **options))
 
 
-def test_absolute_path_of_the_own_data(trained: Run) -> None:
-    check_as_trained(judged(trained, data=Path("g.csv").absolute()))
+def test_split_is_recognized_by_an_absolute_path(trained_run: Run) -> None:
+    assert_split_of_the_run(load_run(trained_run, data=Path("g.csv").absolute()))
 
 
-def test_refuses_own_data_that_have_changed(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
+def test_rejects_changed_data_of_the_run(trained_run: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     more = np.random.default_rng(1).normal(size=(7, FEATURES))
-    table(Path("g.csv"), np.concatenate([more, numbers[0]]), np.concatenate([np.zeros(7, dtype=int), numbers[1]]))
+    write_table(Path("g.csv"), np.concatenate([more, numbers[0]]), np.concatenate([np.zeros(7, dtype=int), numbers[1]]))
     with raises_usage_error("data.changed"):
-        judged(trained)
+        load_run(trained_run)
     with raises_usage_error("data.changed"):
-        embed(trained, out="features.npz", split="test", progress=False)
-    table(Path("g.csv"), numbers[0][7:], numbers[1][7:])
+        embed(trained_run, out="features.npz", split="test", progress=False)
+    write_table(Path("g.csv"), numbers[0][7:], numbers[1][7:])
     with raises_usage_error("data.changed"):
-        judged(trained)
+        load_run(trained_run)
 
 
-def test_leaves_out_items_of_other_data_that_were_trained_on(
-    trained: Run, numbers: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_leaves_out_trained_items_of_other_data(trained_run: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     more = np.random.default_rng(1).normal(size=(60, FEATURES))
-    table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)
+    write_table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)
     run_items = load("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
-    loaded = judged(trained, data="other.csv", columns={"labels": "kind"})
-    assert shared(loaded.test, run_items) == 0
+    loaded = load_run(trained_run, data="other.csv", columns={"labels": "kind"})
+    assert count_shared_items(loaded.test, run_items) == 0
     assert len(loaded.data_notes) == 1
     assert (
-        loaded.data_notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
+        loaded.data_notes[0]
+        in evaluate(trained_run, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
     )
-    loaded = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
+    loaded = load_run(trained_run, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
     assert len(loaded.test) == len(rows)
     with raises_usage_error("data.trained_on"):
-        judged(trained, test_data=run_items)
+        load_run(trained_run, test_data=run_items)
 
 
-def test_embed_takes_the_split_of_the_run(trained: Run) -> None:
+def test_embed_uses_the_split_of_the_run(trained_run: Run) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
-    out = embed(trained, data="./g.csv", out="features.npz", split="test", progress=False)
+    out = embed(trained_run, data="./g.csv", out="features.npz", split="test", progress=False)
     assert sorted(np.load(out)["rows"].tolist()) == held_out.source_rows.tolist()
 
 
 @pytest.mark.parametrize("settings", [{"validation": 0.25}, {"max_items": 40}, {"max_items": 40, "test_items": 20}])
-def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str, Any]) -> None:
+def test_subsets_of_the_items_keep_their_split(trained_run: Run, settings: dict[str, Any]) -> None:
     own = {"columns": {"labels": "kind"}, "test_fraction": 0.5, "batch_size": 8}
     run = train("g.csv", out="subset", **own, **settings)
-    plain, moved = judged(run), judged(run, columns={"domains": "kind"})
-    for loaded in (plain, moved):
-        assert shared(loaded.test, loaded.train) == 0
+    loaded_plain, moved = load_run(run), load_run(run, columns={"domains": "kind"})
+    for loaded in (loaded_plain, moved):
+        assert count_shared_items(loaded.test, loaded.train) == 0
         assert int(as_run_folder(run).find_split_digests().trained_item_mask(loaded.test).sum()) == 0
-    assert moved.test.source_rows.tolist() == plain.test.source_rows.tolist()
+    assert moved.test.source_rows.tolist() == loaded_plain.test.source_rows.tolist()
 
 
-def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
+def test_rejects_a_run_without_split_record_if_its_data_have_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.ndarray, np.ndarray]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    table(Path("g.csv"), np.repeat(numbers[0][:60], 2, axis=0), np.repeat(numbers[1][:60], 2))
+    write_table(Path("g.csv"), np.repeat(numbers[0][:60], 2, axis=0), np.repeat(numbers[1][:60], 2))
     run = train("g.csv", columns={"labels": "kind"})
     as_run_folder(run).split_path.unlink()
     with raises_usage_error("run.copies"):
-        judged(run)
+        load_run(run)
 
 
-def test_runs_of_earlier_versions_are_evaluated(trained: Run) -> None:
-    as_run_folder(trained).split_path.unlink()
-    check_as_trained(judged(trained))
+def test_runs_without_split_record_are_evaluated(trained_run: Run) -> None:
+    as_run_folder(trained_run).split_path.unlink()
+    assert_split_of_the_run(load_run(trained_run))
 
 
-def test_resume_refuses_one_changed_item(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
+def test_resume_rejects_a_changed_item(trained_run: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     rows = numbers[0].copy()
     position = int(load("g.csv", columns={"labels": "kind"}, test_fraction=0.5).source_rows[7])
     rows[position, 0] += 1
-    table(Path("g.csv"), rows, numbers[1])
-    with pytest.raises(UsageError) as caught:
+    write_table(Path("g.csv"), rows, numbers[1])
+    with raises_usage_error("data.*"):
         contraport.train(resume=True, out="run", epochs=2, progress=False)
-    assert caught.value.argument == "data"
 
 
-# Several rows of one item, in every format
+# Several rows of one item, in each format
 
 
 IMAGES, CAPTIONS = 30, 3
 
 
-def png(number: int) -> bytes:
+def encode_png(number: int) -> bytes:
     pixels, file = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8), io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 
-def captioned() -> list[tuple[int, str]]:
+def list_captions() -> list[tuple[int, str]]:
     return [(image, f"picture {image} seen {caption}") for image in range(IMAGES) for caption in range(CAPTIONS)]
 
 
-def parquet_of_bytes(folder: Path) -> Any:
-    rows = captioned()
-    columns = {"image": [png(image) for image, _ in rows], "caption": [text for _, text in rows]}
+def write_parquet_of_bytes(folder: Path) -> Any:
+    rows = list_captions()
+    columns = {"image": [encode_png(image) for image, _ in rows], "caption": [text for _, text in rows]}
     pq.write_table(pa.table(columns), folder / "bytes.parquet")
     return folder / "bytes.parquet"
 
 
-def parquet_of_dicts(folder: Path) -> Any:
-    rows = captioned()
-    images = [{"bytes": png(image), "path": f"{row}.png"} for row, (image, _) in enumerate(rows)]
+def write_parquet_of_dicts(folder: Path) -> Any:
+    rows = list_captions()
+    images = [{"bytes": encode_png(image), "path": f"{row}.png"} for row, (image, _) in enumerate(rows)]
     pq.write_table(pa.table({"image": images, "caption": [text for _, text in rows]}), folder / "dicts.parquet")
     return folder / "dicts.parquet"
 
 
-def archive(folder: Path) -> Any:
+def write_tar(folder: Path) -> Any:
     with tarfile.open(folder / "all.tar", "w") as tar:
-        for row, (image, text) in enumerate(captioned()):
-            for suffix, content in (("png", png(image)), ("txt", text.encode())):
+        for row, (image, text) in enumerate(list_captions()):
+            for suffix, content in (("png", encode_png(image)), ("txt", text.encode())):
                 info = tarfile.TarInfo(f"{row:04}.{suffix}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
     return folder / "all.tar"
 
 
-def arrays(folder: Path) -> Any:
-    images = np.stack([np.asarray(Image.open(io.BytesIO(png(image)))) for image, _ in captioned()])
-    texts = np.array([text for _, text in captioned()])
+def write_npz(folder: Path) -> Any:
+    images = np.stack([np.asarray(Image.open(io.BytesIO(encode_png(image)))) for image, _ in list_captions()])
+    texts = np.array([text for _, text in list_captions()])
     np.savez(folder / "all.npz", image=images, caption=texts)
     return folder / "all.npz"
 
 
-def spellings(folder: Path) -> Any:
+def write_csv_with_path_spellings(folder: Path) -> Any:
     (folder / "images").mkdir()
     lines = []
-    for image, text in captioned():
-        (folder / "images" / f"{image}.png").write_bytes(png(image))
+    for image, text in list_captions():
+        (folder / "images" / f"{image}.png").write_bytes(encode_png(image))
         spelled = (f"images/{image}.png", f"./images/{image}.png", f"images/../images/{image}.png")
         lines.append(f"{spelled[int(text[-1])]},{text}")
     (folder / "all.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
     return folder / "all.csv"
 
 
-def queries(folder: Path) -> Any:
+def write_query_pairs(folder: Path) -> Any:
     lines = [f"what is {query},it is the answer {query} of {number}" for query in range(30) for number in range(3)]
     (folder / "pairs.csv").write_text("\n".join(["query,answer", *lines]) + "\n")
     return folder / "pairs.csv"
 
 
-def copies(folder: Path) -> Any:
+def write_copied_photos(folder: Path) -> Any:
     (folder / "photos").mkdir()
     for image in range(IMAGES):
         for copy in range(CAPTIONS):
-            (folder / "photos" / f"{copy}-{image}.png").write_bytes(png(image))
+            (folder / "photos" / f"{copy}-{image}.png").write_bytes(encode_png(image))
     return folder / "photos"
 
 
 FORMATS: list[Callable[[Path], Any]] = [
-    parquet_of_bytes,
-    parquet_of_dicts,
-    archive,
-    arrays,
-    spellings,
-    queries,
-    copies,
+    write_parquet_of_bytes,
+    write_parquet_of_dicts,
+    write_tar,
+    write_npz,
+    write_csv_with_path_spellings,
+    write_query_pairs,
+    write_copied_photos,
 ]
 
 
-@pytest.mark.parametrize("make", FORMATS)
-def test_copies_are_of_one_split(tmp_path: Path, make: Callable[[Path], Any]) -> None:
-    data = make(tmp_path)
-    parts = [load(data, split, image_size=8 if make not in (queries, arrays) else None) for split in ("train", "test")]
+@pytest.mark.parametrize("write_data", FORMATS)
+def test_copies_stay_in_one_split(tmp_path: Path, write_data: Callable[[Path], Any]) -> None:
+    data = write_data(tmp_path)
+    parts = [
+        load(data, split, image_size=8 if write_data not in (write_query_pairs, write_npz) else None)
+        for split in ("train", "test")
+    ]
     assert [len(part) for part in parts] == [72, 18]
-    assert shared(*parts) == 0
+    assert count_shared_items(*parts) == 0
     for part in parts:
         assert part.content_ids_if_repeated is not None
 
 
-@pytest.mark.parametrize("make", FORMATS)
-def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callable[[Path], Any]) -> None:
-    """In training no copy is a negative of another, and the run's own evaluation keeps train and test apart."""
-    sizes = {} if make in (queries, arrays) else {"image_size": 8}
-    run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
-    loaded = judged(run)
-    assert shared(loaded.test, loaded.train) == 0
+@pytest.mark.parametrize("write_data", FORMATS)
+def test_copies_are_no_negatives_in_training(tmp_path: Path, write_data: Callable[[Path], Any]) -> None:
+    """In training no copy is a negative of another; evaluation of the run keeps training and test items apart."""
+    sizes = {} if write_data in (write_query_pairs, write_npz) else {"image_size": 8}
+    run = train(write_data(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
+    loaded = load_run(run)
+    assert count_shared_items(loaded.test, loaded.train) == 0
     batch_target = resolve_target_text(run.settings(), loaded.train, contraport.info_nce(), 2)
     assert batch_target == "shown"
 
 
-def test_captions_that_name_a_class_do_not_join_all_items(tmp_path: Path) -> None:
+def test_captions_that_name_a_class_do_not_connect_all_items(tmp_path: Path) -> None:
     data = {"image": np.random.default_rng(0).normal(size=(60, 4)), "caption": [f"a {i % 3}" for i in range(60)]}
     parts = [load(data, split) for split in ("train", "test")]
     assert [len(part) for part in parts] == [48, 12]
 
 
-def pairs_with_copies() -> Dataset:
+def build_pairs_with_copies() -> Dataset:
     random = np.random.default_rng(0)
     return from_arrays((np.repeat(random.normal(size=(100, 4)), 5, axis=0), random.normal(size=(500, 4))))
 
 
 def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
-    dataset = pairs_with_copies()
+    dataset = build_pairs_with_copies()
     ids = dataset.content_ids_if_repeated
     assert ids is not None
     decoys = add_decoys(dataset, seed=0).decoy_pairs
@@ -302,21 +302,21 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     exchange = rotate_partners(groups)
     assert not (ids == ids[exchange]).any()
     for couple in groups:
-        assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
+        assert all(len(ids[group, 0].unique()) == 1 for group in couple)
 
 
-def test_decoys_and_mismatches_of_a_coupling_are_none_of_its_pairs() -> None:
+def test_decoys_and_mismatches_of_a_coupling_are_no_true_pairs() -> None:
     """Rows have several partners, so an exchange between items without a common row or column can be a true pair."""
     pairs = np.argwhere(np.random.default_rng(0).random((200, 12)) < 0.3)
     dataset = from_coupling(np.arange(200.0)[:, None], np.arange(12.0)[:, None], pairs, test_fraction=0)
-    known, (rows, columns) = set(map(tuple, pairs.tolist())), pairs.T
+    true_pairs, (rows, columns) = set(map(tuple, pairs.tolist())), pairs.T
     decoys = add_decoys(dataset, seed=0).decoy_pairs
     assert len(decoys.first) > 50
-    assert known.isdisjoint(zip(rows[decoys.first].tolist(), columns[decoys.second].tolist(), strict=True))
+    assert true_pairs.isdisjoint(zip(rows[decoys.first].tolist(), columns[decoys.second].tolist(), strict=True))
     partners = draw_mismatched_partners(dataset, parse_mismatch(0.2), seed=0).numpy()
     moved = np.flatnonzero(partners != np.arange(len(pairs)))
     assert len(moved) > 50
-    assert known.isdisjoint(zip(rows[moved].tolist(), columns[partners[moved]].tolist(), strict=True))
+    assert true_pairs.isdisjoint(zip(rows[moved].tolist(), columns[partners[moved]].tolist(), strict=True))
 
 
 def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
@@ -328,16 +328,15 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
 
 
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])
-def test_rejects_a_corrupt_record_of_the_split(trained: Run, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(as_run_folder(trained).split_path, **arrays)
-    with pytest.raises(UsageError) as caught:
-        judged(trained)
-    assert "split.npz" in str(caught.value)
+def test_rejects_a_corrupt_split_record(trained_run: Run, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(as_run_folder(trained_run).split_path, **arrays)
+    with raises_usage_error("*", "split.npz"):
+        load_run(trained_run)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.4])
-def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
-    """Of the decoys about as many come from mismatched items as of all items."""
+def test_decoys_are_drawn_independently_of_mismatches(share: float) -> None:
+    """The share of mismatched items among the decoys equals that among all items, up to chance."""
     random = np.random.default_rng(0)
     dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
     partners = draw_mismatched_partners(dataset, parse_mismatch(share), seed=0)

@@ -1,4 +1,4 @@
-"""Note on metrics on which all test items agree, so that their bootstrap interval has no width."""
+"""Notes on bootstrap intervals of zero width, and on classes with few items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_bound_covers_unseen_items(items: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "finding",
+    "result",
     [
         MetricResult(np.arange(24) % 2),
         MetricResult(np.full(24, 0.5)),
@@ -33,11 +33,11 @@ def test_bound_covers_unseen_items(items: int) -> None:
     ],
     ids=["some are right", "no counts", "no mean", "one number"],
 )
-def test_other_results_have_no_note(finding: MetricResult | float) -> None:
-    assert build_zero_width_interval_notes({"knn": finding}) == []
+def test_other_results_have_no_zero_width_note(result: MetricResult | float) -> None:
+    assert build_zero_width_interval_notes({"knn": result}) == []
 
 
-def test_notes_classes_with_fewer_items_than_few_shot_draws() -> None:
+def test_note_for_classes_with_fewer_items_than_few_shot_draws() -> None:
     labels = torch.tensor([0] * 30 + [1] * 8 + [2] * 3)
     results = {"few_shot@8": 0.9, "few_shot@3": 0.8, "few_shot@1000": 0.9, "knn": 0.9}
     notes = build_few_shot_notes(results, labels)

@@ -1,4 +1,4 @@
-"""Contents of an evaluation beside the values: items, counts, plans, samples of pairs."""
+"""Contents of an evaluation besides the metrics: values per item, counts, plans, samples of pairs."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ from contraport.runs import Run, as_run_folder
 DATA = (build_vectors(60, 3), build_vectors(40, 3))
 
 
-def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
+def test_saved_item_values_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
-    measures = ["linear_probe", "knn", "recall@1", "median_rank"]
-    rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
+    metrics = ["linear_probe", "knn", "recall@1", "median_rank"]
+    rows = evaluate(run, data=DATA, metrics=metrics, neighbors=5, progress=False)["rows"]
     items = as_run_folder(run).test_item_metric_values()
-    assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
-    for key, of_items in items.items():
-        assert len(of_items) == 40
-        assert of_items.mean() == pytest.approx(rows["trained"][key])
+    assert set(items) == {"linear_probe", "knn", "recall@1"}  # a median is not a mean over items
+    for key, item_values in items.items():
+        assert len(item_values) == 40
+        assert item_values.mean() == pytest.approx(rows["trained"][key])
     assert rows["trained"]["knn"] != rows["raw"]["knn"]
-    assert len(as_run_folder(run).page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
-        "those of most are left out"
-    )
+    # At most ten of the misclassified items are saved.
+    assert len(as_run_folder(run).page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"])
 
 
 def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
     options = {"data": DATA, "metrics": ["linear_probe", "knn", "retrieval"], "neighbors": 5, "progress": False}
     evaluate(run, **options)
-    every = as_run_folder(run).test_item_metric_values()
+    without_samples = as_run_folder(run).test_item_metric_values()
     monkeypatch.setattr(eval_context, "MAX_COMPARED_PAIRS", 1_000)
     monkeypatch.setattr(eval_context, "RETRIEVAL_SAMPLE_SIZE", 10)
     monkeypatch.setattr(probes, "KNN_SAMPLE_SIZE", 20)
@@ -52,10 +51,10 @@ def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkey
     for key, size in (("knn", 20), ("recall@5", 10)):
         positions = items[f"{key}/positions"]
         assert len(set(positions)) == size
-        assert np.array_equal(items[key], every[key][positions])
+        assert np.array_equal(items[key], without_samples[key][positions])
         assert result["rows"]["trained"][key] == pytest.approx(items[key].mean())
         assert result["intervals"]["trained"][key]["low"] < result["rows"]["trained"][key]
-    assert np.array_equal(items["linear_probe"], every["linear_probe"])
+    assert np.array_equal(items["linear_probe"], without_samples["linear_probe"])
     assert set(items["recall@1/positions"]) <= set(items["knn/positions"])
     expected = "of the 40 test items: kNN on 20; Recall@1, 5 and 10, Median rank, Mutual information on 10."
     assert any(note.endswith(expected) for note in result["notes"]), result["notes"]
@@ -67,15 +66,15 @@ def test_result_has_counts_and_options(tmp_path: Path) -> None:
     assert (result["train_items"], result["test_items"], result["uniformity_items"]) == (60, 40, 40)
     assert (result["neighbors"], result["classes"]) == (5, 3)
     several_runs = evaluate([run], data=DATA, metrics=["uniformity"], progress=False)
-    assert list(several_runs) == [str(run.path)], "a sequence of one is a sequence"
+    assert list(several_runs) == [str(run.path)]
 
 
 def test_result_has_typed_attributes(tmp_path: Path) -> None:
     run, other = make_run(tmp_path / "run", build_vector_model()), make_run(tmp_path / "other", Model("mlp", [(6,)]))
-    measured = evaluate([run, other], data=DATA, metrics=["knn"], neighbors=5, progress=False)
-    result = measured[str(run.path)]
-    knn, ends = result.metrics["knn"], result["intervals"]["trained"]["knn"]
-    assert knn == (result["rows"]["trained"]["knn"], ends["low"], ends["high"])
+    results = evaluate([run, other], data=DATA, metrics=["knn"], neighbors=5, progress=False)
+    result = results[str(run.path)]
+    knn, interval = result.metrics["knn"], result["intervals"]["trained"]["knn"]
+    assert knn == (result["rows"]["trained"]["knn"], interval["low"], interval["high"])
     assert knn.low < knn.value < knn.high
     assert Evaluation(rows={"trained": {"link_hubness@10": 2.0}}).metrics["link_hubness@10"] == (2.0, None, None)
     assert result.baselines.keys() == {"raw", "untrained"}
@@ -85,8 +84,8 @@ def test_result_has_typed_attributes(tmp_path: Path) -> None:
     assert difference.value == pytest.approx(knn.value - result.baselines["raw"]["knn"].value)
     assert difference.is_significant == (difference.low > 0 or difference.high < 0)
     assert (result.verdict, result.notes) == (result["verdict"], result["notes"])
-    read = run.evaluation()
-    assert (read.metrics, read.differences, read.verdict) == (result.metrics, result.differences, result.verdict)
+    loaded = run.evaluation()
+    assert (loaded.metrics, loaded.differences, loaded.verdict) == (result.metrics, result.differences, result.verdict)
 
 
 def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
@@ -124,18 +123,18 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
 
 def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model(), temperature="1:0.1", epochs=4)
-    known = {1: 0.9, 2: 0.5, 4: 0.1}
+    temperature_by_epoch = {1: 0.9, 2: 0.5, 4: 0.1}
     as_run_folder(run).replace_metrics(
-        {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items()
+        {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in temperature_by_epoch.items()
     )
     loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
-    peaks = [loaded.compute_plan_arrays_at_epoch(loaded.model, epoch)["plan"].max() for epoch in known]
+    peaks = [loaded.compute_plan_arrays_at_epoch(loaded.model, epoch)["plan"].max() for epoch in temperature_by_epoch]
     assert peaks[0] < peaks[1] < peaks[2]
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> tuple[Run, str]:
-    """A run on two views in a file, as a training with an audit leaves it, and the file."""
+def audited_run(tmp_path: Path) -> tuple[Run, str]:
+    """Run folder of a training with an audit, and its data file with two views."""
     path = str(tmp_path / "pairs.npz")
     data = build_views(60, (6,), (4,))
     views = data.__getitems__(list(range(60))).views
@@ -147,17 +146,17 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
     return run, path
 
 
-@pytest.mark.parametrize("given", ["nothing", "its own", "others"])
-def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], given: str) -> None:
-    run, path = audited
+@pytest.mark.parametrize("data_kind", ["nothing", "its own", "others"])
+def test_worst_pairs_require_the_training_data_of_the_run(audited_run: tuple[Run, str], data_kind: str) -> None:
+    run, path = audited_run
     others = (build_views(45, (6,), (4,)), build_views(20, (6,), (4,)))  # as many as it was trained on
-    data: Any = {"nothing": None, "its own": path, "others": others}[given]
+    data: Any = {"nothing": None, "its own": path, "others": others}[data_kind]
     evaluate(run, data=data, metrics=["uniformity"], progress=False)
     samples = as_run_folder(run).page_arrays()
-    assert ("worst" in samples) == (given != "others")
-    if given != "others":
+    assert ("worst" in samples) == (data_kind != "others")
+    if data_kind != "others":
         assert samples["worst"].tolist() == list(range(10))
-        assert np.array_equal(samples["worst_better"], samples["worst_2"]), "no better partner is known"
+        assert np.array_equal(samples["worst_better"], samples["worst_2"])  # no better partner is known
 
 
 @pytest.mark.parametrize(
@@ -175,12 +174,12 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
     ],
     ids=["recall", "no recall", "no audit", "only training pairs are exchanged", "test pairs of the user"],
 )
-def test_notes_that_held_out_pairs_may_be_wrong_too(
-    audited: tuple[Run, str], options: dict[str, Any], settings: dict[str, Any], expected: bool
+def test_note_that_held_out_pairs_may_be_mismatched_too(
+    audited_run: tuple[Run, str], options: dict[str, Any], settings: dict[str, Any], expected: bool
 ) -> None:
-    folder = as_run_folder(audited[0])
+    folder = as_run_folder(audited_run[0])
     folder.config_path.write_text(yaml.safe_dump(folder.config() | settings))
-    result = evaluate(audited[0], progress=False, **options)
+    result = evaluate(audited_run[0], progress=False, **options)
     assert any("held-out pairs may be wrong too" in note for note in result["notes"]) == expected
 
 
@@ -194,21 +193,23 @@ def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
         names[item] for item in samples["ids"]
     ]
     assert samples["losses"].shape == (40,)
-    assert np.count_nonzero(samples["target"]) > 2 * len(samples["target"]), "other items of a domain are wanted too"
+    assert np.count_nonzero(samples["target"]) > 2 * len(
+        samples["target"]
+    )  # other items of the domain are positives too
 
 
 def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
-    for shapes, drawn in (([(1, 8, 8), (6,)], False), ([(1, 8, 8), (1, 8, 8)], True)):
+    for shapes, has_plan_views in (([(1, 8, 8), (6,)], False), ([(1, 8, 8), (1, 8, 8)], True)):
         train, test = (build_views(items, *shapes, integers=True) for items in (40, 20))
         torch.manual_seed(0)
-        run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
+        run = make_run(tmp_path / str(has_plan_views), Model(shapes=shapes, shared=False), augment=None)
         evaluate(run, data=(train, test), metrics=["uniformity"], progress=False)
         samples = as_run_folder(run).page_arrays()
         assert samples["plan_view_names"].tolist() == ["view0", "view1"]
-        assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn
+        assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == has_plan_views
 
 
-def test_repr_of_an_evaluation_is_its_verdict() -> None:
+def test_repr_of_an_evaluation_includes_its_verdict() -> None:
     values = {"raw": {"knn": 0.5}, "trained": {"knn": 0.85}}
     evaluation = Evaluation(data="digits", rows=values, verdict="Better than raw inputs.", notes=["x" * 4000])
     expected = "Evaluation(digits; 2 encoders; Better than raw inputs; values: evaluation.to_rows())"
@@ -216,4 +217,4 @@ def test_repr_of_an_evaluation_is_its_verdict() -> None:
     assert evaluation["rows"] == values
     by_run = EvaluationsByRun({"runs/a": evaluation})
     assert str(by_run) == f"EvaluationsByRun(\n  'runs/a': {expected}\n)"
-    assert "verdict" not in repr(Evaluation(rows=values)), "without baselines there is none"
+    assert "verdict" not in repr(Evaluation(rows=values))

@@ -1,4 +1,4 @@
-"""Samples for the page: points, cosines, suspicion of pairs."""
+"""Sample arrays of the report page: points, cosines, suspicion of pairs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 
 
-def context_of(model: Model, test: Dataset) -> EvalContext:
+def build_context(model: Model, test: Dataset) -> EvalContext:
     return EvalContext(model.eval(), test, test, Views(test, augment="none"), LoaderConfig())
 
 
-def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
+def test_points_are_of_chosen_items_and_the_spectrum_of_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
     arrays = collect_map_and_spectrum_arrays(from_arrays(features, domains=names), features, chosen)
@@ -63,22 +63,24 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
-    context = context_of(Model(shapes=[(5,), (5,)], shared=True), build_views(60, (5,), (5,)))
+    context = build_context(Model(shapes=[(5,), (5,)], shared=True), build_views(60, (5,), (5,)))
     result = collect_test_sample_arrays(context, has_probe=False)["suspicion"]
     np.testing.assert_allclose(result, (-score_pairs(PairedFeatures(context.two_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(result, (-score_pairs(PairedFeatures(context.two_view_projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
-    apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
+    incomparable = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
     assert "suspicion" not in collect_test_sample_arrays(
-        context_of(apart, build_views(60, (5,), (2, 20))), has_probe=False
+        build_context(incomparable, build_views(60, (5,), (2, 20))), has_probe=False
     )
-    few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_test_sample_arrays(context_of(few, build_views(30, (5,), (4,))), has_probe=False)
+    few_items = Model(shapes=[(5,), (4,)])
+    assert "suspicion" not in collect_test_sample_arrays(
+        build_context(few_items, build_views(30, (5,), (4,))), has_probe=False
+    )
 
 
 def test_no_losses_without_an_objective() -> None:
     assert "losses" not in collect_test_sample_arrays(
-        context_of(build_vector_model(), build_vectors(9, 3)), has_probe=False
+        build_context(build_vector_model(), build_vectors(9, 3)), has_probe=False
     )

@@ -1,4 +1,4 @@
-"""Test sets of a few items, and labels that allow little: what cannot be measured is said, and the rest is measured."""
+"""Evaluation of small test sets and degenerate labels: notes on the metrics that are left out."""
 
 import json
 from pathlib import Path
@@ -29,29 +29,29 @@ ROWS = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
         ),
     ],
 )
-def test_metrics_that_need_more_items_are_noted(
+def test_metrics_that_cannot_be_computed_are_noted(
     tmp_path: Path, train: dict[str, Any], test: dict[str, Any], missing: str | None
 ) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=(from_arrays(ROWS, **train), from_arrays(ROWS[:3], **test)), progress=False)
     assert missing is None or f"Not measured, as {missing}" in result["notes"]
-    numbers = json.loads(run.evaluation_path.read_text("utf-8"), parse_constant=pytest.fail)
-    assert numbers["rows"]["trained"]["uniformity"] == result["rows"]["trained"]["uniformity"]
+    saved = json.loads(run.evaluation_path.read_text("utf-8"), parse_constant=pytest.fail)
+    assert saved["rows"]["trained"]["uniformity"] == result["rows"]["trained"]["uniformity"]
 
 
 def test_domains_without_shared_classes_are_noted_if_requested(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
-    own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
-    result = evaluate(run, data=(own, own), metrics=["domains"], progress=False)
+    data = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
+    result = evaluate(run, data=(data, data), metrics=["domains"], progress=False)
     assert set(result["rows"]["trained"]) == {"domain_probe"}
     assert "Not measured, as domains share fewer than two classes: Unseen domain." in result["notes"]
 
 
-def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
+def test_domain_probe_requires_shared_domains(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
-    rest = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
-    left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
-    result = evaluate(run, data=(rest, left_out), metrics=["domain_probe", "linear_probe"], progress=False)
+    seen = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
+    unseen = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
+    result = evaluate(run, data=(seen, unseen), metrics=["domain_probe", "linear_probe"], progress=False)
     assert set(result["rows"]["trained"]) == {"linear_probe"}
     text = "Not measured, as training and test items share no domain: Domain probe."
     assert text in result["notes"]
@@ -59,15 +59,15 @@ def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["vic-reg", "barlow-twins"])
 def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> None:
-    """Nor where it has as many coordinates as there are items, and would look like one of items."""
+    """A plan of as many coordinates as items would look like a plan of items."""
     run = make_run(tmp_path / "run", build_vector_model(), objective=objective)
     result = evaluate(run, data=(build_vectors(40, 2), build_vectors(32, 2)), metrics=["uniformity"], progress=False)
     assert "No plan is drawn: the objective compares coordinates, not items." in result["notes"]
     assert "plan" not in run.page_arrays()
 
 
-def test_elements_of_a_pair_are_whole_splits(tmp_path: Path) -> None:
-    """They are the training and the test items already: no share of them is held out once more."""
+def test_pair_of_data_is_used_as_training_and_test_items(tmp_path: Path) -> None:
+    """The pair is already split into training and test items, so nothing more is held out."""
     run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), metrics=["uniformity"], progress=False)
     assert (result["train_items"], result["test_items"]) == (40, 20)

@@ -1,4 +1,4 @@
-"""Items of an evaluation: the run's own with its settings, other data as they are."""
+"""Loading of the items of an evaluation: data of the run with its settings, other data unchanged."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from tests.evaluation.builders import build_vector_model, build_vectors, make_ru
 
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.split_loading import describe_test_data, find_model_image_size, have_same_items
 
-ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
+OPTIONS: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
 
-def arrays(path: Path, items: int, views: int = 1) -> str:
+def write_arrays(path: Path, items: int, views: int = 1) -> str:
     random = np.random.default_rng(items)
     options = {f"view{view}": random.normal(size=(items, 6)).astype(np.float32) for view in range(views)}
     np.savez(path, **options, labels=np.arange(items) % 3)
@@ -28,7 +27,7 @@ def arrays(path: Path, items: int, views: int = 1) -> str:
 
 
 @pytest.mark.parametrize(
-    ("own", "items"),
+    ("own_settings", "items"),
     [
         ({"test_fraction": 0.5}, (30, 30)),
         ({"validation": 0.5}, (24, 24)),
@@ -37,65 +36,65 @@ def arrays(path: Path, items: int, views: int = 1) -> str:
         ({"imbalance": 4.0}, (28, 12)),
         ({"given_views": [1]}, (48, 12)),
     ],
-    ids=lambda own: " ".join(own) if isinstance(own, dict) else "",
+    ids=lambda own_settings: " ".join(own_settings) if isinstance(own_settings, dict) else "",
 )
 def test_settings_of_own_data_do_not_apply_to_other_data(
-    tmp_path: Path, own: dict[str, Any], items: tuple[int, int]
+    tmp_path: Path, own_settings: dict[str, Any], items: tuple[int, int]
 ) -> None:
-    views = 2 if "given_views" in own else 1
-    run = make_run(tmp_path / "run", build_vector_model(), data=arrays(tmp_path / "own.npz", 60, views), **own)
-    result = evaluate(run, **ASKED)
+    views = 2 if "given_views" in own_settings else 1
+    run = make_run(
+        tmp_path / "run", build_vector_model(), data=write_arrays(tmp_path / "own.npz", 60, views), **own_settings
+    )
+    result = evaluate(run, **OPTIONS)
     assert (result["train_items"], result["test_items"]) == items
-    result = evaluate(run, data=arrays(tmp_path / "other.npz", 90), **ASKED)
+    result = evaluate(run, data=write_arrays(tmp_path / "other.npz", 90), **OPTIONS)
     assert (result["train_items"], result["test_items"]) == (72, 18)
-    result = evaluate(run, test_data=arrays(tmp_path / "test.npz", 75), **ASKED)
+    result = evaluate(run, test_data=write_arrays(tmp_path / "test.npz", 75), **OPTIONS)
     assert (result["train_items"], result["test_items"]) == (items[0], 15)
 
 
-def test_loaded_splits_are_used_as_they_are(tmp_path: Path) -> None:
-    path = arrays(tmp_path / "data.npz", 60)
+def test_loaded_splits_are_used_unchanged(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "data.npz", 60)
     run = make_run(tmp_path / "run", build_vector_model())
-    result = evaluate(run, data=(load(path, "train"), load(path, "test")), **ASKED)
+    result = evaluate(run, data=(load(path, "train"), load(path, "test")), **OPTIONS)
     assert (result["train_items"], result["test_items"]) == (48, 12)
 
 
-def test_columns_option_overrides_those_of_the_run(tmp_path: Path) -> None:
+def test_columns_option_overrides_the_columns_of_the_run(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 3))
     lines = [f"{a},{b},{c},{row % 2},{row % 3}" for row, (a, b, c) in enumerate(rows)]
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,kind,sort", *lines]))
     columns = {"views": [["a", "b", "c"]], "labels": "kind"}
     run = make_run(tmp_path / "run", Model("mlp", [(3,)]), data=str(tmp_path / "table.csv"), columns=columns)
-    assert evaluate(run, **ASKED)["classes"] == 2
-    assert evaluate(run, columns={**columns, "labels": "sort"}, **ASKED)["classes"] == 3
+    assert evaluate(run, **OPTIONS)["classes"] == 2
+    assert evaluate(run, columns={**columns, "labels": "sort"}, **OPTIONS)["classes"] == 3
 
 
-def test_root_option_overrides_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
+def test_root_option_overrides_the_root_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots: list[Any] = []
     monkeypatch.setattr(
-        split_loading, "build_dataset", lambda settings, split: calls.append(settings.root) or build_vectors(9, None)
+        split_loading, "build_dataset", lambda settings, split: roots.append(settings.root) or build_vectors(9, None)
     )
     run = make_run(tmp_path / "run", build_vector_model(), root="own")
     for root in (None, "given"):
-        evaluate(run, root=root, **ASKED)
-    assert calls == ["own", "own", "given", "given"]
+        evaluate(run, root=root, **OPTIONS)
+    assert roots == ["own", "own", "given", "given"]
 
 
 def test_rejects_a_single_test_item(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
     with raises_usage_error("data.test_items", 1):
-        evaluate(run, data=(build_vectors(40, 2), build_vectors(1, None)), **ASKED)
+        evaluate(run, data=(build_vectors(40, 2), build_vectors(1, None)), **OPTIONS)
 
 
 def test_rejects_streams(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
     stream = from_stream(np.ones((20, 6), dtype=np.float32), name="numbers")
     for options in ({"data": (stream, build_vectors(40, 2))}, {"data": (build_vectors(40, 2), stream)}):
-        with pytest.raises(UsageError) as caught:
-            evaluate(run, **options, **ASKED)
-        assert "numbers" in str(caught.value)
-    with pytest.raises(UsageError) as caught:
-        evaluate(run, data=(build_vectors(40, 2),) * 2, test_data=stream, **ASKED)
-    assert "numbers" in str(caught.value)
+        with raises_usage_error("*", "numbers"):
+            evaluate(run, **options, **OPTIONS)
+    with raises_usage_error("*", "numbers"):
+        evaluate(run, data=(build_vectors(40, 2),) * 2, test_data=stream, **OPTIONS)
 
 
 def test_same_items_have_equal_rows_and_labels() -> None:
@@ -124,7 +123,7 @@ def test_same_items_have_equal_rows_and_labels() -> None:
         ({"data": "other.npz", "test_data": "digits"}, "arrays, corrupt blur:2"),
     ],
 )
-def test_description_of_own_test_data_names_their_corruption(
+def test_description_of_test_data_of_the_run_names_their_corruption(
     tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     settings = make_run(tmp_path / "run", build_vector_model(), corrupt="blur:2").settings()
@@ -132,8 +131,8 @@ def test_description_of_own_test_data_names_their_corruption(
 
 
 def test_image_size_of_square_inputs() -> None:
-    def size(*shapes: tuple[int, ...]) -> int | None:
+    def find_size(*shapes: tuple[int, ...]) -> int | None:
         return find_model_image_size(Model(shapes=shapes, shared=False))
 
-    assert size((1, 8, 8)) == size((1, 8, 8), (6,)) == 8
-    assert size((6,)) is size((1, 8, 12)) is size((1, 8, 8), (1, 12, 12)) is None
+    assert find_size((1, 8, 8)) == find_size((1, 8, 8), (6,)) == 8
+    assert find_size((6,)) is find_size((1, 8, 12)) is find_size((1, 8, 8), (1, 12, 12)) is None

@@ -9,14 +9,14 @@ import pytest
 from contraport.evaluation.result_tables import metric_rows_by_baseline, metric_rows_by_sampled_epoch
 
 
-def result(**rows: dict[str, float | None]) -> dict[str, Any]:
-    ends = {"knn": {"low": 0.85, "high": 0.95}}
-    return {"rows": {name.replace("_", " "): row for name, row in rows.items()}, "intervals": {"trained": ends}}
+def build_result(**rows: dict[str, float | None]) -> dict[str, Any]:
+    interval = {"knn": {"low": 0.85, "high": 0.95}}
+    return {"rows": {name.replace("_", " "): row for name, row in rows.items()}, "intervals": {"trained": interval}}
 
 
 def test_empty_baseline_has_no_column() -> None:
     rows = metric_rows_by_baseline(
-        result(
+        build_result(
             raw={"knn": None}, untrained={"knn": 0.5}, trained={"knn": 0.9, "uniformity": -2.0}, epoch_1={"knn": 0.7}
         )
     )
@@ -27,7 +27,7 @@ def test_empty_baseline_has_no_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "shown"),
+    ("num_epochs", "expected_epochs"),
     [
         (0, []),
         (1, [1]),
@@ -37,11 +37,11 @@ def test_empty_baseline_has_no_column() -> None:
         (200, [1, 51, 101, 150, 200]),
     ],
 )
-def test_intermediate_models_are_thinned_evenly(kept: int, shown: list[int]) -> None:
-    known = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, kept + 1)}
-    rows = metric_rows_by_sampled_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
-    if not kept:
+def test_columns_are_evenly_spaced_epochs(num_epochs: int, expected_epochs: list[int]) -> None:
+    epoch_rows = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, num_epochs + 1)}
+    rows = metric_rows_by_sampled_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **epoch_rows}})
+    if not num_epochs:
         assert rows == []
     else:
-        options = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in shown}
-        assert rows == [{"metric": "kNN", **options, "trained": "90.0%"}]
+        epoch_columns = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in expected_epochs}
+        assert rows == [{"metric": "kNN", **epoch_columns, "trained": "90.0%"}]
