@@ -1,4 +1,4 @@
-"""Data without what an audit flagged: what is left out, mended and weighed, and that a training takes it."""
+"""Export of cleaned data after an audit: dropped, repaired and weighted pairs, and training on them."""
 
 from __future__ import annotations
 
@@ -28,53 +28,53 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def actual(wrong: list[int] = WRONG) -> Audit:
-    """Of 60 pairs 3, 10 and 4 seem wrong, the partner of 3 is that of 7, that of 4 is 3's, and 10 has none."""
+def build_audit(wrong: list[int] = WRONG) -> Audit:
+    """Build an audit of 60 pairs that flags 3, 10 and 4: 3 gets the partner of 7, 4 that of 3, and 10 none."""
     scores, partners = np.ones(ITEMS), np.full(ITEMS, -1)
     scores[wrong], partners[wrong] = [-3, -2, -1], PARTNERS
     return Audit("x", "frozen", "neighbors", scores, np.zeros(5), 3 / ITEMS, (0, 1), partners, scores)
 
 
-def table(folder: Path, suffix: str) -> Path:
-    """A table of 61 rows, the sixth of which is of the test split."""
+def write_table(folder: Path, suffix: str) -> Path:
+    """Write a table of 61 rows; the sixth belongs to the test split."""
     rows = np.arange(ITEMS + 1)
     columns: dict[str, np.ndarray] = {"view0.a": rows * 1.0, "view1.a": rows * 10.0, "view1.b": -rows * 1.0}
     columns["split"] = np.where(rows == 5, "test", "train")
-    made = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+    arrow_table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
     path = folder / f"pairs{suffix}"
     if suffix == ".csv":
-        pyarrow.csv.write_csv(made, path)
+        pyarrow.csv.write_csv(arrow_table, path)
     elif suffix == ".parquet":
-        pyarrow.parquet.write_table(made, path)
+        pyarrow.parquet.write_table(arrow_table, path)
     else:
-        path.write_text("".join(f"{row!r}\n".replace("'", '"') for row in made.to_pylist()))
+        path.write_text("".join(f"{row!r}\n".replace("'", '"') for row in arrow_table.to_pylist()))
     return path
 
 
-def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+def write_and_load(mode: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     dataset = load(data)
-    path = write_clean_data(actual(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
-    again = load(path, columns={"weights": "audit_weight"} if way == "weigh" and path.suffix != ".npz" else None)
-    first, second = again.store.fetch_views(torch.arange(len(again)))
-    weights = np.ones(len(again)) if again.weights is None else again.weights.numpy()
+    path = write_clean_data(build_audit(), mode, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+    reloaded = load(path, columns={"weights": "audit_weight"} if mode == "weigh" and path.suffix != ".npz" else None)
+    first, second = reloaded.store.fetch_views(torch.arange(len(reloaded)))
+    weights = np.ones(len(reloaded)) if reloaded.weights is None else reloaded.weights.numpy()
     return path, {"first": first[:, 0].numpy(), "second": second[:, 0].numpy(), "weights": weights}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_tables_keep_their_format(tmp_path: Path, suffix: str) -> None:
-    data, out = table(tmp_path, suffix), tmp_path / "out"
+    data, out = write_table(tmp_path, suffix), tmp_path / "out"
     out.mkdir()
-    rows = np.delete(np.arange(ITEMS + 1), 5)  # of the pairs that were judged
-    path, dropped = written("drop", data, out)
+    rows = np.delete(np.arange(ITEMS + 1), 5)  # rows of the audited pairs
+    path, dropped = write_and_load("drop", data, out)
     assert path.name == f"dropped{suffix}"
     assert dropped["first"].tolist() == np.delete(rows, WRONG).tolist()
     assert (dropped["second"] == 10 * dropped["first"]).all()
-    _, repaired = written("repair", data, out)
+    _, repaired = write_and_load("repair", data, out)
     assert repaired["first"].tolist() == np.delete(rows, 10).tolist()
     expected = 10 * rows
     expected[[3, 4]] = 10 * rows[[7, 3]]
     assert repaired["second"].tolist() == np.delete(expected, 10).tolist()
-    _, weighed = written("weigh", data, out)
+    _, weighed = write_and_load("weigh", data, out)
     assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
     assert load(out / f"dropped{suffix}", "test").store.fetch_views(torch.tensor([0]))[0].tolist() == [[5.0]]
 
@@ -83,9 +83,9 @@ def test_npz_keeps_its_test_split(tmp_path: Path) -> None:
     rows = np.arange(ITEMS)[:, None] * 1.0
     arrays = {"view0": rows, "view1": 10 * rows, "weights": np.full(ITEMS, 2.0)}
     np.savez(tmp_path / "pairs.npz", **arrays, **{f"{name}_test": array[:4] for name, array in arrays.items()})
-    _, repaired = written("repair", tmp_path / "pairs.npz", tmp_path)
+    _, repaired = write_and_load("repair", tmp_path / "pairs.npz", tmp_path)
     assert repaired["second"][:5].tolist() == [0, 10, 20, 70, 30]
-    path, weighed = written("weigh", tmp_path / "pairs.npz", tmp_path)
+    path, weighed = write_and_load("weigh", tmp_path / "pairs.npz", tmp_path)
     assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
     assert weighed["weights"].max() == 2
     assert len(load(path, "test")) == 4
@@ -96,47 +96,47 @@ def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", ear=rows, eye=10 * rows)
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
     options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
-    for way, kept in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
-        with np.load(write_clean_data(actual(), way, tmp_path, **options)) as file:
-            assert (len(file["ear"]), len(file["eye"])) == (kept, kept)
-            assert way != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
-            assert ("weights" in file) == (way == "weigh")
+    for mode, expected in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
+        with np.load(write_clean_data(build_audit(), mode, tmp_path, **options)) as file:
+            assert (len(file["ear"]), len(file["eye"])) == (expected, expected)
+            assert mode != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
+            assert ("weights" in file) == (mode == "weigh")
 
 
-def test_unaudited_rows_stay_and_count(tmp_path: Path) -> None:
-    """What was judged begins at row 5: what seems wrong is told by its place in the source."""
+def test_unaudited_rows_are_kept(tmp_path: Path) -> None:
+    """The audited pairs start at row 5 of the source; flagged pairs are identified by their row in the source."""
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
     dataset = load(tmp_path / "pairs.npz").subset(torch.arange(5, ITEMS + 5))
     options: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
-    with np.load(write_clean_data(actual(), "drop", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
+    with np.load(write_clean_data(build_audit(), "drop", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
         assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
         assert len(file["ear_test"]) == 3
-    with np.load(write_clean_data(actual(), "repair", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
-        assert file["eye"][7:10, 0].tolist() == [70, 120, 80], "3 has the partner of 7, and 4 that of 3, five rows on"
-    weighed = write_clean_data(actual(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **options)
-    assert load(weighed, "test").weights.tolist() == [1, 1, 1], "no test item was judged"
-    weights = np.load(write_clean_data(actual(), "weigh", tmp_path, data="no file", **options))
+    with np.load(write_clean_data(build_audit(), "repair", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
+        assert file["eye"][7:10, 0].tolist() == [70, 120, 80]  # rows 8 and 9 get the partners of 12 and 8
+    weighed = write_clean_data(build_audit(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **options)
+    assert load(weighed, "test").weights.tolist() == [1, 1, 1]  # test items are not audited
+    weights = np.load(write_clean_data(build_audit(), "weigh", tmp_path, data="no file", **options))
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
 
 
 def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:
-    """Of 20 images with 3 captions each, a caption that seems wrong takes neither its image nor the others along."""
+    """20 images with 3 captions each: a flagged caption is dropped without its image and its other captions."""
     data = tmp_path / "captions.jsonl"
     rows = [{"image": [row * 1.0, 1.0], "captions": [f"text {3 * row + one}" for one in range(3)]} for row in range(20)]
     data.write_text("".join(f"{row!r}\n".replace("'", '"') for row in rows))
     dataset = load(data, test_fraction=0)
     texts = {}
-    for way in ("drop", "repair", "weigh"):
-        path = write_clean_data(actual(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
-        texts[way] = [json.loads(line) for line in path.read_text().splitlines()]
-    said = {way: [row["captions"] for row in of] for way, of in texts.items()}
-    assert said["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
-    mended = {3: "text 7", 4: "text 3"}
-    assert said["repair"] == [mended.get(row, f"text {row}") for row in range(ITEMS) if row != 10]
+    for mode in ("drop", "repair", "weigh"):
+        path = write_clean_data(build_audit(), mode, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+        texts[mode] = [json.loads(line) for line in path.read_text().splitlines()]
+    captions = {mode: [row["captions"] for row in entries] for mode, entries in texts.items()}
+    assert captions["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
+    repaired = {3: "text 7", 4: "text 3"}
+    assert captions["repair"] == [repaired.get(row, f"text {row}") for row in range(ITEMS) if row != 10]
     assert [row["image"][0] for row in texts["drop"]] == [row // 3 for row in range(ITEMS) if row not in WRONG]
-    assert [row for row, of in enumerate(texts["weigh"]) if of["audit_weight"] == 0] == sorted(WRONG)
+    assert [row for row, entry in enumerate(texts["weigh"]) if entry["audit_weight"] == 0] == sorted(WRONG)
 
 
 def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
     options: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
-    assert np.load(write_clean_data(actual(), "weigh", tmp_path, **options)).sum() == ITEMS - 3
-    mended = load(write_clean_data(actual(), "repair", tmp_path, **options), test_fraction=1e-12)
-    assert mended.class_names == ("cat", "dog")
+    assert np.load(write_clean_data(build_audit(), "weigh", tmp_path, **options)).sum() == ITEMS - 3
+    repaired = load(write_clean_data(build_audit(), "repair", tmp_path, **options), test_fraction=1e-12)
+    assert repaired.class_names == ("cat", "dog")
     with np.load(tmp_path / "repaired.npz") as file:
         assert file["view1"][:5].tolist() == ["text 0", "text 1", "text 2", "text 7", "text 3"]
         assert (file["view0"] == np.delete(np.moveaxis(images, 3, 1), 10, 0)).all()
@@ -165,7 +165,7 @@ def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     out.mkdir(parents=True)
     data = tmp_path / "pairs.csv"
     dataset = load(data, test_fraction=1e-12)
-    path = write_clean_data(actual(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(build_audit(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
     first, second = load(path, test_fraction=1e-12).store.fetch_views(torch.arange(5))
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
@@ -194,7 +194,7 @@ def test_unchanged_csv_cells_are_copied_verbatim(tmp_path: Path) -> None:
     data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(actual(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(build_audit(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert path.read_text().splitlines()[1:] == expected
 
@@ -205,16 +205,16 @@ def test_dates_in_json_lines_stay_unchanged(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(actual(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
-    kept = [row for number, row in enumerate(rows) if number not in WRONG]
-    assert [json.loads(line) for line in path.read_text().splitlines()] == kept
+    path = write_clean_data(build_audit(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    expected = [row for number, row in enumerate(rows) if number not in WRONG]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == expected
 
 
 LINKS = np.array([(link % 20, (link + link // 20) % 10) for link in range(ITEMS)])
 
 
 def write_coupling(folder: Path, suffix: str) -> Path:
-    """A coupling of 20 numbers and 10 images by 60 links, the fourth repeated, and one link of the test split."""
+    """Write a coupling of 20 numbers and 10 images: 60 training links, the fourth repeated, and one test link."""
     folder.mkdir()
     for column in range(10):
         Image.new("L", (8, 8), 20 * column).save(folder / f"{column}.png")
@@ -232,21 +232,21 @@ def write_coupling(folder: Path, suffix: str) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("way", ["drop", "repair", "weigh"])
-def test_a_coupling_stays_a_coupling(tmp_path: Path, way: str, suffix: str) -> None:
+@pytest.mark.parametrize("mode", ["drop", "repair", "weigh"])
+def test_cleaned_coupling_is_a_coupling(tmp_path: Path, mode: str, suffix: str) -> None:
     data, out = write_coupling(tmp_path / "shop", suffix), tmp_path / "out" / "of"
     dataset = load(data)
     assert dataset.entity_ids is not None
     assert dataset.entity_ids.tolist() == LINKS.tolist()
     wrong = [3, ITEMS - 1, 4]
-    path = write_clean_data(actual(wrong), way, out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(build_audit(wrong), mode, out, data=data, dataset=dataset, second=1, columns=None)
     links, weights = LINKS.copy(), np.arange(1.0, 61)
     weights[3] += 61
-    if way == "repair":
+    if mode == "repair":
         links[[3, 4], 1] = LINKS[[7, 3], 1]
-    if way == "weigh":
+    if mode == "weigh":
         weights[wrong] = 0
-    removed = {"drop": wrong, "repair": [ITEMS - 1], "weigh": []}[way]
+    removed = {"drop": wrong, "repair": [ITEMS - 1], "weigh": []}[mode]
     cleaned = load(path)
     assert cleaned.entity_ids is not None
     assert cleaned.weights is not None
@@ -260,15 +260,15 @@ def test_a_coupling_stays_a_coupling(tmp_path: Path, way: str, suffix: str) -> N
     assert held_out.tolist() == [[0, 9]]
 
 
-def test_a_repair_of_the_first_view_replaces_rows_of_a_coupling(tmp_path: Path) -> None:
+def test_repair_of_the_first_view_replaces_rows_of_a_coupling(tmp_path: Path) -> None:
     data = write_coupling(tmp_path / "shop", ".csv")
-    path = write_clean_data(actual(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
+    path = write_clean_data(build_audit(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
     ids = load(path).entity_ids
     assert ids is not None
     assert ids[3:5].tolist() == [[7, LINKS[3, 1]], [3, LINKS[4, 1]]]
 
 
-def test_a_training_takes_the_coupling_that_an_audit_cleaned(tmp_path: Path) -> None:
+def test_training_reads_the_cleaned_coupling(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     values = random.normal(size=(300, 4))
     columns = random.permutation(300)
@@ -294,7 +294,7 @@ def test_a_training_takes_the_coupling_that_an_audit_cleaned(tmp_path: Path) -> 
     assert trained["train_items"] + trained["test_items"] == len(pairs)
 
 
-def test_a_coupling_in_memory_cannot_be_dropped_from(tmp_path: Path) -> None:
+def test_rejects_drop_and_repair_of_a_coupling_in_memory(tmp_path: Path) -> None:
     data = from_coupling(np.random.default_rng(0).normal(size=(20, 3)), np.eye(10), LINKS, test_fraction=0)
     for form in ("drop", "repair"):
         with raises_usage_error(f"{form}.coupling"):

@@ -1,4 +1,4 @@
-"""The page of an audit: what it shows of each kind of view, and that it works in a browser without a network."""
+"""Audit page: its contents for each kind of view, and its functions in a browser without a network."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ ITEMS = 250
 ATTACK = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
 
 
-def result(name: str = "toy") -> Audit:
-    """The lower the number of a pair the worse it is; the first fifty are wrong, and each two of them swapped."""
+def build_audit(name: str = "toy") -> Audit:
+    """Build an audit with scores in the order of the pairs; of the first fifty, each two have swapped partners."""
     scores = np.arange(ITEMS) / ITEMS
     partners = np.where(np.arange(ITEMS) < 50, np.arange(ITEMS) ^ 1, -1)
     partners[7] = 200
     return Audit(name, "online", "neighbors", scores, scores[:50], 0.2, (0.1, 0.3), partners, scores + 0.5)
 
 
-def of(first: str, second: str) -> Dataset:
-    """Pairs of two kinds of views."""
+def build_pairs(first: str, second: str) -> Dataset:
+    """Build pairs of views of these two kinds."""
     random = np.random.default_rng(0)
-    known: dict[str, Any] = {
+    views_by_kind: dict[str, Any] = {
         "photo": random.integers(0, 255, (ITEMS, 3, 20, 20), dtype=np.uint8),
         "large": random.random((ITEMS, 1, 200, 120)).astype(np.float32),
         "sound": random.normal(size=(ITEMS, 9, 300)),
@@ -51,24 +51,24 @@ def of(first: str, second: str) -> Dataset:
         "caption": [f"{ATTACK} caption {row}" for row in range(ITEMS)],
     }
     labels = ["cat", ATTACK] * (ITEMS // 2)
-    return from_arrays({name: known[name] for name in (first, second)}, labels=labels, name="toy")
+    return from_arrays({name: views_by_kind[name] for name in (first, second)}, labels=labels, name="toy")
 
 
-def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
-    rows = build_worst_pair_rows(result(), of("vector", "caption"))
+def test_worst_pairs_come_first_with_their_better_partners() -> None:
+    rows = build_worst_pair_rows(build_audit(), build_pairs("vector", "caption"))
     assert [row["id"] for row in rows] == list(range(MAX_PAGE_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
     assert [view["text"][-2:] for view in rows[4]["views"][1:]] == [" 4", " 5"]
     assert rows[1]["partner"] == 0
     assert len(rows[1]["views"]) == 3
-    assert len(rows[100]["views"]) == 2, "there is no better partner"
+    assert len(rows[100]["views"]) == 2  # no better partner
     assert rows[1]["kind"] == ATTACK
     json.dumps(rows)
 
 
 def test_rows_and_scores_follow_the_order_of_pairs() -> None:
-    mirrored = replace(result(), scores=result().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
+    mirrored = replace(build_audit(), scores=build_audit().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
     first = build_worst_pair_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
@@ -87,8 +87,10 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
         ("caption", {"is": "text"}),
     ],
 )
-def test_draws_each_kind_of_view(view: str, attributes: dict[str, Any]) -> None:
-    shown = build_worst_pair_rows(result(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
+def test_content_of_each_kind_of_view(view: str, attributes: dict[str, Any]) -> None:
+    shown = build_worst_pair_rows(build_audit(), build_pairs(view, "photo" if view == "vector" else "vector"))[0][
+        "views"
+    ][0]
     assert shown["is"] == attributes["is"]
     if "uri" in attributes:
         assert shown["uri"].startswith(attributes["uri"])
@@ -101,26 +103,26 @@ def test_draws_each_kind_of_view(view: str, attributes: dict[str, Any]) -> None:
     ("rate", "share", "end"),
     [(0.996, "100%", "100%"), (0.004, "0.4%", "0.4%"), (0.001, "None", "0.1%")],
 )
-def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, end: str) -> None:
-    text = replace(result(), noise_rate=rate, noise_interval=(rate, rate)).headline
+def test_headline_has_shares_without_exponents(rate: float, share: str, end: str) -> None:
+    text = replace(build_audit(), noise_rate=rate, noise_interval=(rate, rate)).headline
     assert text.startswith(f"{share} of the 250 pairs of toy ")
     assert text.count(end) >= 2
 
 
 def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
-    bins = compute_score_histograms(result())
+    bins = compute_score_histograms(build_audit())
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    alike = compute_score_histograms(replace(result(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
-    assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
+    constant = compute_score_histograms(replace(build_audit(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
+    assert (constant["low"], constant["high"], constant["pairs"][0], constant["mismatched"][0]) == (1, 2, 1, 1)
 
 
 def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
-    write_audit_page(result(ATTACK), of("large", "photo"), tmp_path / "audit.html")
+    write_audit_page(build_audit(ATTACK), build_pairs("large", "photo"), tmp_path / "audit.html")
     text = (tmp_path / "audit.html").read_text()
     assert len(text) < 3_000_000
-    addresses = {result for result in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in result}
+    addresses = {url for url in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in url}
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
@@ -129,11 +131,11 @@ def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
-def test_in_a_browser(tmp_path: Path) -> None:
-    """One page and one browser, as each takes seconds to begin."""
-    write_audit_page(result(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
+def test_page_in_a_browser(tmp_path: Path) -> None:
+    """One browser for all checks, since its start takes seconds."""
+    write_audit_page(build_audit(ATTACK), build_pairs("sound", "caption"), tmp_path / "audit.html")
 
-    def seen() -> tuple[int, str]:
+    def read_counts() -> tuple[int, str]:
         cards = browser.evaluate("document.querySelectorAll('#list h3').length")
         return cards, browser.evaluate("document.getElementById('count').textContent")
 
@@ -142,24 +144,24 @@ def test_in_a_browser(tmp_path: Path) -> None:
         for name, value in values.items():
             browser.evaluate(f"form.{name}.value = {json.dumps(value)}")
         browser.evaluate("form.dispatchEvent(new Event('input'))")
-        return seen()
+        return read_counts()
 
     with Browser(tmp_path / "profile") as browser:
         browser.open(tmp_path / "audit.html")
-        assert seen() == (24, "200 of 200 pairs.")
+        assert read_counts() == (24, "200 of 200 pairs.")
         browser.resize(390, 800)
         assert browser.evaluate("document.documentElement.scrollWidth") == 390
         words = "[...document.querySelectorAll('#scores figure p *')].map((word) => word.textContent)"
         assert browser.evaluate(words) == ["0", "score (higher is better)", "0.996"]
         words = "document.querySelectorAll('#histogram text').length"
-        assert browser.evaluate(words) == 0, "words in the drawing would shrink with it"
+        assert browser.evaluate(words) == 0  # text inside the drawing would be scaled down
         browser.resize(1200, 900)
         assert choose(show="flagged") == (24, "50 of 200 pairs.")
         assert choose(show="mutual") == (24, "48 of 200 pairs.")
         assert choose(find="17") == (1, "1 of 200 pairs.")
         assert choose(kind="cat") == (24, "100 of 200 pairs.")
         browser.evaluate("document.getElementById('more').click()")
-        assert seen() == (48, "100 of 200 pairs.")
+        assert read_counts() == (48, "100 of 200 pairs.")
         assert choose(order="data", find="3") == (1, "1 of 200 pairs.")
         assert browser.evaluate("download().split('\\n')[1]").startswith("3,3,,0.012,")
         browser.evaluate("chosen()[0].name = '=1+1'")

@@ -1,4 +1,4 @@
-"""Audits of three or more views: the wrong view of an item is named."""
+"""Audits of three or more views, which identify the mismatched view of an item."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ def views() -> dict[str, np.ndarray]:
     """Four views of one hidden vector; the first 60 items have another item's view "b"."""
     random = np.random.default_rng(0)
     hidden = random.normal(size=(ITEMS, 8))
-    made = {name: hidden @ random.normal(size=(8, 12)) + 0.3 * random.normal(size=(ITEMS, 12)) for name in "abcd"}
-    made["b"][:WRONG] = np.roll(made["b"][:WRONG], 1, axis=0)
-    return made
+    arrays = {name: hidden @ random.normal(size=(8, 12)) + 0.3 * random.normal(size=(ITEMS, 12)) for name in "abcd"}
+    arrays["b"][:WRONG] = np.roll(arrays["b"][:WRONG], 1, axis=0)
+    return arrays
 
 
 @pytest.fixture(scope="module")
-def actual(views: dict[str, np.ndarray]) -> ViewAudit:
+def view_audit(views: dict[str, np.ndarray]) -> ViewAudit:
     result = contraport.audit(data=views, method="frozen")
     assert isinstance(result, ViewAudit)
     return result
 
 
-def test_names_the_wrong_view(actual: ViewAudit) -> None:
+def test_identifies_the_mismatched_view(view_audit: ViewAudit) -> None:
     is_wrong = np.zeros((ITEMS, 4), dtype=bool)
     is_wrong[:WRONG, 1] = True
-    assert actual.view_names == ("a", "b", "c", "d")
-    assert roc_auc_score(is_wrong.ravel(), -actual.scores.ravel()) > 0.97
-    assert (actual.scores[:WRONG].argmin(axis=1) == 1).mean() > 0.9
+    assert view_audit.view_names == ("a", "b", "c", "d")
+    assert roc_auc_score(is_wrong.ravel(), -view_audit.scores.ravel()) > 0.97
+    assert (view_audit.scores[:WRONG].argmin(axis=1) == 1).mean() > 0.9
 
 
-def test_estimates_the_share_of_each_view(actual: ViewAudit) -> None:
-    assert actual.noise_rates[1] == pytest.approx(0.2, abs=0.06)
-    assert actual.noise_rates[[0, 2, 3]].max() < 0.05
+def test_estimates_the_noise_rate_of_each_view(view_audit: ViewAudit) -> None:
+    assert view_audit.noise_rates[1] == pytest.approx(0.2, abs=0.06)
+    assert view_audit.noise_rates[[0, 2, 3]].max() < 0.05
 
 
-def test_flags_items_with_their_views(actual: ViewAudit) -> None:
-    flagged = actual.flagged(count=np.int64(WRONG))
+def test_flags_items_with_their_views(view_audit: ViewAudit) -> None:
+    flagged = view_audit.flagged(count=np.int64(WRONG))
     assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
-    assert actual.to_columns()["flagged"][flagged[0, 0]] == "b"
+    assert view_audit.to_columns()["flagged"][flagged[0, 0]] == "b"
 
 
-def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], actual: ViewAudit) -> None:
+def test_two_selected_views_are_audited_as_a_pair(views: dict[str, np.ndarray], view_audit: ViewAudit) -> None:
     pair = contraport.audit(data=views, given_views=("a", "c"), method="frozen")
-    assert np.array_equal(pair.scores, actual.pair_audits["a", "c"].scores)
+    assert np.array_equal(pair.scores, view_audit.pair_audits["a", "c"].scores)
 
 
 def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.n
     assert sorted(missing) == sorted(result.flagged().tolist())
 
 
-def test_an_npz_without_flagged_views_keeps_its_other_arrays(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_npz_without_flagged_views_keeps_its_other_arrays(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     train = views | {"d": np.round(1_000 * views["d"]).astype(np.int32), "weights": np.arange(1.0, ITEMS + 1)}
     test = {f"{name}_test": array[:7] for name, array in train.items()}
     np.savez(tmp_path / "views.npz", **train, **test)
@@ -95,12 +95,12 @@ def test_an_npz_without_flagged_views_keeps_its_other_arrays(views: dict[str, np
     assert len(load(out / "dropped.npz", "test")) == 7
 
 
-def test_data_without_flagged_views_keep_weights_and_names(actual: ViewAudit, tmp_path: Path) -> None:
+def test_data_without_flagged_views_keep_weights_and_names(view_audit: ViewAudit, tmp_path: Path) -> None:
     numbers = np.arange(ITEMS, dtype=np.float32)
     kinds = np.where(numbers < 100, "cat", "dog")
     views = {name: np.zeros((ITEMS, 2)) for name in "abcd"}
     dataset = from_arrays(views, kinds, kinds, weights=numbers + 1, numbers=numbers)
-    data = load(actual.write_npz_without_flagged_views(dataset, tmp_path), test_fraction=0)
+    data = load(view_audit.write_npz_without_flagged_views(dataset, tmp_path), test_fraction=0)
     assert (data.class_names, data.domain_names) == (("cat", "dog"), ("cat", "dog"))
     assert data.weights is not None
     assert data.weights.tolist() == (numbers + 1).tolist()
@@ -109,29 +109,29 @@ def test_data_without_flagged_views_keep_weights_and_names(actual: ViewAudit, tm
 
 
 @pytest.mark.parametrize("count", [-1, 4 * ITEMS + 1, 1.5, "3"])
-def test_rejects_an_invalid_count_of_flagged_views(actual: ViewAudit, count: Any) -> None:
+def test_rejects_an_invalid_count_of_flagged_views(view_audit: ViewAudit, count: Any) -> None:
     with raises_usage_error("count.invalid", str(4 * ITEMS)):
-        actual.flagged(count=count)
+        view_audit.flagged(count=count)
 
 
-def test_rates_of_views_explain_those_of_pairs() -> None:
+def test_view_noise_rates_reproduce_those_of_pairs() -> None:
     rates = {"a": 0.1, "b": 0.0, "c": 0.3, "d": 0.05}
     pairs = {(v, w): 1 - (1 - rates[v]) * (1 - rates[w]) for v in rates for w in rates if v < w}
     np.testing.assert_allclose(estimate_view_noise_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
 
 
-def test_recommends_to_leave_out_flagged_views(actual: ViewAudit) -> None:
-    assert f"{len(actual.flagged()):,} flagged views" in actual.advice
-    assert "drop=True" in actual.advice
-    assert "drop" not in replace(actual, scores=np.ones((ITEMS, 4))).advice
+def test_advice_recommends_to_drop_flagged_views(view_audit: ViewAudit) -> None:
+    assert f"{len(view_audit.flagged()):,} flagged views" in view_audit.advice
+    assert "drop=True" in view_audit.advice
+    assert "drop" not in replace(view_audit, scores=np.ones((ITEMS, 4))).advice
 
 
-def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_rejects_repair_of_several_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     with raises_usage_error("repair.views"):
         contraport.audit(data=views, method="frozen", out=tmp_path / "audit", repair=True)
 
 
-def test_rejects_to_drop_images_before_anything_is_audited(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_rejects_drop_of_images_before_the_audit(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, size=(ITEMS, 8, 8), dtype=np.uint8)
     with raises_usage_error("drop.not_numeric", "image"):
         contraport.audit(data={**views, "photo": images}, out=tmp_path / "out", drop=True, epochs=1)
@@ -147,10 +147,10 @@ def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path
 
 
 def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarray], tmp_path: Path) -> None:
-    lacking = {name: values.copy() for name, values in views.items()}
-    lacking["d"][3] = np.nan
+    incomplete = {name: values.copy() for name, values in views.items()}
+    incomplete["d"][3] = np.nan
     with raises_usage_error("data.missing_views"):
-        contraport.audit(data=lacking, method="frozen", out=tmp_path / "audit")
+        contraport.audit(data=incomplete, method="frozen", out=tmp_path / "audit")
     assert not (tmp_path / "audit").exists()
 
 
@@ -162,7 +162,7 @@ def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarr
         ({"data": {"d": np.random.default_rng(3).normal(size=(ITEMS, 4))}, "method": "frozen"}, "data.too_few_trusted"),
     ],
 )
-def test_a_refused_audit_leaves_no_folder(
+def test_rejected_audit_leaves_no_folder(
     views: dict[str, np.ndarray], tmp_path: Path, change: dict[str, Any], code: str
 ) -> None:
     with raises_usage_error(code):
@@ -182,7 +182,7 @@ def test_folders_of_pairs_are_valid_and_different(
     views: dict[str, np.ndarray], tmp_path: Path, names: tuple[str, ...], folders: set[str]
 ) -> None:
     data = dict(zip(names, views.values(), strict=False))
-    actual = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
-    assert actual.view_names == names
+    view_audit = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
+    assert view_audit.view_names == names
     assert {path.parent.name for path in tmp_path.rglob("pairs.csv")} == folders
     assert list(tmp_path.iterdir()) == [tmp_path / "audit"]

@@ -9,8 +9,10 @@ from tests.errors import raises_usage_error
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate, estimate_pair_fdrs
 
 
-def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores of pairs, which of them are wrong, and scores of mismatches."""
+def draw_scores(
+    rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw scores of pairs, a mask of the mismatched pairs, and scores of known mismatches."""
     random = np.random.default_rng(seed)
     wrong = np.arange(items) < rate * items
     return np.where(wrong, random.normal(0, 1, items), random.normal(gap, 1, items)), wrong, random.normal(0, 1, 400)
@@ -18,17 +20,17 @@ def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tu
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
 def test_rate_is_accurate_and_covered_by_its_interval(rate: float) -> None:
-    result = [estimate_noise_rate(*drawn(rate, seed)[::2]) for seed in range(20)]
+    result = [estimate_noise_rate(*draw_scores(rate, seed)[::2]) for seed in range(20)]
     assert np.mean([one.rate for one in result]) == pytest.approx(rate, abs=0.02)
     covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in result]
     assert np.mean(covered) >= 0.85
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
-@pytest.mark.parametrize("deform", [np.exp, np.cbrt, lambda s: np.round(s, 1)], ids=["exp", "cbrt", "rounded"])
-def test_rate_depends_on_the_order_of_scores_only(deform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
-    scores, _, mismatched = drawn(rate, 1)
-    assert estimate_noise_rate(deform(scores), deform(mismatched)).rate == pytest.approx(
+@pytest.mark.parametrize("transform", [np.exp, np.cbrt, lambda s: np.round(s, 1)], ids=["exp", "cbrt", "rounded"])
+def test_rate_depends_on_the_order_of_scores_only(transform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
+    scores, _, mismatched = draw_scores(rate, 1)
+    assert estimate_noise_rate(transform(scores), transform(mismatched)).rate == pytest.approx(
         estimate_noise_rate(scores, mismatched).rate, abs=0.02
     )
 
@@ -36,7 +38,7 @@ def test_rate_depends_on_the_order_of_scores_only(deform: Callable[[np.ndarray],
 @pytest.mark.parametrize("gap", [3.0, 4.5])
 @pytest.mark.parametrize("spread", [0.7, 1.0, 1.3])
 def test_few_mismatches_suffice_if_scores_are_separated(gap: float, spread: float) -> None:
-    """A fixed part of the mismatches, the lower 40 %, would be off by .045 at 40 % whatever the gap."""
+    """An estimate from a fixed quantile, the lowest 40 % of the mismatches, would have an error of 0.045 at any gap."""
     errors = []
     for seed in range(20):
         random = np.random.default_rng(seed)
@@ -46,8 +48,10 @@ def test_few_mismatches_suffice_if_scores_are_separated(gap: float, spread: floa
     assert abs(np.mean(errors)) < 0.035
 
 
-def by_hand(scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500) -> tuple[float, tuple[float, float]]:
-    """The rate of Storey's estimate and its interval, with pairs and mismatches drawn anew one by one."""
+def estimate_by_plain_bootstrap(
+    scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500
+) -> tuple[float, tuple[float, float]]:
+    """Compute Storey's estimate and its interval by a bootstrap with explicit resampling."""
     random = np.random.default_rng(7)
     parts = np.linspace(0.4, 0.9, 11)
 
@@ -74,41 +78,41 @@ def by_hand(scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500) -> t
     ids=["near", "apart", "all are wrong", "ties"],
 )
 def test_agrees_with_a_plain_bootstrap(rate: float, gap: float, known: int, digits: int | None) -> None:
-    scores, _, mismatched = drawn(rate, 3, items=500, gap=gap)
+    scores, _, mismatched = draw_scores(rate, 3, items=500, gap=gap)
     mismatched = mismatched[:known]
     if digits is not None:
         scores, mismatched = scores.round(digits), mismatched.round(digits)
-    expected, (low, high) = by_hand(scores, mismatched)
+    expected, (low, high) = estimate_by_plain_bootstrap(scores, mismatched)
     result = estimate_noise_rate(scores, mismatched)
     assert result.rate == pytest.approx(expected)
     assert result.interval == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
 def test_seed_changes_the_interval_only() -> None:
-    scores, _, mismatched = drawn(0.3, 0)
+    scores, _, mismatched = draw_scores(0.3, 0)
     first, again, other = (estimate_noise_rate(scores, mismatched, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first.interval != other.interval
 
 
 def test_fresh_mismatches_underestimate_memorized_noise() -> None:
-    """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
-    scores, wrong, fresh = drawn(0.4, 0, gap=5.0)
+    """Memorized mismatches score above fresh ones, so the audit needs decoys that are trained on."""
+    scores, wrong, fresh = draw_scores(0.4, 0, gap=5.0)
     scores = scores + np.where(wrong, 1.5, 0)
     assert estimate_noise_rate(scores, fresh).rate < 0.15
     assert estimate_noise_rate(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
 
 
 def test_fdr_is_accurate_and_monotone() -> None:
-    met = []
+    right_shares = []
     for seed in range(10):
-        scores, wrong, mismatched = drawn(0.3, seed)
+        scores, wrong, mismatched = draw_scores(0.3, seed)
         values = estimate_pair_fdrs(scores, mismatched, 0.3)
         order = np.argsort(scores)
         assert (np.diff(values[order]) >= 0).all()
         flagged = values <= 0.1
-        met.append((~wrong[flagged]).mean())
-    assert np.mean(met) == pytest.approx(0.1, abs=0.05)
+        right_shares.append((~wrong[flagged]).mean())
+    assert np.mean(right_shares) == pytest.approx(0.1, abs=0.05)
 
 
 def test_area_under_curve_agrees_with_scikit_learn() -> None:
@@ -121,7 +125,7 @@ def test_area_under_curve_agrees_with_scikit_learn() -> None:
 
 
 def test_rate_is_at_most_one() -> None:
-    """Where they score below the mismatches, too."""
+    """The pairs score below the known mismatches."""
     random = np.random.default_rng(0)
     result = estimate_noise_rate(random.normal(-1, 1, 300), random.normal(0, 1, 100))
     assert (result.rate, result.interval[1]) == (1, 1)

@@ -1,4 +1,4 @@
-"""Better partners by a plan with slack: against a dense solution in log space, hubs, and items that fit nowhere."""
+"""Partner proposals by a transport plan with slack: a dense reference, hubs, and items without a partner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contraport.auditing.pairs.partner_proposals import (
 ITEMS, WRONG = 300, 40
 
 
-def _swapped(seed: int = 0, *, noise: float = 0.05) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def build_swapped_views(seed: int = 0, *, noise: float = 0.05) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the features of both views, where the first items have exchanged partners, and the right partners."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(ITEMS, 4, generator=generator)
@@ -38,18 +38,18 @@ def _swapped(seed: int = 0, *, noise: float = 0.05) -> tuple[torch.Tensor, torch
 def test_plan_matches_a_dense_solution_in_log_space() -> None:
     random = np.random.default_rng(0)
     scores = random.normal(size=(12, 9)) * 3
-    shown = random.random((12, 9)) < 0.6
+    is_candidate = random.random((12, 9)) < 0.6
     capacities = random.integers(1, 4, 9).astype(float)
-    rows, columns = np.nonzero(shown)
-    result = CandidateScoreMatrix(rows, columns, scores[shown], capacities, np.full(12, -1))
+    rows, columns = np.nonzero(is_candidate)
+    result = CandidateScoreMatrix(rows, columns, scores[is_candidate], capacities, np.full(12, -1))
     mass, slack = solve_mass_and_slack(result, 1.7, 0.4, 500)
-    logits = np.where(shown, 1.7 * (scores - 0.4), -np.inf)
+    logits = np.where(is_candidate, 1.7 * (scores - 0.4), -np.inf)
     f, g = np.zeros(12), np.zeros(9)
     for _ in range(500):
         f = -np.logaddexp(logsumexp(logits + g, axis=1), 0)
         g = np.log(capacities) - np.logaddexp(logsumexp(logits + f[:, None], axis=0), 0)
     dense = np.exp(logits + f[:, None] + g)
-    np.testing.assert_allclose(mass, dense[shown], rtol=1e-9)
+    np.testing.assert_allclose(mass, dense[is_candidate], rtol=1e-9)
     np.testing.assert_allclose(slack, np.exp(f), rtol=1e-9)
     np.testing.assert_allclose(dense.sum(axis=1) + slack, 1, rtol=1e-6)
     assert (np.bincount(columns, mass, 9) <= capacities).all()
@@ -57,7 +57,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
 
 @pytest.mark.parametrize("statistic", ["combined", "likeness"])
 def test_finds_exchanged_partners(statistic: str) -> None:
-    first, second, right = _swapped()
+    first, second, right = build_swapped_views()
     paired = PairedFeatures((first, second))
     free = lowest_scoring_indices(score_pairs(paired, None, statistic), WRONG / ITEMS)
     proposals = propose_partners(paired, free, statistic)
@@ -72,8 +72,8 @@ def test_finds_exchanged_partners(statistic: str) -> None:
     assert torch.isin(proposals.partners[proposed], free).all()
 
 
-def test_a_generic_item_is_proposed_once() -> None:
-    first, second, _ = _swapped(noise=0.6)
+def test_hub_item_is_proposed_once() -> None:
+    first, second, _ = build_swapped_views(noise=0.6)
     # Without the plan, several items often have the same best partner.
     paired = PairedFeatures((first, second))
     free = torch.arange(WRONG)
@@ -86,11 +86,11 @@ def test_a_generic_item_is_proposed_once() -> None:
     assert len(proposed.unique()) == len(proposed)
 
 
-def test_proposes_nothing_where_nothing_fits() -> None:
-    first, second, right = _swapped(noise=0.2)
-    kept = torch.cat([torch.arange(0, WRONG, 2), torch.arange(WRONG, ITEMS)])  # no right partner is in the data
-    assert not torch.isin(right[:WRONG:2], kept).any()
-    proposals = propose_partners(PairedFeatures((first[kept], second[kept])), torch.arange(WRONG // 2))
+def test_proposes_almost_nothing_where_nothing_fits() -> None:
+    first, second, right = build_swapped_views(noise=0.2)
+    remaining = torch.cat([torch.arange(0, WRONG, 2), torch.arange(WRONG, ITEMS)])  # no right partner is in the data
+    assert not torch.isin(right[:WRONG:2], remaining).any()
+    proposals = propose_partners(PairedFeatures((first[remaining], second[remaining])), torch.arange(WRONG // 2))
     assert (proposals.partners >= 0).sum() <= 0.3 * (WRONG // 2)
 
 
@@ -100,24 +100,24 @@ def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
     first = torch.randn(12, 5, generator=generator)[kinds] + 0.2 * torch.randn(ITEMS, 5, generator=generator)
     second = torch.randn(12, 5, generator=generator)[kinds]
     wrong = torch.arange(36)
-    second[wrong], shown = second[wrong.roll(1)], kinds.clone()
-    shown[wrong] = kinds[wrong.roll(1)]
-    proposals = propose_partners(PairedFeatures((first, second)), wrong, "likeness", content_ids=shown)
+    second[wrong], content_ids = second[wrong.roll(1)], kinds.clone()
+    content_ids[wrong] = kinds[wrong.roll(1)]
+    proposals = propose_partners(PairedFeatures((first, second)), wrong, "likeness", content_ids=content_ids)
     proposed = proposals.partners >= 0
-    assert (shown[proposals.partners[proposed]] == kinds[proposed]).float().mean() > 0.9
+    assert (content_ids[proposals.partners[proposed]] == kinds[proposed]).float().mean() > 0.9
     assert proposals.partners[proposed].unique(return_counts=True)[1].max() == 1
-    alone = propose_partners(PairedFeatures((first, second)), wrong, "likeness")
-    assert alone.confidences.max() < proposals.confidences.max(), "the mass is shared by equal candidates"
+    without_content_ids = propose_partners(PairedFeatures((first, second)), wrong, "likeness")
+    assert without_content_ids.confidences.max() < proposals.confidences.max()  # equal candidates share the mass
 
 
 def test_proposes_nothing_with_too_few_trusted_pairs() -> None:
-    first, second, _ = _swapped()
+    first, second, _ = build_swapped_views()
     free = torch.arange(ITEMS - MIN_FITTED_PAIRS + 1)
     assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners == -1).all()
 
 
 def test_scores_the_pairs_of_both_shortlists() -> None:
-    first, second, _ = _swapped(3)
+    first, second, _ = build_swapped_views(3)
     paired = PairedFeatures((first, second))
     free = torch.arange(0, ITEMS, 6)
     result = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
@@ -143,7 +143,7 @@ def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
 
 
 def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The similarity of many free items to one another would take gigabytes."""
+    """A dense similarity matrix of many free items would take gigabytes."""
     generator = torch.Generator().manual_seed(0)
     paired = PairedFeatures((torch.randn(3_000, 3, generator=generator), torch.randn(3_000, 3, generator=generator)))
     free = torch.arange(2_000)
@@ -151,7 +151,9 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_VALUES_PER_BLOCK", 2**14)
     with LargestTensor() as seen:
         result = propose_partners(paired, free, "likeness").partners
-    assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair
+    assert seen.entries <= 33 * 17 * 2 * len(free), (
+        seen.operation
+    )  # the mask of neighbors that are members of the candidate pair
     assert torch.equal(result, expected)
 
 
@@ -161,12 +163,12 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
         return np.where(result.own_partner_mask, own, 0.3), np.full(len(result.own_columns), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
-    first, second, _ = _swapped()
+    first, second, _ = build_swapped_views()
     proposals = propose_partners(PairedFeatures((first, second)), torch.arange(WRONG), "likeness")
     assert bool((proposals.partners >= 0).any()) == proposes
 
 
-def test_items_of_a_content_go_to_the_largest_masses() -> None:
+def test_equal_items_are_assigned_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     result = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
     assigned = _assign_item_per_proposal(entries, result, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))

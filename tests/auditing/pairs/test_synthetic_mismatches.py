@@ -13,11 +13,11 @@ from contraport.data import BatchOrder, Dataset, from_arrays
 ITEMS = 300
 
 
-def numbered() -> tuple[np.ndarray, np.ndarray]:
+def build_numbered_views() -> tuple[np.ndarray, np.ndarray]:
     return np.arange(ITEMS, dtype=np.float32)[:, None], np.arange(ITEMS, dtype=np.float32)[:, None] + 1_000
 
 
-def lacking(items: int) -> torch.Tensor:
+def build_presence_mask(items: int) -> torch.Tensor:
     present = torch.ones(ITEMS, 2, dtype=torch.bool)
     present[:items, 1] = False
     return present
@@ -26,40 +26,42 @@ def lacking(items: int) -> torch.Tensor:
 @pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
 def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) -> None:
     values = np.arange(items, dtype=np.float32)[:, None]
-    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoy_pairs.first for seed in (0, 0, 1))
+    first, repeated, other = (
+        add_decoys(from_arrays((values, values)), seed=seed).decoy_pairs.first for seed in (0, 0, 1)
+    )
     assert len(first) == len(set(first.tolist())) == number
-    assert torch.equal(first, again)
+    assert torch.equal(first, repeated)
     assert not torch.equal(first, other)
 
 
-def test_a_decoy_combines_views_of_two_items() -> None:
-    decoyed = add_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
-    sources, partners = decoyed.decoy_pairs
-    assert len(decoyed) == ITEMS
+def test_decoy_combines_views_of_two_items() -> None:
+    with_decoys = add_decoys(from_arrays(build_numbered_views(), labels=np.arange(ITEMS) % 3), seed=1)
+    sources, partners = with_decoys.decoy_pairs
+    assert len(with_decoys) == ITEMS
     assert len(sources) == 60
     assert sorted(sources.tolist()) == sorted(partners.tolist())
     assert (sources != partners).all()
-    batch = decoyed.__getitems__([7, ITEMS, ITEMS + 59])
+    batch = with_decoys.__getitems__([7, ITEMS, ITEMS + 59])
     assert batch.views[0].flatten().tolist() == [7, sources[0], sources[59]]
     assert batch.views[1].flatten().tolist() == [1_007, 1_000 + partners[0], 1_000 + partners[59]]
     assert batch.ids.tolist() == [7, sources[0], sources[59]]
     assert batch.labels is not None
     assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
-    assert add_decoys(from_arrays(numbered()), seed=1).decoy_pairs.first.equal(sources)
+    assert add_decoys(from_arrays(build_numbered_views()), seed=1).decoy_pairs.first.equal(sources)
 
 
 def test_decoy_texts_keep_their_width() -> None:
     texts = ["x" * (1 + row) for row in range(ITEMS)]
-    decoyed = add_decoys(from_arrays((numbered()[0], texts)), seed=1)
+    with_decoys = add_decoys(from_arrays((build_numbered_views()[0], texts)), seed=1)
     for number in range(0, 60, 7):
-        given, decoy = tensor_to_texts(decoyed.__getitems__([3, ITEMS + number]).views[1])
-        assert given == texts[3]
-        assert decoy == texts[decoyed.decoy_pairs.second[number]]
+        original, decoy = tensor_to_texts(with_decoys.__getitems__([3, ITEMS + number]).views[1])
+        assert original == texts[3]
+        assert decoy == texts[with_decoys.decoy_pairs.second[number]]
 
 
 def test_rejects_data_that_are_not_pairs() -> None:
-    x, y = numbered()
-    incomplete = Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3))
+    x, y = build_numbered_views()
+    incomplete = Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=build_presence_mask(3))
     for dataset, code, values in (
         (from_arrays(np.ones((60, 2))), "data.views", ["arrays", 1]),
         (incomplete, "data.missing_views", ["arrays", 3]),
@@ -70,9 +72,9 @@ def test_rejects_data_that_are_not_pairs() -> None:
             add_decoys(dataset, seed=0)
 
 
-def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
+def test_batch_order_repeats_no_position_within_a_batch() -> None:
     order = BatchOrder(100, batch_size=20, shuffle=True, seed=3, drop_last=True)
-    plain = list(order)
+    batches_of_all_items = list(order)
     positions = np.r_[np.arange(0, 60, 2), 130, 131]
     order.fill_epochs_from(positions)
     for epoch in range(5):
@@ -86,32 +88,32 @@ def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
     assert list(order) == batches[2:]
     order.fill_epochs_from(None)
     order.begin_at(epoch=0, batch=0)
-    assert list(order) == plain
+    assert list(order) == batches_of_all_items
     with raises_usage_error("batch_size.too_large", 5, 20):
         order.fill_epochs_from(np.arange(5))
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
-    dataset = _numbers(items)
-    first, again, other = (
+    dataset = build_numbered_pairs(items)
+    first, repeated, other = (
         rotate_partners(draw_exchanging_item_sets(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
     )
-    assert first == again != other
+    assert first == repeated != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_partners_are_swapped_within_groups(items: int) -> None:
-    groups = draw_exchanging_item_sets(_numbers(items), seed=2)
+    groups = draw_exchanging_item_sets(build_numbered_pairs(items), seed=2)
     partners = rotate_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()
-    for couple in groups:
-        group = torch.cat(couple)
+    for exchanging_sets in groups:
+        group = torch.cat(exchanging_sets)
         assert set(partners[group].tolist()) == set(group.tolist())
 
 
-def _numbers(items: int) -> Dataset:
+def build_numbered_pairs(items: int) -> Dataset:
     return from_arrays((np.arange(items, dtype=np.float32)[:, None], np.arange(items, dtype=np.float32)[:, None]))
 
 
