@@ -469,7 +469,7 @@ def test_rejects_invalid_options_in_one_line(
 
 
 def test_rejects_views_with_nan() -> None:
-    with raises_usage_error("data.*", "NaN", "1 of 60 rows"):
+    with raises_usage_error("*not_finite", "data[0]", "NaN", "1 of 60 rows"):
         contraport.audit(data=(np.diag([np.nan] + [1.0] * 59), np.ones((60, 2))), progress=False)
 
 
