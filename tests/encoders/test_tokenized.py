@@ -11,7 +11,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE, is_transformers_folder
+from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE
 from contraport.features import read_features
 from contraport.runs import Run, as_run_folder
 
@@ -427,5 +427,7 @@ def test_rejects_unknown_pooling_and_other_encoders(folder):
         build_encoder(f"{folder}@middle", ())
     with raises_usage_error("init.other_encoder", "'mlp'"):
         read_initial_weights(folder, "mlp")
-    assert is_transformers_folder(folder)
-    assert not is_transformers_folder(folder.parent)
+    with raises_usage_error("encoder.shape", "--encoder.text"):
+        build_encoder(str(folder), (3, 32, 32))
+    with raises_usage_error("encoder.unknown"):
+        build_encoder(str(folder.parent), (3, 32, 32))

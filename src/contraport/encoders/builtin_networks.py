@@ -20,7 +20,7 @@ from contraport.errors import check, check_integer
 MLP_HIDDEN_WIDTH = 512
 """Width of the hidden layers of the MLP."""
 GRADIENT_CELLS_PER_SIDE = 7
-"""The image is divided into this number of cells along each side, each with a histogram."""
+"""Number of cells along each side of the image; each cell has a histogram."""
 NUM_HISTOGRAM_BINS = 9
 """Number of bins of a histogram, of gradient directions or of hues."""
 

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from contraport._utils.files import read_json_or_none
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_FORMAT, ENCODERS
-from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
+from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
 from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
 
 if TYPE_CHECKING:
@@ -159,7 +160,9 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
         got = describe_items_of_shape(shape)
         message = f"encoder: {name!r} takes texts, got {got}. Set it with --encoder.text or --init.text."
-        check(not is_transformers_folder(Path(name)), message, "shape")
+        config = read_json_or_none(Path(name, "config.json"))
+        is_transformers_folder = isinstance(config, dict) and "model_type" in config
+        check(not is_transformers_folder, message, "shape")
         near = similar_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
         raise UsageError(f"{unknown} Or {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")

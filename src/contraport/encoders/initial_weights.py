@@ -264,19 +264,20 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
 
 
 def _may_have_published_weights(encoder: object) -> bool:
-    """Return whether to look for pretrained weights of an encoder: for "lite0", and names of timm or transformers."""
+    """Return whether an encoder may have published weights: "lite0", and any name of timm or transformers."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
-def _load_published_initial_weights(encoder: Any) -> InitialWeights:
+def _load_published_initial_weights(encoder: str | nn.Module | None) -> InitialWeights:
     """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
     got = "the default" if encoder is None else repr(encoder)
     option = format_options(encoder="resnet18")
     message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
     check(_may_have_published_weights(encoder), message, "no_weights")
+    assert isinstance(encoder, str)
     if encoder in ENCODERS:
         return _build_timm_initial_weights(
             encoder, lite0.read_lite0_weights(), _timm_config_or_empty(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE

@@ -208,7 +208,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view from its name, its index, or its kind, such as "image", if no other has it."""
+        """Return the index of a view from its name, its index, or a kind that no other view has, such as "image"."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
@@ -382,7 +382,7 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], par
 def _list_encoder_sources(
     encoders: list[str | nn.Module], folders: Path | Sequence[Path | None] | None
 ) -> list[str | nn.Module]:
-    """Return the source of each encoder: the module; else its folder of config and tokenizer, or its name."""
+    """Return what each encoder is built from: a module, a folder of config and tokenizer, or a name."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -453,7 +453,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view from its name, its index, or its kind, such as "image", if no other has it.
+    """Return the index of a view from its name, its index, or a kind that no other view has, such as "image".
 
     `others` are further valid values, for messages.
 
@@ -511,15 +511,15 @@ def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequ
     return list(several)
 
 
-def _check_one_per_tower(name: str, values: Sequence[Any], num_towers: int) -> None:
+def _check_one_per_tower(argument: str, values: Sequence[Any], num_towers: int) -> None:
     """Raise `UsageError` unless an option has one value per tower."""
     if isinstance(values, type):
-        raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
-    check(isinstance(values, Sequence), f"{name}: must be one for all views or one per view, got {values!r}.")
-    check(len(values) == num_towers, f"{name}: must be {num_towers}, one per tower, got {len(values)}.", "shape")
+        raise UsageError(f"{argument}: must be a module, got the class; pass {values.__name__}().", kind="class")
+    check(isinstance(values, Sequence), f"{argument}: must be one for all views or one per view, got {values!r}.")
+    check(len(values) == num_towers, f"{argument}: must be {num_towers}, one per tower, got {len(values)}.", "shape")
 
 
-def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
+def _get_or_download_folder(name: str, download_options: dict[str, Any]) -> Path:
     """Return the folder of a saved model; download it from the hub if no such folder exists."""
     if (folder := Path(name)).is_dir():
         inner = folder / "model"
@@ -531,7 +531,8 @@ def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
     message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
     check(re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None, message, "not_found")
     try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*", "encoder*/*"], **download))
+        patterns = [CONFIG_FILE, f"{WEIGHTS_FILE}*", "encoder*/*"]
+        return Path(snapshot_download(name, allow_patterns=patterns, **download_options))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         message = f"model: {name!r} is neither a folder nor on the hub: {one_line_reason(error)}"
         raise UsageError(message, kind="not_loaded") from error

@@ -85,7 +85,7 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the number of coordinates of a representation: the features, the projection, or both, by `part`."""
+        """Return the length of the representation `part`: the features, the projection, or both."""
         projected = self.projection_width
         sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)

@@ -43,7 +43,7 @@ _MODE_BY_OLD_POOLING_KEY = {
 """Boolean config keys of older sentence-transformers versions, mapped to the pooling mode of newer ones."""
 
 _MIN_UNLIMITED_TOKENS = 10**6
-"""Token limit from which a tokenizer counts as unlimited: without a limit it states a huge number."""
+"""Stated limits from this number on mean no limit: a tokenizer without a limit states a huge number."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -161,14 +161,6 @@ def group_rows_of_similar_length(lengths: Tensor, max_entries: int) -> list[Tens
         if place > starts[-1] and (place - starts[-1] + 1) * length > max_entries:
             starts.append(place)
     return [order[start:stop] for start, stop in zip(starts, [*starts[1:], len(order)], strict=True)]
-
-
-def is_transformers_folder(folder: Path) -> bool:
-    """Return whether a folder holds a transformers model."""
-    try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> TransformersTextEncoder:
@@ -356,7 +348,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
 
 
 def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
-    """Read the dict or list (`kind`) in a JSON file; return an empty one if there is no file or it has another type."""
+    """Read a dict or list (`kind`) from a JSON file; empty if there is no file or its content is of another kind."""
     if file is None:
         return kind()
     try:

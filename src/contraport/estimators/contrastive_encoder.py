@@ -398,7 +398,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return max(1, num_items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> None:
-        """Train for `num_epochs` more epochs; the learning rate rises during the first `warmup_share` of the steps."""
+        """Train for `num_epochs`, with warmup in the first `warmup_share` of the steps; an audit sets `audit_`."""
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)
@@ -461,7 +461,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
-    """Return texts as a list, or numbers as an array that `validate`, a check of scikit-learn, has accepted.
+    """Return strings as a list of texts, or numbers as the array that scikit-learn's check `validate` returns.
 
     The error for non-numeric data names the text columns.
     """

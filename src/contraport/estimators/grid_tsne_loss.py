@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport.errors import check
 
 STENCIL_OFFSETS = (-2, -1, 0, 1, 2, 3)
-"""Indices of the six grid nodes along each axis that a point is interpolated from, relative to the node before it."""
+"""Nodes that a point is interpolated from, along an axis: offsets from the last node before the point."""
 
 
 class GridTSNELoss:

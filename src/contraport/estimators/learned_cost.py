@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the dependence between rows and columns that the cost explains; 1 if they are independent."""
+        """Share of the dependence between rows and columns that the cost explains; 1 if there is none."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:

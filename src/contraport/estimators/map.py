@@ -152,7 +152,7 @@ def _as_features_or_none(source: Any) -> Features | None:
 def _embed_run_features_and_dataset(
     run: RunFolder, options: MapOptions, loader_config: LoaderConfig
 ) -> tuple[Features, Dataset]:
-    """Embed the items of one split of a run's data by its encoder; return features and dataset."""
+    """Embed one split of a run's data by the run's encoder; return features and dataset."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)

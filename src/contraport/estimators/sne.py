@@ -267,7 +267,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         embed: Callable[[], Tensor],
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Minimize the objective of the embedding that `embed` returns: first with early exaggeration, then without."""
+        """Minimize the objective: 250 iterations with early exaggeration, then without it until convergence."""
         early, late = build(self.early_exaggeration), build(1.0)
         last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
