@@ -41,7 +41,7 @@ _FOUND = """(() => {
 })()"""
 
 
-def faults(browser: Browser) -> list[str]:
+def accessibility_faults(browser: Browser) -> list[str]:
     """Return the accessibility faults of the open page."""
     result = browser.evaluate(_FOUND.replace("LEAST", str(MIN_CONTRAST)))
     problems = list(result["faults"])
@@ -56,7 +56,7 @@ def faults(browser: Browser) -> list[str]:
     return problems
 
 
-def unseen_focus(browser: Browser, steps: int) -> list[str]:
+def elements_without_visible_focus(browser: Browser, steps: int) -> list[str]:
     """Return the elements without a visible focus among those reached by a number of Tab presses."""
     problems = []
     for _ in range(steps):

@@ -22,7 +22,7 @@ FLAGS = (
 
 
 class Browser:
-    """A page in its own browser process, which ends with the ``with`` block.
+    """Page in a separate browser process, which ends with the ``with`` block.
 
     Attributes:
         messages: console output and uncaught errors.
@@ -37,14 +37,14 @@ class Browser:
         commands_out, commands_in = os.pipe()
         answers_out, answers_in = os.pipe()
 
-        def place() -> None:  # the browser reads commands from 3 and writes answers to 4
-            taken, given = os.dup(commands_out), os.dup(answers_in)
-            os.dup2(taken, 3)
-            os.dup2(given, 4)
+        def assign_descriptors() -> None:  # the browser reads commands from 3 and writes answers to 4
+            commands, answers = os.dup(commands_out), os.dup(answers_in)
+            os.dup2(commands, 3)
+            os.dup2(answers, 4)
 
         command = [str(CHROMIUM), *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
-            command, stderr=subprocess.DEVNULL, preexec_fn=place, close_fds=False, start_new_session=True
+            command, stderr=subprocess.DEVNULL, preexec_fn=assign_descriptors, close_fds=False, start_new_session=True
         )
         os.close(commands_out)
         os.close(answers_in)
@@ -75,11 +75,11 @@ class Browser:
         self._in.write(json.dumps(message).encode() + b"\0")
         until = time.monotonic() + TIMEOUT
         while time.monotonic() < until:
-            answer = self._next(until)
+            answer = self._read_message(until)
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer["error"])
                 return dict(answer["result"])
-            self._note(answer)
+            self._record_message(answer)
         raise TimeoutError(method)
 
     def open(self, page: Path) -> None:
@@ -129,26 +129,28 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write the visible part or the whole page as PNG."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(self._all() if whole else {}))
+    def screenshot(self, path: Path, *, full_page: bool = True) -> None:
+        """Write the full page, or its visible part, as PNG."""
+        shot = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=full_page, **(self._full_page_clip() if full_page else {})
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def _all(self) -> dict[str, Any]:
+    def _full_page_clip(self) -> dict[str, Any]:
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
 
-    def _next(self, until: float) -> dict[str, Any]:
+    def _read_message(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             ready, *_ = select.select([self._out], [], [], max(0.0, until - time.monotonic()))
-            assert ready, "no answer from the browser"
+            assert ready, "expected an answer of the browser"
             more = self._out.read(1 << 16)
-            assert more, "the browser has ended"
+            assert more, "expected a running browser"
             self._buffer += more
         message, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(message))
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _record_message(self, event: dict[str, Any]) -> None:
         event_data = event.get("params", {})
         if event.get("method") == "Runtime.consoleAPICalled":
             self.messages.append(

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings of all tests: threads, hypothesis profiles, seeds, and names without addresses."""
 
 import os
 import random
@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# A training then times no steps to choose its threads: two runs of a test are to have the same last bits.
+# With a given number of threads a training does not time steps to choose it, and results are equal to the last bit.
 os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
-# The same examples in each run, however long each takes; `pytest --hypothesis-profile=random` draws others.
+# The same examples in each run, without deadlines; `pytest --hypothesis-profile=random` draws other ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", deadline=None)
 settings.load_profile("fixed")
@@ -28,27 +28,27 @@ def seed_global_generators(seed: int) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Seed the fixtures of modules and folders, which come before `seeded`."""
+    """Seed the generators for fixtures of modules and packages, which run before `seeded`."""
     seed_global_generators(1)
 
 
 @cache
 def generators_of(module: ModuleType | None) -> list[tuple[np.random.Generator, Any]]:
-    """Return the generators among the names of a module, with their states before its first test."""
+    """Return the generators in the namespace of a module, with their states before its first test."""
     result = [] if module is None else vars(module).values()
     return [(value, value.bit_generator.state) for value in result if isinstance(value, np.random.Generator)]
 
 
 @pytest.fixture(autouse=True)
 def seeded(request: pytest.FixtureRequest) -> None:
-    """Let no draw of a test depend on which tests ran before it: two workers share them anew in each run."""
+    """Reset all generators, so that no draw depends on the tests before, which differ among parallel workers."""
     seed_global_generators(0)
     for generator, state in generators_of(getattr(request.node, "module", None)):
         generator.bit_generator.state = state
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names that differ from process to process: two workers could not share the tests."""
+    """Reject test names that differ between processes, as parallel workers could not share the tests."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"names of tests must not hold an object's address: {addresses[0]}; give ids=")

@@ -1,4 +1,4 @@
-"""A disk that is full, for as long as a block lasts."""
+"""Simulation of a full disk."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 @contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size in bytes: what is written beyond fails, as on a full disk."""
+def limit_file_size(size: int) -> Iterator[None]:
+    """Limit the files of this process to a size in bytes: writing more fails, as on a full disk."""
     resource = pytest.importorskip("resource", reason="limits of a process are those of Unix")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

@@ -11,7 +11,7 @@ from contraport.errors import UsageError
 
 @contextmanager
 def raises_usage_error(code: str, *values: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
-    """Expect a `UsageError` with this code whose message contains the values, such as what came or the nearest name.
+    """Expect a `UsageError` with this code whose message contains the values, such as the invalid one.
 
     The code may be a pattern, such as `data.*` for an error of another package.
     """

@@ -20,13 +20,13 @@ MODULES = {path: path.read_text("utf-8").count("\n") for path in Path(SOURCE).rg
 
 
 @contextmanager
-def counting(of="co_qualname"):
+def count_calls(code_attribute="co_qualname"):
     """Count the calls of the block, by the qualified name of the function or another attribute of its code."""
     calls = Counter()
 
     def profile(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
-            calls[getattr(frame.f_code, of)] += 1
+            calls[getattr(frame.f_code, code_attribute)] += 1
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -41,7 +41,7 @@ def train(out):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def finished_run(tmp_path_factory):
     return train(tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -49,16 +49,16 @@ def test_calls_of_a_loss():
     z0, z1 = torch.randn(2, 128, 16)
     loss = contraport.nt_xent()
     loss(z0, z1)
-    with counting() as calls:
+    with count_calls() as calls:
         loss(z0, z1)
-    with counting("co_filename") as files:
+    with count_calls("co_filename") as files:
         loss(z0, z1)
     assert calls.total() <= 90
     assert len(files) <= 18
 
 
-def test_calls_of_train_to_its_first_step(run, tmp_path):
-    with counting() as calls:
+def test_calls_of_train_to_its_first_step(finished_run, tmp_path):
+    with count_calls() as calls:
         hook = register_optimizer_step_pre_hook(lambda *_: sys.setprofile(None))
         try:
             train(tmp_path / "run")
@@ -69,10 +69,10 @@ def test_calls_of_train_to_its_first_step(run, tmp_path):
     assert calls["Settings.__post_init__"] == 1
 
 
-def test_calls_of_evaluate(run):
-    contraport.evaluate(run.path, progress=False)
-    with counting() as calls:
-        contraport.evaluate(run.path, progress=False)
+def test_calls_of_evaluate(finished_run):
+    contraport.evaluate(finished_run.path, progress=False)
+    with count_calls() as calls:
+        contraport.evaluate(finished_run.path, progress=False)
     assert calls.total() <= 4_270
     assert calls["build_objective"] == 1
     assert calls["Settings.__post_init__"] == 1

@@ -1,4 +1,4 @@
-"""`torch.set_default_dtype(torch.float64)`: commands run, and audits and maps are those of the usual default."""
+"""`torch.set_default_dtype(torch.float64)`: commands run, and audits and maps equal those in single precision."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits: Dataset) -> None:
+def test_embedding_does_not_change_the_model(model: Model, digits: Dataset) -> None:
     assert has_batch_norm(model)
     model.train()
     encoder = model.tower(0).encoder
@@ -70,7 +70,7 @@ def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits: Dataset) -> None:
+def test_embeddings_are_features_of_the_model_in_order(model: Model, digits: Dataset) -> None:
     features = embed_dataset(model, digits, batch_size=100)
     items = digits.__getitems__(list(range(len(digits)))).views[0]
     with torch.no_grad():
@@ -79,8 +79,8 @@ def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits
     assert not features.requires_grad
 
 
-def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
-    """Fail unless features depend neither on the batch size, the items beside one, its place nor the threads."""
+def assert_features_are_reproducible(encoder: str, shape: tuple[int, ...]) -> None:
+    """Check that features do not depend on the batch size, other items, the position and the threads."""
     torch.manual_seed(0)
     model, items, threads = Model(encoder, [shape]), torch.rand(150, *shape).numpy(), torch.get_num_threads()
     expected = embed_dataset(model, from_arrays(items), batch_size=512)
@@ -97,7 +97,7 @@ def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("encoder", "shape"), ENCODERS)
 def test_features_do_not_depend_on_batch_size_position_or_threads(encoder: str, shape: tuple[int, ...]) -> None:
-    features_bit_for_bit(encoder, shape)
+    assert_features_are_reproducible(encoder, shape)
 
 
 MACHINES = [
@@ -109,8 +109,8 @@ MACHINES = [
 @pytest.mark.parametrize("machine", [MACHINES[0], pytest.param(MACHINES[1], marks=pytest.mark.slow)])
 def test_features_do_not_depend_on_the_processor(machine: dict[str, str]) -> None:
     code = "import torch; torch.set_num_threads(5)\nfrom tests.test_embedding import *\n"
-    code += "for given in ENCODERS: features_bit_for_bit(*given)"
-    done = subprocess.run(
+    code += "for case in ENCODERS: assert_features_are_reproducible(*case)"
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | machine,
         cwd=ROOT,
@@ -118,63 +118,63 @@ def test_features_do_not_depend_on_the_processor(machine: dict[str, str]) -> Non
         text=True,
         timeout=TIMEOUT,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_number_of_threads_is_restored() -> None:
     threads, result = torch.get_num_threads(), []
     torch.set_num_threads(3)
-    seen = apply_in_fixed_blocks(
+    threads_of_blocks = apply_in_fixed_blocks(
         lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU()
     )
     later = threading.Thread(target=lambda: result.append(torch.get_num_threads()))
     later.start()
     later.join()
-    assert (seen == 1).all()
+    assert (threads_of_blocks == 1).all()
     assert [torch.get_num_threads(), *result] == [3, 3]
     torch.set_num_threads(threads)
 
 
-class Remembers(nn.Module):
-    """Keeps something from one part of a pass to the next, which another thread must not replace."""
+class StatefulModel(nn.Module):
+    """Model that stores a tensor during the forward pass, which another thread must not replace."""
 
     num_features = 2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.kept = x.clone()
+        self.stored = x.clone()
         time.sleep(0.001)
-        return self.kept
+        return self.stored
 
 
 @pytest.mark.parametrize("hooked", [False, True])
 def test_stateful_model_gets_blocks_in_order(hooked: bool) -> None:
-    threads, model, items = torch.get_num_threads(), Remembers(), torch.rand(1000, 2)
+    threads, model, items = torch.get_num_threads(), StatefulModel(), torch.rand(1000, 2)
     torch.set_num_threads(4)
     if hooked:
-        model, kept = nn.Identity(), {}
-        model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
-        model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
+        model, stored = nn.Identity(), {}
+        model.register_forward_pre_hook(lambda _, inputs: stored.update(x=inputs[0].clone()))
+        model.register_forward_hook(lambda *_: (time.sleep(0.001), stored["x"])[1])
     with evaluation_mode(model):
         assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
 
 
-class Flat(nn.Module):
-    """Looks at how many items it gets, and takes only such as lie in memory in the usual order, as `view` does."""
+class RecordingModel(nn.Module):
+    """Model that records the sizes of blocks, and requires contiguous inputs, as `view` does."""
 
     num_features = 2
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[int, bool]] = []
+        self.blocks: list[tuple[int, bool]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append((len(x), x.is_contiguous()))
+        self.blocks.append((len(x), x.is_contiguous()))
         return x.view(len(x), -1)[:, :2]
 
 
 @pytest.mark.parametrize(
-    ("shape", "at_once"),
+    ("shape", "items_per_block"),
     [
         ((3, 64, 64), LARGE_ITEMS_PER_BLOCK),
         ((3, 32, 32), FORWARD_BLOCK_ITEMS),
@@ -182,26 +182,28 @@ class Flat(nn.Module):
         ((20_000,), FORWARD_BLOCK_ITEMS),
     ],
 )
-def test_block_size_depends_on_image_size(shape: tuple[int, ...], at_once: int) -> None:
-    model, items = Flat(), torch.rand(70, *shape)
+def test_block_size_depends_on_image_size(shape: tuple[int, ...], items_per_block: int) -> None:
+    model, items = RecordingModel(), torch.rand(70, *shape)
     with evaluation_mode(model):
         assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
-    assert model.seen == [(at_once, True)] * (2 * FORWARD_BLOCK_ITEMS // at_once)
+    assert model.blocks == [(items_per_block, True)] * (2 * FORWARD_BLOCK_ITEMS // items_per_block)
 
 
 def test_images_are_channels_last_for_built_in_encoders() -> None:
-    seen = []
+    is_channels_last = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        seen.append(x.is_contiguous(memory_format=torch.channels_last))
+        is_channels_last.append(x.is_contiguous(memory_format=torch.channels_last))
         return x.mean((2, 3))
 
     items = torch.rand(5, 3, 70, 70)
-    known, own = (apply_in_fixed_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
-    assert seen == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK) + [False] * (
+    built_in, custom = (
+        apply_in_fixed_blocks(function, [items], model=model) for model in (nn.Identity(), RecordingModel())
+    )
+    assert is_channels_last == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK) + [False] * (
         FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK
     )
-    torch.testing.assert_close(known, own)
+    torch.testing.assert_close(built_in, custom)
 
 
 @pytest.mark.parametrize("augment", ["standard", "mixup"])
@@ -251,7 +253,7 @@ def test_raw_inputs_concatenate_views() -> None:
     assert torch.equal(rows, torch.cat([view.flatten(1) for view in views], dim=1))
 
 
-def test_all_given_views_are_embedded() -> None:
+def test_all_views_of_the_data_are_embedded() -> None:
     generator = np.random.default_rng(0)
     dataset = from_arrays(tuple(generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)))
     model = Model(shapes=dataset.shapes)
@@ -261,7 +263,7 @@ def test_all_given_views_are_embedded() -> None:
     assert torch.allclose(features, expected, atol=1e-5)
 
 
-def test_the_views_of_a_colour_split_are_embedded() -> None:
+def test_views_of_a_color_split_are_embedded() -> None:
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
     dataset = from_arrays(images)
     views = Views(dataset, views="colour")

@@ -65,7 +65,7 @@ def test_positive_numbers_are_those_of_single_precision(value: object) -> None:
         check_positive("lr", value)
 
 
-def test_a_class_of_arrays_is_described_as_no_array() -> None:
+def test_a_class_of_arrays_is_not_described_as_an_array() -> None:
     assert type_and_shape(Tensor) == "the class Tensor"
     assert format_value(np.ndarray) == "<class 'numpy.ndarray'>"
 
@@ -102,7 +102,7 @@ def test_errors_name_the_argument_of_the_caller(code: str) -> None:
 def test_rejects_output_in_a_folder_that_is_not_writable(
     command: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `os.access`: root, who may run the tests, may write to any folder."""
+    """By a patched `os.access`, as root may write to any folder."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.access", lambda path, mode: not Path(path).is_relative_to(tmp_path))
@@ -166,7 +166,7 @@ def test_lists_none_of_many_names_if_none_is_similar() -> None:
         (["compare", "--data", "digits", "--metrics", "qqqq"], "metrics", "contraport list metrics lists"),
     ],
 )
-def test_error_of_a_name_unlike_all_others_names_the_list(
+def test_error_of_a_dissimilar_name_names_the_list_command(
     words: list[str], option: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2

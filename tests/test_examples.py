@@ -1,4 +1,4 @@
-"""The scripts of `examples/` run: in tiny form, on data that every machine has."""
+"""Runs of the scripts in `examples/`, with tiny settings and bundled data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_examples_run(command: str, expected: str, tmp_path: Path) -> None:
     if "--weights" in args:
         torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "others.pth")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, ROOT / "examples" / script, *args],
         cwd=tmp_path,
         env=environment,
@@ -51,7 +51,7 @@ def test_examples_run(command: str, expected: str, tmp_path: Path) -> None:
         timeout=TIMEOUT,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert expected in completed.stdout
     if "--pages" in args:
         assert (tmp_path / "pages" / "near.html").read_text().count('src="data:image/jpeg') == 13

@@ -1,4 +1,4 @@
-"""Mined hard negatives, against an independent search in float64 and against sentence-transformers."""
+"""Mined hard negatives against an independent search in float64 and against sentence-transformers."""
 
 import logging
 
@@ -22,7 +22,7 @@ RULES = {
 }
 
 
-def data(seed=0, items=60):
+def make_pairs(seed=0, items=60):
     """Return pairs in which some first views and some second views occur several times."""
     random = np.random.default_rng(seed)
     queries, columns = random.integers(40, size=items), random.integers(45, size=items)
@@ -32,7 +32,7 @@ def data(seed=0, items=60):
     return queries, columns, anchors, candidates
 
 
-def expected(queries, columns, anchors, candidates, rule):
+def mine_by_loops(queries, columns, anchors, candidates, rule):
     """Return the set of negatives of each pair, as content numbers, by loops in float64."""
     norm = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)  # noqa: E731
     score = norm(anchors) @ norm(candidates).T
@@ -46,7 +46,7 @@ def expected(queries, columns, anchors, candidates, rule):
         positive = min(score[item, other] for other in np.flatnonzero(queries == query))
         distinct = {columns[other]: score[item, other] for other in range(len(columns))}
         ranked = sorted(distinct, key=lambda column: -distinct[column])[: high + most]
-        left = [
+        remaining = [
             column
             for column in ranked
             if column not in own
@@ -54,13 +54,13 @@ def expected(queries, columns, anchors, candidates, rule):
             and not distinct[column] + rule.get("absolute_margin", -np.inf) > positive
             and rule.get("min_score", -np.inf) <= distinct[column] <= rule.get("max_score", np.inf)
         ]
-        result.append(left[:high][low : low + k])
+        result.append(remaining[:high][low : low + k])
     return result
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_equals_a_search_in_float64(rule):
-    queries, columns, anchors, candidates = data()
+    queries, columns, anchors, candidates = make_pairs()
     mined = mine_hard_negatives(
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
@@ -70,7 +70,7 @@ def test_equals_a_search_in_float64(rule):
     )
     assert mined.positions.shape == (len(queries), MiningRule(**rule).k)
     for row, expected_values in zip(
-        mined.positions.tolist(), expected(queries, columns, anchors, candidates, rule), strict=True
+        mined.positions.tolist(), mine_by_loops(queries, columns, anchors, candidates, rule), strict=True
     ):
         assert [columns[position] for position in row if position >= 0] == expected_values
     assert torch.equal(mined.scores.isnan(), mined.positions < 0)
@@ -78,11 +78,11 @@ def test_equals_a_search_in_float64(rule):
 
 @pytest.mark.parametrize("rule", list(RULES.values())[:-1], ids=list(RULES)[:-1])
 def test_equals_sentence_transformers(rule):
-    """The negatives of `sentence_transformers.util.mine_hard_negatives` for a model that looks its vectors up."""
+    """Equal negatives from `sentence_transformers.util.mine_hard_negatives` with a model that looks up its vectors."""
     datasets = pytest.importorskip("datasets")
     peer = pytest.importorskip("sentence_transformers.util.hard_negatives")
-    queries, columns, anchors, candidates = data()
-    # Distinct rows: theirs counts a repeated pair as a further positive.
+    queries, columns, anchors, candidates = make_pairs()
+    # distinct rows, as sentence-transformers counts a repeated pair as an additional positive
     _, keep = np.unique(np.stack([queries, columns]), axis=1, return_index=True)
     queries, columns, anchors, candidates = (
         values[np.sort(keep)] for values in (queries, columns, anchors, candidates)
@@ -106,7 +106,7 @@ def test_equals_sentence_transformers(rule):
             return (torch.as_tensor(first) * torch.as_tensor(second)).sum(1)
 
     table = datasets.Dataset.from_dict({"a": [f"q{one}" for one in queries], "b": [f"c{one}" for one in columns]})
-    theirs = peer.mine_hard_negatives(table, Lookup(), num_negatives=5, verbose=False, **rule)
+    reference = peer.mine_hard_negatives(table, Lookup(), num_negatives=5, verbose=False, **rule)
     mined = mine_hard_negatives(
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
@@ -114,17 +114,17 @@ def test_equals_sentence_transformers(rule):
         anchor_ids=torch.from_numpy(queries),
         candidate_ids=torch.from_numpy(columns),
     )
-    ours = [
+    result = [
         (f"q{queries[item]}", f"c{columns[item]}", f"c{columns[position]}")
         for item, row in enumerate(mined.positions.tolist())
         for position in row
         if position >= 0
     ]
-    assert sorted(ours) == sorted(zip(theirs["a"], theirs["b"], theirs["negative"], strict=True))
+    assert sorted(result) == sorted(zip(reference["a"], reference["b"], reference["negative"], strict=True))
 
 
 def test_random_sampling_follows_the_rule_and_is_reproducible():
-    _, _, anchors, candidates = data()
+    _, _, anchors, candidates = make_pairs()
     first, second = torch.from_numpy(anchors), torch.from_numpy(candidates)
     rule = MiningRule(k=4, range_max=12, sampling="random")
     drawn = [mine_hard_negatives(first, second, rule, seed=seed).positions for seed in (0, 0, 1)]
@@ -136,7 +136,7 @@ def test_random_sampling_follows_the_rule_and_is_reproducible():
         assert set(row) <= set(among)
 
 
-def test_suspected_mismatches_get_none_and_partners_are_no_negatives():
+def test_untrusted_pairs_get_no_negatives_and_partners_are_excluded():
     views = torch.eye(4) + 0.5
     trusted, partners = torch.tensor([True, False, True, True]), torch.tensor([2, -1, -1, -1])
     mined = mine_hard_negatives(views, views, MiningRule(k=3), trusted_pair_mask=trusted, excluded_partners=partners)
@@ -144,11 +144,11 @@ def test_suspected_mismatches_get_none_and_partners_are_no_negatives():
 
 
 def test_blocks_do_not_change_the_result(monkeypatch):
-    _, _, anchors, candidates = data()
-    whole = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
+    _, _, anchors, candidates = make_pairs()
+    expected = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
     monkeypatch.setattr("contraport.hard_negatives.MAX_BLOCK_SIMILARITIES", 200)
     parts = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
-    assert torch.equal(whole.positions, parts.positions)
+    assert torch.equal(expected.positions, parts.positions)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_rejects_a_file_with_other_settings(tmp_path):
     assert caught.value.code == "negatives.conflict"
 
 
-def clustered(pairs=6_000, width=6):
+def make_clustered_views(pairs=6_000, width=6):
     """Return both views of pairs in 40 clusters; each first view occurs in two pairs, in a row."""
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(40, width, generator=generator)
@@ -190,7 +190,7 @@ def clustered(pairs=6_000, width=6):
 
 
 def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, caplog):
-    anchors, candidates = clustered()
+    anchors, candidates = make_clustered_views()
     rule = MiningRule(k=4, range_min=2, range_max=30, relative_margin=0.02, min_score=0.1)
     pairs = torch.arange(len(anchors))
     options = {
@@ -215,7 +215,7 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     assert bool(result.any())
     assert not bool(result[options["trusted_pair_mask"].logical_not()].any())
     others = torch.where(result, mined.positions, -2)
-    assert not bool((others // 2 == pairs[:, None] // 2).any())  # the second views of both pairs of a first view
+    assert not bool((others // 2 == pairs[:, None] // 2).any())  # second views of both pairs with the same first view
     assert not bool((others == options["excluded_partners"][:, None]).any())
     lowest = mined.positive_scores.reshape(-1, 2)
     lowest = torch.where(options["trusted_pair_mask"].reshape(-1, 2), lowest, torch.inf).amin(1)[pairs // 2]
@@ -225,7 +225,7 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
 
 
 def test_search_without_clusters_is_exact(monkeypatch, caplog):
-    """Most candidates would be compared to find the negatives, so all of them are."""
+    """Most candidates would be compared, so the search compares all of them."""
     generator = torch.Generator().manual_seed(0)
     anchors, candidates = torch.randn(2, 1_500, 64, generator=generator)
     exact = mine_hard_negatives(anchors, candidates, MiningRule())

@@ -139,7 +139,7 @@ def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
 
 
 def test_rejects_an_override_of_a_deprecated_name() -> None:
-    """Nothing would call it: a subclass that was written for an earlier version must not lose it silently."""
+    """An override in a subclass written for an earlier version would silently have no effect."""
 
     @keep_deprecated_attributes(width="breadth")
     class Box:
@@ -160,7 +160,7 @@ def test_rejects_an_override_of_a_deprecated_name() -> None:
 
 
 def test_dir_lists_no_deprecated_attribute() -> None:
-    """torch.jit reads every name that dir() lists, and a warning of a name that nobody used would be printed."""
+    """torch.jit reads every name in dir(), which would warn of names that nobody used."""
 
     @keep_deprecated_attributes(width="breadth")
     class Box:

@@ -1,4 +1,4 @@
-"""A module of the user's own as encoder: a copy is trained, its weights kept, and no other takes them."""
+"""Custom encoder modules: training of a copy, saved weights, evaluation, export, resuming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSEEN = from_arrays(-VECTORS, name="vectors")
 
 
 class Net(nn.Module):
-    """An encoder that ties two layers and tells its width by a property."""
+    """Encoder with two tied layers, and its width as a property."""
 
     def __init__(self, width: int = 5, activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Net(nn.Module):
         return self.act(self.first(x)) + self.again(x)
 
 
-def quick(out: Path, encoder: Any, **settings: Any) -> Run:
+def train_quickly(out: Path, encoder: Any, **settings: Any) -> Run:
     options = {"data": DATA, "encoder": encoder, "out": out, "epochs": 1, "batch_size": 32, "lr": 0.05}
     return train(**options | settings, progress=False)
 
@@ -54,7 +54,7 @@ def net() -> Net:
 
 @pytest.fixture(scope="module")
 def run(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return quick(tmp_path_factory.mktemp("own") / "run", net)
+    return train_quickly(tmp_path_factory.mktemp("own") / "run", net)
 
 
 def test_training_copies_the_module(net: Net, run: Run) -> None:
@@ -65,9 +65,9 @@ def test_training_copies_the_module(net: Net, run: Run) -> None:
 
 
 def test_saved_weights_require_the_same_module(net: Net, run: Run, tmp_path: Path) -> None:
-    (described,) = json.loads((as_run_folder(run).model_path / "config.json").read_text())["encoder"]
-    assert described.startswith("<Net of 40 weights, ")
-    assert run.config()["encoder"] == described
+    (description,) = json.loads((as_run_folder(run).model_path / "config.json").read_text())["encoder"]
+    assert description.startswith("<Net of 40 weights, ")
+    assert run.config()["encoder"] == description
     again = Model.from_pretrained(as_run_folder(run).model_path, encoder=Net())
     assert torch.equal(again(torch.from_numpy(VECTORS)), run.model()(torch.from_numpy(VECTORS)))
     with raises_usage_error("encoder.missing_module", "config.json", "<Net of 40 "):
@@ -84,27 +84,27 @@ def test_saved_weights_require_the_same_module(net: Net, run: Run, tmp_path: Pat
 
 
 def test_custom_encoder_is_evaluated_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
-    opened = Run(run.path, encoder=net)
-    untrained = build_untrained_copy(opened.settings(), opened.model(), opened.encoder)
+    run_with_encoder = Run(run.path, encoder=net)
+    untrained = build_untrained_copy(run_with_encoder.settings(), run_with_encoder.model(), run_with_encoder.encoder)
     assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
-    rows = [evaluate(one, data=(DATA, UNSEEN), progress=False)["rows"] for one in (run, opened)]
+    rows = [evaluate(one, data=(DATA, UNSEEN), progress=False)["rows"] for one in (run, run_with_encoder)]
     assert rows[0] == rows[1]
-    features = np.load(embed(opened, data=DATA, out=tmp_path / "f.npz", progress=False))["features"]
-    path = export(opened, format="safetensors", out=tmp_path / "exported")
+    features = np.load(embed(run_with_encoder, data=DATA, out=tmp_path / "f.npz", progress=False))["features"]
+    path = export(run_with_encoder, format="safetensors", out=tmp_path / "exported")
     with torch.no_grad():
         exported = Model.from_pretrained(path, encoder=net)(torch.from_numpy(VECTORS)).numpy()
     np.testing.assert_allclose(features, exported, atol=1e-6)
 
 
 def test_resume_with_a_custom_encoder_equals_an_uninterrupted_run(net: Net, tmp_path: Path) -> None:
-    whole = quick(tmp_path / "whole", net, epochs=2, lr_scheduler="constant")
-    half = quick(tmp_path / "half", net, lr_scheduler="constant", warmup_epochs=0.2)
+    uninterrupted = train_quickly(tmp_path / "whole", net, epochs=2, lr_scheduler="constant")
+    half = train_quickly(tmp_path / "half", net, lr_scheduler="constant", warmup_epochs=0.2)
     with raises_usage_error("encoder.object_required", "<Net of 40 weights"):
         train(resume=True, data=DATA, out=half.path, epochs=2, progress=False)
     with raises_usage_error("encoder.changed", "<Net of 40 weights", "<Net of 56 weights"):
         train(resume=True, data=DATA, encoder=Net(7), out=half.path, epochs=2, progress=False)
     resumed = train(resume=True, data=DATA, encoder=Net(), out=half.path, epochs=2, progress=False)
-    for name, weights in whole.model().state_dict().items():
+    for name, weights in uninterrupted.model().state_dict().items():
         assert torch.equal(weights, resumed.model().state_dict()[name]), name
 
 
@@ -120,11 +120,11 @@ def test_resume_hint_passes_the_encoder(run: Run, net: Net) -> None:
 def test_module_and_named_encoder_for_two_views(tmp_path: Path) -> None:
     data = from_arrays((VECTORS, VECTORS[:, :3]))
     encoders = [nn.Sequential(nn.Linear(6, 4)), "mlp"]
-    model = quick(tmp_path / "run", encoders, data=data).model()
+    model = train_quickly(tmp_path / "run", encoders, data=data).model()
     assert model.num_features == 4 + 256
     assert model.config["encoder"][1] == "mlp"
     with raises_usage_error("encoder.shape", "'Linear'", (3,)):
-        quick(tmp_path / "other", nn.Linear(6, 4), data=data)
+        train_quickly(tmp_path / "other", nn.Linear(6, 4), data=data)
 
 
 def test_estimator_accepts_a_custom_encoder(net: Net) -> None:
@@ -134,8 +134,8 @@ def test_estimator_accepts_a_custom_encoder(net: Net) -> None:
 
 def test_rejects_modules_that_are_not_encoders(tmp_path: Path) -> None:
     with raises_usage_error("encoder.uninitialized", "LazyLinear"):
-        quick(tmp_path / "run", nn.LazyLinear(3))
+        train_quickly(tmp_path / "run", nn.LazyLinear(3))
     with raises_usage_error("encoder.output_shape", "'Unflatten'", (2, 6, 1)):
-        quick(tmp_path / "run", nn.Unflatten(1, (6, 1)))
+        train_quickly(tmp_path / "run", nn.Unflatten(1, (6, 1)))
     with raises_usage_error("encoder.invalid", 3):
         Model([3], [(6,)])

@@ -27,7 +27,7 @@ EXTRAS = [
 ]  # fmt: skip
 
 
-def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
+def run_with_core_only(code: str) -> subprocess.CompletedProcess[str]:
     code = CORE_ONLY.format(extras=EXTRAS) + code
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
 
@@ -38,7 +38,7 @@ def test_public_names_load_the_same_objects():
     assert {name: lazy_imports.load_public_name(name) for name in contraport.__all__} == first
 
 
-def test_dir_lists_public_names_and_errors_offer_the_nearest():
+def test_dir_lists_public_names_and_errors_suggest_the_nearest():
     assert sorted(dir(contraport)) == sorted(contraport.__all__)
     assert {"nt_xent", "Objective", "train", "UsageError", "__version__", "engine"} < set(contraport.__all__)
     with pytest.raises(AttributeError, match="no attribute 'gca_uott'; did you mean 'gca_uot'"):
@@ -57,8 +57,8 @@ def test_deprecated_names_still_work_with_a_warning(old: str, new: str, monkeypa
 
 def test_subpackages_are_attributes():
     code = "import contraport; print(contraport.runs.Run.__name__, contraport.data.from_arrays.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("Run from_arrays\n", "")
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (completed.stdout, completed.stderr) == ("Run from_arrays\n", "")
     assert "runs" not in dir(contraport)
 
 
@@ -79,8 +79,8 @@ except contraport.UsageError as error:
 from contraport.cli import main
 sys.exit(main(["list", "objectives"]))
 """
-    done = with_core_only(code)
-    assert done.returncode == 0, done.stderr
+    completed = run_with_core_only(code)
+    assert completed.returncode == 0, completed.stderr
     extras = {
         name: lazy_imports.EXTRA_BY_SUBPACKAGE.get(f"{module}.".split(".")[1])
         for name, module in lazy_imports.map_public_names_to_modules().items()
@@ -91,18 +91,18 @@ sys.exit(main(["list", "objectives"]))
         if not extra:
             continue
         line = next(
-            line for line in done.stdout.splitlines() if line.startswith(f"contraport.{name} needs the package '")
+            line for line in completed.stdout.splitlines() if line.startswith(f"contraport.{name} needs the package '")
         )
         assert line.endswith(f"': pip install 'contraport[{extra}]'.")
-    assert "all: contraport." in done.stdout
-    assert "\ngca-uot  " in done.stdout
+    assert "all: contraport." in completed.stdout
+    assert "\ngca-uot  " in completed.stdout
 
 
 def test_errors_name_the_extra_of_a_command():
-    done = with_core_only("from contraport.cli import main; sys.exit(main(['evaluate', 'runs/a']))")
-    assert done.returncode == 2
-    assert "evaluate needs the package" in done.stderr
-    assert "contraport[train,report]" in done.stderr
+    completed = run_with_core_only("from contraport.cli import main; sys.exit(main(['evaluate', 'runs/a']))")
+    assert completed.returncode == 2
+    assert "evaluate needs the package" in completed.stderr
+    assert "contraport[train,report]" in completed.stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["trian"]])
@@ -114,8 +114,8 @@ main({arguments})
 heavy = {{"torch", "numpy", "timm", "sklearn", "jsonargparse", "rich"}} & set(sys.modules)
 sys.exit(f"imported: {{heavy}}" if heavy else 0)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Random streams: every use of randomness has its own purpose, and no two streams are correlated."""
+"""Random streams: each use of randomness has its own purpose, and streams are uncorrelated."""
 
 import ast
 from collections import Counter
@@ -30,31 +30,31 @@ STREAMS = {"derive_128_bit_seed", "numpy_generator", "torch_generator", "derive_
 FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
 
 
-def _calls(tree):
+def _iter_calls(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
             yield name, node
 
 
-def _named(path):
+def _purposes_of_module(path):
     tree, names = ast.parse(path.read_text("utf-8")), set()
-    for name, call in _calls(tree):
+    for name, call in _iter_calls(tree):
         if name in STREAMS and call.args and isinstance(call.args[0], ast.Constant):
             names.add(call.args[0].value)
-        names |= {keyword.value.value for keyword in call.keywords if _names_purpose(keyword.arg, keyword.value)}
+        names |= {keyword.value.value for keyword in call.keywords if _is_purpose(keyword.arg, keyword.value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            names |= {value.value for argument, value in defaults if _names_purpose(argument.arg, value)}
+            names |= {value.value for argument, value in defaults if _is_purpose(argument.arg, value)}
     return names
 
 
-def _names_purpose(name, value):
+def _is_purpose(name, value):
     return name == "purpose" and isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-PURPOSES = sorted({purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _named(path)})
+PURPOSES = sorted({purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _purposes_of_module(path)})
 
 
 def test_purposes_are_found():
@@ -62,19 +62,19 @@ def test_purposes_are_found():
 
 
 def test_each_purpose_has_one_use():
-    uses = Counter(purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _named(path))
+    uses = Counter(purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _purposes_of_module(path))
     assert [purpose for purpose, times in uses.items() if times > 1] == []
 
 
-def test_all_generators_come_from_this_module():
-    made = [
+def test_generators_are_created_only_in_the_seeding_module():
+    forbidden_calls = [
         f"{path.relative_to(SOURCE)}:{call.lineno}: {name}"
         for path in sorted(SOURCE.rglob("*.py"))
         if path.name != "seeding.py"
-        for name, call in _calls(ast.parse(path.read_text("utf-8")))
+        for name, call in _iter_calls(ast.parse(path.read_text("utf-8")))
         if name in FORBIDDEN
     ]
-    assert made == []
+    assert forbidden_calls == []
 
 
 @pytest.mark.parametrize("keys", [(), (0,), (0, 1600), (3, 7)])
@@ -92,17 +92,17 @@ def test_streams_of_all_purposes_are_uncorrelated(keys):
         if not same_purpose:
             assert abs(centered[one] @ centered[other]) / items < 6 / items**0.5, (one, other)
             first = len(np.intersect1d(draws[one][:200], draws[other][:200]))
-            assert first < 70, (one, other)  # 20 are expected of two independent permutations
+            assert first < 70, (one, other)  # 20 are expected for independent permutations
 
 
 def test_only_model_weights_use_a_bare_seed():
     bare = [
         path.name
         for path in sorted(SOURCE.rglob("*.py"))
-        for name, call in _calls(ast.parse(path.read_text("utf-8")))
+        for name, call in _iter_calls(ast.parse(path.read_text("utf-8")))
         if name == "seed_torch_generators" and not isinstance(call.args[0], ast.Call)
     ]
-    assert sorted(bare) == ["custom_transforms.py", "model_builder.py"]  # the first hashed a purpose
+    assert sorted(bare) == ["custom_transforms.py", "model_builder.py"]  # the first has hashed a purpose before
 
 
 def test_keys_are_not_padded():
@@ -118,8 +118,8 @@ def test_split_equals_that_of_earlier_versions():
     assert numpy_generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()
 
 
-def test_work_on_the_cpu_leaves_the_generators_of_gpus_alone(monkeypatch):
-    """Only the state of the generators of devices that take part is restored afterwards."""
+def test_work_on_the_cpu_does_not_seed_the_generators_of_gpus(monkeypatch):
+    """Only generators of participating devices are restored afterwards."""
     seed_gpus = Mock()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seed_gpus)

@@ -1,4 +1,4 @@
-"""A folder from a stranger runs no code, whatever is asked of it, unless it is trusted."""
+"""Run folders from untrusted sources run no code without `trust_remote_code`."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ UNTRUSTED = ("encoder.untrusted", "'their_nets:Net'", "trust_remote_code=True")
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A small run, whose encoder was given by no name of anyone's."""
+def run_with_named_encoder(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Small run with an encoder of the catalog."""
     out = tmp_path_factory.mktemp("theirs") / "run"
     return train(data="digits", encoder="mlp", batch_size=600, epochs=1, out=out, progress=False)
 
 
 @pytest.fixture
-def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """A run folder in the current folder that names the module beside it as its encoder."""
+def run(run_with_named_encoder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run folder that names the module `their_nets.py` in the current folder as its encoder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("their_nets.py").write_text(MODULE)
     run = Run("run")
-    shutil.copytree(theirs.path, run.path)
+    shutil.copytree(run_with_named_encoder.path, run.path)
     config = json.loads((as_run_folder(run).model_path / "config.json").read_text())
     (as_run_folder(run).model_path / "config.json").write_text(json.dumps({**config, "encoder": ["their_nets:Net"]}))
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "encoder": "their_nets:Net"}))
-    (as_run_folder(run).checkpoints / "nonfinite.npz").touch()  # load_failed_step looks for it first
+    (as_run_folder(run).checkpoints / "nonfinite.npz").touch()  # required by load_failed_step
     yield run
     sys.modules.pop("their_nets", None)
 
 
-def test_resume_hint_mentions_trust_remote_code(run: Run, theirs: Run) -> None:
+def test_resume_command_includes_trust_remote_code(run: Run, run_with_named_encoder: Run) -> None:
     assert run.resume_command == "contraport train --resume --trust_remote_code --out run"
-    assert theirs.resume_command == f"contraport train --resume --out {theirs.path}"
+    assert run_with_named_encoder.resume_command == f"contraport train --resume --out {run_with_named_encoder.path}"
     config = run.config()
     as_run_folder(run).config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
     assert run.resume_command.startswith(
@@ -70,11 +70,11 @@ def test_resume_hint_mentions_trust_remote_code(run: Run, theirs: Run) -> None:
     assert Run("my run").resume_command == "contraport train --resume --out 'my run'"
 
 
-def was_run() -> bool:
+def code_was_run() -> bool:
     return Path("code-was-run").exists()
 
 
-DOORS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Callable[..., Any]] = {
     "from_pretrained": lambda **trust_remote_code: Model.from_pretrained("run/model", **trust_remote_code),
     "model": lambda **trust_remote_code: Run("run").model(**trust_remote_code),
     "evaluate": lambda **trust_remote_code: evaluate("run", progress=False, **trust_remote_code),
@@ -85,26 +85,26 @@ DOORS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("door", DOORS)
-def test_code_runs_only_if_trusted(door: str) -> None:
+@pytest.mark.parametrize("call_name", CALLS)
+def test_code_runs_only_if_trusted(call_name: str) -> None:
     with raises_usage_error(*UNTRUSTED):
-        DOORS[door]()
-    assert not was_run()
+        CALLS[call_name]()
+    assert not code_was_run()
     assert "their_nets" not in sys.modules
-    DOORS[door](trust_remote_code=True)
-    assert was_run()
+    CALLS[call_name](trust_remote_code=True)
+    assert code_was_run()
 
 
 @pytest.mark.usefixtures("run")
 def test_replay_runs_no_code() -> None:
     with raises_usage_error(*UNTRUSTED):
         load_failed_step("run")
-    assert not was_run()
+    assert not code_was_run()
 
 
 def test_encoder_named_by_the_caller_is_trusted(run: Run) -> None:
     train(resume=True, out="run", epochs=2, encoder="their_nets:Net", progress=False)
-    assert was_run()
+    assert code_was_run()
 
 
 @pytest.mark.usefixtures("run")
@@ -121,7 +121,7 @@ def test_folder_cannot_choose_its_callable(run: Run, key: str) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
     with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
         train(resume=True, out="run", epochs=2, progress=False)
-    assert not was_run()
+    assert not code_was_run()
 
 
 @pytest.mark.usefixtures("run")
@@ -137,7 +137,7 @@ def test_commands_accept_trust_remote_code(capsys: pytest.CaptureFixture[str]) -
         error = capsys.readouterr().err
         assert "their_nets:Net" in error
         assert error.count("\n") == 1
-        assert not was_run()
+        assert not code_was_run()
     for command in commands:
         assert main([*command, "--trust_remote_code"]) == 0
 
@@ -145,7 +145,7 @@ def test_commands_accept_trust_remote_code(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("run")
 def test_modules_of_the_current_folder_are_not_imported() -> None:
     command = [sys.executable, "-m", "contraport", "export", "run", "--format", "safetensors", "--out", "exported"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "their_nets:Net" in done.stderr
-    assert not was_run()
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert completed.returncode == 2, completed.stderr
+    assert "their_nets:Net" in completed.stderr
+    assert not code_was_run()

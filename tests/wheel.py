@@ -1,8 +1,8 @@
-"""Install the built wheel in clean environments, with the core dependencies alone, and run the core's tests there.
+"""Install the built wheel with the core dependencies in clean environments, and run the tests of the core there.
 
-An environment for each Python that this machine has of those that the package allows, and in each for the lowest and
-the newest torch that it allows. What fails to install is told, not skipped. `make wheel` builds and runs it; it takes
-some minutes and gigabytes for each environment, which is deleted when its tests are done.
+One environment for each installed Python that the package supports, with the lowest and with the newest torch that it
+supports. A failed installation is reported, not skipped. `make wheel` builds and runs it; each environment takes some
+minutes and gigabytes, and is deleted after its tests.
 
     python tests/wheel.py dist/*.whl [--python 3.12 ...] [--torch lowest newest] [--tests tests/objectives ...]
 """
@@ -29,13 +29,13 @@ TESTS = (
     "tests/objectives/test_inputs.py",
     "tests/objectives/test_loss_schedules.py",
 )
-"""What needs nothing but the core, pytest and hypothesis."""
+"""Tests that need only the core, pytest and hypothesis."""
 TOOLS = ("pytest", "hypothesis")
 SECONDS = 1800
 
 
-def result(python: str) -> bool:
-    """Whether this machine has a Python that starts."""
+def is_python_available(python: str) -> bool:
+    """Return whether this machine has a Python of a version that starts."""
     if shutil.which(f"python{python}") is None:
         return False
     return subprocess.run([f"python{python}", "-c", ""], capture_output=True, check=False).returncode == 0
@@ -49,7 +49,7 @@ def lowest_torch() -> list[str]:
 
 
 def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
-    """Return what came of a wheel in an environment of its own, in a line."""
+    """Return the results of a wheel in its own environment, as one line."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         subprocess.run([f"python{python}", "-m", "venv", place / "venv"], check=True, timeout=SECONDS)
@@ -58,15 +58,17 @@ def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
         installed = run(place, program, "-m", "pip", "install", "--quiet", *requirements)
         if installed.returncode:
             return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
-        shutil.copytree(ROOT / "tests", place / "tests")  # and not the sources beside them
+        shutil.copytree(ROOT / "tests", place / "tests")  # without the sources
         shutil.copy(ROOT / "pyproject.toml", place)
-        text = run(place, program, "-m", "contraport", "doctor")
-        done = run(place, program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-        return f"{text.stdout.splitlines()[0]}; doctor {text.returncode}; {done.stdout.strip().splitlines()[-1]}"
+        output = run(place, program, "-m", "contraport", "doctor")
+        completed = run(place, program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+        return (
+            f"{output.stdout.splitlines()[0]}; doctor {output.returncode}; {completed.stdout.strip().splitlines()[-1]}"
+        )
 
 
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Return what a command did in a folder, with no packages but those of its own environment."""
+    """Run a command in a folder, with the packages of its own environment only."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONNOUSERSITE": "1"}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
 
@@ -75,17 +77,17 @@ def main() -> int:
     """Print a line for each environment; the exit status is 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if result(python)])
+    parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if is_python_available(python)])
     parser.add_argument("--torch", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
     options = parser.parse_args()
-    wrong = False
+    failed = False
     for python in options.python:
         for torch in options.torch:
-            text = try_wheel(options.wheel, python, torch, options.tests)
-            wrong |= "failed" in text or "error" in text or "cannot" in text or "doctor 0" not in text
-            print(f"Python {python}, {torch} torch: {text}", flush=True)
-    return int(wrong)
+            output = try_wheel(options.wheel, python, torch, options.tests)
+            failed |= "failed" in output or "error" in output or "cannot" in output or "doctor 0" not in output
+            print(f"Python {python}, {torch} torch: {output}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

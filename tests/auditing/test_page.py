@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.accessible import faults
+from tests.accessible import accessibility_faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
@@ -169,7 +169,7 @@ def test_page_in_a_browser(tmp_path: Path) -> None:
         browser.evaluate("document.querySelector('.marks button').click()")
         assert choose(show="wrong") == (1, "1 of 200 pairs; 1 marked wrong, 0 marked right.")
         assert ATTACK in browser.evaluate("document.querySelector('.preview p').textContent")
-        assert faults(browser) == []
+        assert accessibility_faults(browser) == []
         browser.resize(390, 800)
         assert choose() == (24, "200 of 200 pairs; 1 marked wrong, 0 marked right.")
         assert browser.evaluate("document.documentElement.scrollWidth") == 390

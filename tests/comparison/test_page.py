@@ -9,7 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from tests.accessible import faults
+from tests.accessible import accessibility_faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison, summarize_first_metric
@@ -206,4 +206,4 @@ def test_page_is_accessible_on_a_phone(tmp_path: Path) -> None:
         hints = "[...document.querySelectorAll('.scroll')].every((box) => box.previousElementSibling.hidden ==="
         assert browser.evaluate(f"{hints} (box.scrollWidth <= box.clientWidth))")
         browser.resize(1200, 900)
-        assert faults(browser) == []
+        assert accessibility_faults(browser) == []

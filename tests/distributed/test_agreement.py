@@ -1,23 +1,23 @@
-"""Processes that call an objective in different ways: all raise, in one line, and none waits for what is never sent."""
+"""Processes with different calls of an objective: all raise a one-line error, and none waits forever."""
 
 import pytest
 import torch
 
 import contraport
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 ITEMS = 4
-SHARES = {"weights": torch.ones(ITEMS)}
-MARKS = {"present": torch.ones(ITEMS, 2, dtype=torch.bool)}
+WEIGHTS = {"weights": torch.ones(ITEMS)}
+MASKS = {"present": torch.ones(ITEMS, 2, dtype=torch.bool)}
 
 
 def views(rank, dtype=torch.float32):
     return torch.randn(2, ITEMS, 3, generator=torch.Generator().manual_seed(rank)).to(dtype).unbind()
 
 
-def call(name="nt-xent", here=None, **attributes):
-    """Return a call of one process: of an objective, on other views where they are given."""
-    return lambda rank: contraport.objective(name)(*(views(rank) if here is None else here), **attributes)
+def call(name="nt-xent", own_views=None, **attributes):
+    """Return the call of an objective in one process, on random views or on other ones."""
+    return lambda rank: contraport.objective(name)(*(views(rank) if own_views is None else own_views), **attributes)
 
 
 def call_in_bfloat16(rank):
@@ -26,12 +26,12 @@ def call_in_bfloat16(rank):
         return contraport.nt_xent()(*views(rank))
 
 
-# The calls of both processes, the option that differs, and values in the error, which is the same on both.
+# The calls of both processes, the option that differs, and values in the error of both.
 DIFFERENT = {
-    "weights": (call(), call(**SHARES), "weights", "none on process 0", "torch.float32 (n) on process 1"),
-    "marks": (call(**MARKS), call(), "present", "torch.bool (n, 2) on process 0", "none on process 1"),
+    "weights": (call(), call(**WEIGHTS), "weights", "none on process 0", "torch.float32 (n) on process 1"),
+    "marks": (call(**MASKS), call(), "present", "torch.bool (n, 2) on process 0", "none on process 1"),
     "a plan's weights": (call(), call(weights="plan"), "weights", "none on process 0", "strength 0.9", "20 iterations"),
-    "precision": (call(), call(here=views(1, torch.float64)), "views", "float32 (n, 3)", "2 views torch.float64"),
+    "precision": (call(), call(own_views=views(1, torch.float64)), "views", "float32 (n, 3)", "2 views torch.float64"),
     "precision of the exchange": (
         call(),
         call_in_bfloat16,
@@ -39,7 +39,7 @@ DIFFERENT = {
         "(n, 3) on",
         "sent in torch.bfloat16 on process 1",
     ),
-    "dimensions": (call(), call(here=torch.randn(2, 4, 5).unbind()), "views", "(n, 3) on", "(n, 5) on process 1"),
+    "dimensions": (call(), call(own_views=torch.randn(2, 4, 5).unbind()), "views", "(n, 3) on", "(n, 5) on process 1"),
     "views": (call("cmc"), call("cmc", torch.randn(3, 4, 3).unbind()), "views", "2 views", "3 views"),
     "classes": (
         call("sup-con", labels=torch.arange(4)),
@@ -59,68 +59,68 @@ DIFFERENT = {
     "target": (call(target=[(0, 1)]), call(), "target", "PairList on process 0", "Pairs on process 1"),
     "temperature": (call(), call(temperature=0.5), "temperature", "none on process 0", "float on process 1"),
 }
-# The call of the second process, which alone is wrong, and the option that its error names.
-REFUSED = {
-    "no rows": (call(here=torch.randn(2, 0, 3).unbind()), "z0"),
+# The invalid call of the second process, and the option that its error names.
+INVALID = {
+    "no rows": (call(own_views=torch.randn(2, 0, 3).unbind()), "z0"),
     "a value": (call(weights=-torch.ones(4)), "weights"),
     "no repulsion": (call("byol", negatives=torch.randn(2, 3)), "negatives"),
     "a pair": (call(target=[(0, 9)]), "target"),
     "no temperature": (call("vic-reg", temperature=0.5), "temperature"),
     "reduction": (call(reduction="median"), "reduction"),
-    "a sum": (call("vic-reg", **SHARES), "weights"),
-    "a crash": (call(here=(None, None)), "z0"),
+    "a sum": (call("vic-reg", **WEIGHTS), "weights"),
+    "a crash": (call(own_views=(None, None)), "z0"),
 }
 VALID = {
-    "a value": call(**SHARES), "no repulsion": call("byol"), "a pair": call(target=[(0, 1)]),
+    "a value": call(**WEIGHTS), "no repulsion": call("byol"), "a pair": call(target=[(0, 1)]),
     "no temperature": call("vic-reg"), "a sum": call("vic-reg"),
 }  # fmt: skip
 
 
 def report_errors(rank, report):
     pairs = {name: calls[:2] for name, calls in DIFFERENT.items()}
-    pairs |= {name: (VALID.get(name, call()), wrong) for name, (wrong, _) in REFUSED.items()}
+    pairs |= {name: (VALID.get(name, call()), wrong) for name, (wrong, _) in INVALID.items()}
     for name, calls in pairs.items():
         try:
             calls[rank](rank)
             report((name, rank, None))
         except contraport.UsageError as error:
             report((name, rank, (error.code, str(error))))
-    value = contraport.nt_xent()(*views(rank))  # a refused call leaves no message in flight
+    value = contraport.nt_xent()(*views(rank))  # a rejected call leaves no pending messages
     report(("after", rank, value.item()))
 
 
 @pytest.fixture(scope="module")
-def reported():
-    return {(name, rank): result for name, rank, result in reports_of(report_errors, 2)}
+def results():
+    return {(name, rank): result for name, rank, result in run_in_processes(report_errors, 2)}
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_all_processes_refuse_a_call_in_which_they_differ(reported, name):
+def test_all_processes_reject_different_calls(results, name):
     _, _, option, *values = DIFFERENT[name]
-    assert reported[name, 0] == reported[name, 1]
-    code, text = reported[name, 0]
+    assert results[name, 0] == results[name, 1]
+    code, text = results[name, 0]
     assert code == f"{option}.processes_differ"
     assert "\n" not in text
     for value in values:
         assert value in text
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_all_processes_refuse_a_call_that_one_refuses(reported, name):
-    (here_code, here), (there_code, there) = (reported[name, rank] for rank in (0, 1))
-    assert here_code == "call.refused"
-    assert there_code.split(".")[0] == REFUSED[name][1]
-    assert there in here
-    assert "\n" not in here
+@pytest.mark.parametrize("name", INVALID)
+def test_all_processes_reject_a_call_that_is_invalid_in_one(results, name):
+    (first_code, first), (second_code, second) = (results[name, rank] for rank in (0, 1))
+    assert first_code == "call.refused"
+    assert second_code.split(".")[0] == INVALID[name][1]
+    assert second in first
+    assert "\n" not in first
 
 
-def test_a_call_after_refused_calls_is_correct(reported):
+def test_a_call_after_rejected_calls_is_correct(results):
     z = [torch.cat(parts) for parts in zip(views(0), views(1), strict=True)]
     expected = contraport.nt_xent()(*z).item()
-    assert reported["after", 0] == reported["after", 1] == pytest.approx(expected, abs=1e-6)
+    assert results["after", 0] == results["after", 1] == pytest.approx(expected, abs=1e-6)
 
 
-def in_another_order(rank, report):
+def report_terms_with_ordered_keywords(rank, report):
     attributes = {
         "labels": torch.tensor([0, 1, 0, 1]),
         "ids": torch.arange(4) + 4 * rank,
@@ -135,9 +135,11 @@ def in_another_order(rank, report):
 
 
 def test_the_order_of_keywords_does_not_matter():
-    (_, here, facts), (_, there, others) = sorted(reports_of(in_another_order, 2))
+    (_, first, first_attributes), (_, second, second_attributes) = sorted(
+        run_in_processes(report_terms_with_ordered_keywords, 2)
+    )
     z = [torch.cat(parts) for parts in zip(views(0), views(1), strict=True)]
-    attributes = {name: torch.tensor(facts[name] + others[name]) for name in facts}
+    attributes = {name: torch.tensor(first_attributes[name] + second_attributes[name]) for name in first_attributes}
     expected = contraport.sup_con().terms(*z, **attributes)
-    assert here == pytest.approx(expected, rel=1e-5)
-    assert there == pytest.approx(expected, rel=1e-5)
+    assert first == pytest.approx(expected, rel=1e-5)
+    assert second == pytest.approx(expected, rel=1e-5)

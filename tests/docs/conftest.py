@@ -1,4 +1,4 @@
-"""The little things that the pages speak of: photos, tables, arrays and runs."""
+"""Data and runs that the pages of the documentation use."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ import contraport
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    """A folder with the data and the runs that the pages name, as small as they can be."""
+def documentation_data(tmp_path_factory):
+    """Folder with small data and runs of the names on the pages."""
     folder = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
     for kind in ("cats", "dogs"):
@@ -31,8 +31,8 @@ def world(tmp_path_factory):
     images = rng.integers(0, 256, (64, 3, 8, 8), dtype=np.uint8)
     np.savez(folder / "images.npz", view0=images, labels=groups, domains=np.arange(64) // 16)
     np.save(folder / "series.npy", rng.normal(size=(64, 2, 64)).astype(np.float32))
-    likeness = np.exp(-np.square(x[:38, :1] - x[:38, 0]))  # of the 38 of 48 photos that are trained on
-    np.save(folder / "likeness.npy", likeness.astype(np.float32))
+    similarities = np.exp(-np.square(x[:38, :1] - x[:38, 0]))  # between the 38 of 48 photos in the training split
+    np.save(folder / "likeness.npy", similarities.astype(np.float32))
     sentences = [f"item {number} of the {kind}" for number in range(32) for kind in ("shop", "store")]
     (folder / "sentences.txt").write_text("\n".join(sentences))
     answers = [sentence.replace("item", "bag") for sentence in sentences]

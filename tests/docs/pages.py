@@ -1,4 +1,4 @@
-"""The pages: which there are, and their blocks of code."""
+"""Pages of the documentation and their blocks of code."""
 
 import re
 from pathlib import Path
@@ -14,14 +14,14 @@ BLOCK = re.compile(r"(?:<!-- not run: ([^>]+) -->\n)?^```(python|sh)\n(.*?)^```"
 
 
 class Block(NamedTuple):
-    """A block of code of a page, and why it is not run, where it is not."""
+    """Block of code of a page, with the reason if it is not run."""
 
     reason: str
     language: str
     code: str
 
 
-def blocks(page: Path, language: str) -> list[Block]:
+def code_blocks(page: Path, language: str) -> list[Block]:
     """Return the blocks of a page in a language, in their order."""
     return [
         block for block in (Block(*result) for result in BLOCK.findall(page.read_text())) if block.language == language

@@ -1,4 +1,4 @@
-"""Every link of a page leads to a file that is there, and to a place in it; pages and cells are short."""
+"""Links and lengths of pages: links lead to existing files and headings, pages and cells are short."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests.docs.pages import PAGES, ROOT
 
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
-WRITTEN = ("docs/reference/",)  # by `make site`
+GENERATED = ("docs/reference/",)  # by `make site`
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -16,14 +16,14 @@ def test_links_resolve(name):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for path, place in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
         to = (page.parent / path).resolve() if path else page
-        if str(to).startswith(str(ROOT / WRITTEN[0])):
+        if str(to).startswith(str(ROOT / GENERATED[0])):
             continue
         assert to.exists(), f"{name}: {path}"
-        assert not place or place in places(to.read_text()), f"{name}: {path}#{place}"
+        assert not place or place in link_targets(to.read_text()), f"{name}: {path}#{place}"
 
 
-def places(text: str) -> set[str]:
-    """Return what can be linked to: headings as GitHub names them, and anchors."""
+def link_targets(text: str) -> set[str]:
+    """Return the link targets of a page: headings as GitHub names them, and anchors."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     named = {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-") for heading in headings}
     return named | set(re.findall(r'<a id="([^"]+)"', text))
@@ -45,7 +45,7 @@ def test_every_page_is_in_the_site():
 
 
 @pytest.mark.parametrize("name", sorted(set(PAGES) - {"docs/methods.md"}))
-def test_page_has_at_most_3000_words_and_cells_at_most_40(name):
+def test_pages_have_at_most_3000_words_and_cells_40(name):
     text = PAGES[name].read_text()
     assert len(text.split()) <= 3000
     rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -1,4 +1,4 @@
-"""Who comes from another library finds, first on the page, the line that changes."""
+"""Pages for users of other libraries: each begins with a line of code to replace and its replacement."""
 
 import ast
 import re
@@ -18,14 +18,14 @@ MOVING = [name for name in PAGES if name.startswith("docs/moving/") and not name
 @pytest.mark.parametrize("name", MOVING)
 def test_replacement_lines_run(name):
     result = re.match(r"# [^\n]+\n\n```diff\n-([^\n]+)\n\+([^\n]+)\n```\n", PAGES[name].read_text())
-    assert result, "expected one line out and one line in below the heading"
-    theirs, ours = result.groups()
-    assert "contraport" not in theirs
-    if ours.startswith("contraport "):
-        _, verb, *args = shlex.split(ours)
+    assert result, "expected a removed and an added line below the heading"
+    removed, added = result.groups()
+    assert "contraport" not in removed
+    if added.startswith("contraport "):
+        _, verb, *args = shlex.split(added)
         assert parse_command_line(get_command(verb), args, prog="contraport")
         return
-    calls = [node for node in ast.walk(ast.parse(ours)) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(added)) if isinstance(node, ast.Call)]
     names = [ast.unparse(call.func) for call in calls if re.fullmatch(r"contraport[.\w]+", ast.unparse(call.func))]
     assert names
     for one in names:

@@ -1,4 +1,4 @@
-"""Every block of Python on a page runs, and every command of ours is one: run in tiny form, or parsed."""
+"""Code on pages: blocks of Python run, commands parse, and commands of guides run with tiny settings."""
 
 import shlex
 import shutil
@@ -17,14 +17,16 @@ from contraport.cli import main
 from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.metrics import METRICS
-from tests.docs.pages import PAGES, blocks
+from tests.docs.pages import PAGES, code_blocks
 
-BY_OTHERS = "docs/moving/"  # with the library there: tests/integrations/test_pages.py
-PYTHON = [name for name, page in PAGES.items() if any(not block.reason for block in blocks(page, "python"))]
+WITH_OTHER_LIBRARIES = "docs/moving/"  # tested with the libraries in tests/integrations/test_pages.py
+PYTHON = [name for name, page in PAGES.items() if any(not block.reason for block in code_blocks(page, "python"))]
 PYTHON = [
-    name for name in PYTHON if BY_OTHERS not in name or name.endswith(("solo-learn.md", "cebra.md", "cleanlab.md"))
+    name
+    for name in PYTHON
+    if WITH_OTHER_LIBRARIES not in name or name.endswith(("solo-learn.md", "cebra.md", "cleanlab.md"))
 ]
-SHELL = [name for name, page in PAGES.items() if blocks(page, "sh")]
+SHELL = [name for name, page in PAGES.items() if code_blocks(page, "sh")]
 RUN = [name for name in SHELL if name.startswith(("docs/guides/", "docs/start", "docs/moving/"))]
 TINY = {
     "train": ["--epochs", "1", "--batch_size", "8", "--max_items", "48", "--device", "cpu", "--overwrite"],
@@ -37,26 +39,26 @@ FIRST = {
     ],
     "docs/plots.md": [["evaluate", "runs/a"]],
 }
-"""Commands of a page that its Python goes on from."""
+"""Commands to run before the Python code of a page."""
 
 
 @pytest.fixture
-def here(world, tmp_path, monkeypatch):
-    """A copy of the world as the current folder; what a page adds of its own is there for that page alone."""
-    shutil.copytree(world, tmp_path / "world")
+def working_folder(documentation_data, tmp_path, monkeypatch):
+    """Copy of the data of the documentation as the current folder, for one test."""
+    shutil.copytree(documentation_data, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
     with patch.dict(METRICS):
         yield tmp_path / "world"
 
 
-def prepared():
-    """What the pages take as given."""
+def build_namespace():
+    """Return the names that the pages use without definition."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 12)).astype(np.float32)
     y = x[:, :5] + 0.1 * rng.normal(size=(128, 5)).astype(np.float32)
     z0, z1 = torch.randn(2, 64, 16)
     series = rng.normal(size=(64, 2, 32)).astype(np.float32)
-    frames = SimpleNamespace(DataFrame=pyarrow.table)  # pandas is not among the packages of the tests
+    frames = SimpleNamespace(DataFrame=pyarrow.table)  # tests do not require pandas
     options = {
         "contraport": contraport,
         "pandas": frames,
@@ -75,33 +77,33 @@ def prepared():
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_the_python_of_a_page_runs(name, here):
+def test_python_of_a_page_runs(name, working_folder):
     torch.manual_seed(0)
     for verb, *args in FIRST.get(name, []):
         assert main([verb, *args]) in (0, None)
-    space = prepared()
-    for block in blocks(PAGES[name], "python"):
+    space = build_namespace()
+    for block in code_blocks(PAGES[name], "python"):
         if not block.reason:
             exec(compile(block.code, name, "exec"), space)
 
 
-def test_a_recording_of_cebra_is_cut_and_embedded_as_the_page_says():
+def test_cebra_recording_is_cut_and_embedded_as_on_the_page():
     page = PAGES["docs/moving/cebra.md"].read_text("utf-8")
     cut = next(code for code in page.split("`") if code.startswith("windows = "))
     embedded = next(line for line in page.splitlines() if line.startswith("+embedding = "))[1:]
-    space = {**prepared(), "torch": torch, "recording": np.random.default_rng(0).normal(size=(80, 3))}
+    space = {**build_namespace(), "torch": torch, "recording": np.random.default_rng(0).normal(size=(80, 3))}
     exec(f"{cut}\n{embedded.replace('Encoder(', 'Encoder(epochs=1, batch_size=32, ')}", space)
     assert space["embedding"].shape == (80 - 15, 3)
 
 
-def test_a_photo_that_is_prepared_as_the_guide_says_has_the_features_of_embed(here):
+def test_a_photo_prepared_as_in_the_guide_has_the_features_of_embed(working_folder):
     pytest.importorskip("onnxruntime")
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 200, 3), np.uint8)).save("photos/cats/7.jpg")
     Path("photos/cats/7.png").unlink()
     contraport.export("runs/photos", out="photos.onnx")
     contraport.embed("runs/photos", data="photos", out="photos.npz", progress=False)
-    space = prepared()
-    for block in blocks(PAGES["docs/guides/export.md"], "python")[:2]:
+    space = build_namespace()
+    for block in code_blocks(PAGES["docs/guides/export.md"], "python")[:2]:
         exec(compile(block.code.replace("7.png", "7.jpg"), "export.md", "exec"), space)
     embedded = np.load("photos.npz")
     (place,) = np.flatnonzero(embedded["keys"] == "photos/cats/7.jpg")
@@ -109,8 +111,8 @@ def test_a_photo_that_is_prepared_as_the_guide_says_has_the_features_of_embed(he
 
 
 @pytest.mark.parametrize("name", SHELL)
-def test_the_commands_of_a_page_are_commands(name):
-    for block in blocks(PAGES[name], "sh"):
+def test_commands_of_a_page_parse(name):
+    for block in code_blocks(PAGES[name], "sh"):
         for verb, *args in commands(block.code):
             if verb in ("--version", "--help"):
                 continue
@@ -121,8 +123,8 @@ def test_the_commands_of_a_page_are_commands(name):
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_the_commands_of_a_guide_run(name, here, capsys):
-    for block in blocks(PAGES[name], "sh"):
+def test_commands_of_a_guide_run(name, working_folder, capsys):
+    for block in code_blocks(PAGES[name], "sh"):
         for verb, *args in commands(block.code) if not block.reason else []:
             words = ["small-cnn" if word.startswith("resnet") else word for word in args]
             assert main([verb, *words, *TINY.get(verb, [])]) in (0, None), capsys.readouterr().err

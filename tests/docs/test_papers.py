@@ -1,4 +1,4 @@
-"""Each entry of the page of papers can be redone: its commands parse, its calls run, its claims exist."""
+"""Entries of the page of papers: commands parse, calls run, claims exist."""
 
 import shlex
 

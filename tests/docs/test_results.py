@@ -1,4 +1,4 @@
-"""What the pages of results quote can be run again."""
+"""Saved options of the results on pages."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from contraport.options import replace_deprecated_options
 MEASURED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "suites").glob("*.json"))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # options under their deprecated names
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # options have deprecated names
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_saved_options_of_a_suite_build_the_same_rows_and_columns(path: Path) -> None:
     result = json.loads(path.read_text())

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.objectives.comparing import OF_COORDINATES
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -244,4 +244,4 @@ def report_differences(rank, report, sizes):
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_mean_gradient_is_that_of_one_process(processes):
-    assert not reports_of(report_differences, processes, SIZES[processes])
+    assert not run_in_processes(report_differences, processes, SIZES[processes])

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from tests.objectives.comparing import OF_COORDINATES, RANKING
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contraport
@@ -60,7 +60,7 @@ def report_large_tensors(rank, report):
 
 
 def test_memory_of_a_process_is_linear_in_the_rows():
-    assert not reports_of(report_large_tensors, PROCESSES)
+    assert not run_in_processes(report_large_tensors, PROCESSES)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -90,4 +90,4 @@ def report_growth_of_top(rank, report):
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
 def test_blocks_of_rows_do_not_fragment_the_heap():
     """The 8,000 x 8,000 matrix takes 244 MiB."""
-    assert reports_of(report_growth_of_top, 1)[0] < 48 * 1024
+    assert run_in_processes(report_growth_of_top, 1)[0] < 48 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,7 +67,7 @@ def report_differences(rank, report):
 
 
 def test_training_matches_one_process():
-    assert not reports_of(report_differences, 2)
+    assert not run_in_processes(report_differences, 2)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.engine.test_distributed import ATTRIBUTES, CASES, batch, by_objective, flatten, numbers
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from torch.profiler import ProfilerActivity, profile
 
 import contraport
@@ -95,7 +95,7 @@ def test_ring_is_exact(processes):
     cases = [*CASES, *OWN_CASES]
     if processes > 2:  # plans suffice to find a wrong order of blocks in a longer ring
         cases = [case for case in cases if case[0] is loss_of_plan or (case[0] is by_objective and processes == 3)]
-    result = reports_of(report_differences, processes, SIZES[processes], cases)
+    result = run_in_processes(report_differences, processes, SIZES[processes], cases)
     assert not [report for report in result if report[1] == "wrong"]
     expected = {
         (compute.__name__, name)
@@ -129,7 +129,7 @@ def report_unsupported_calls(rank, report):
 
 
 def test_ring_rejects_unsupported_calls():
-    result = Counter(reports_of(report_unsupported_calls, 2))
+    result = Counter(run_in_processes(report_unsupported_calls, 2))
     unsupported = ("a plan as a matrix", "whole rows", "a backend that stores")
     assert result == {**{(name, "exchange"): 2 for name in unsupported}, ("another exchange", "processes_differ"): 2}
 
@@ -147,7 +147,7 @@ def report_explanation(rank, report):
 
 
 def test_explains_the_ring():
-    assert all("24 x 24 pairs" in text and "around a ring" in text for text in reports_of(report_explanation, 2))
+    assert all("24 x 24 pairs" in text and "around a ring" in text for text in run_in_processes(report_explanation, 2))
 
 
 ITEMS, DIMENSIONS, NUMBER = 192, 512, 4
@@ -191,7 +191,7 @@ def peak(profiled):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_bytes_and_memory_of_a_process(size):
-    reports = reports_of(report_bytes_and_memory, size, size)
+    reports = run_in_processes(report_bytes_and_memory, size, size)
     result = {
         (name, exchange_name): (forward, backward)
         for rank, name, exchange_name, forward, backward, _ in reports

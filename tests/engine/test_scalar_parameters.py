@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -45,4 +45,4 @@ def test_fsdp_matches_one_process(name):
     loss(*z).backward()
     torch.optim.SGD(loss.parameters(), lr=1.0).step()
     expected = torch.cat([parameter.detach() for parameter in loss.parameters()])
-    assert reports_of(step_under_fsdp, 2, name, z, expected) == pytest.approx(2 * [loss.temperature])
+    assert run_in_processes(step_under_fsdp, 2, name, z, expected) == pytest.approx(2 * [loss.temperature])

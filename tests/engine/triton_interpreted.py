@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.compiling import COMPILES_AS_ONE_GRAPH
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 import contraport
 from contraport.engine import (
@@ -220,4 +220,4 @@ def test_processes_share_the_rows():
     x, y, masks = problem(17, 23, 5)
     exact = outcome("dense", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
     exact = [v.detach() for v in exact]
-    assert reports_of(report_agreement, 2, exact) == 2 * ["agreed"]
+    assert run_in_processes(report_agreement, 2, exact) == 2 * ["agreed"]

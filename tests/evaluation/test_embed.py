@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from tests.disk import largest_file
+from tests.disk import limit_file_size
 from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_image_model, build_vector_model, build_vectors, build_views, make_run
-from tests.processes import Report, reports_of
+from tests.processes import Report, run_in_processes
 from torch.utils.data import IterableDataset
 
 from contraport.data import from_stream, load
@@ -190,7 +190,7 @@ def embed_in_group(rank: int, report: Report, run: Path, out: Path) -> None:
 def test_two_processes_write_one_shard_each(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_image_model())
     out = tmp_path / "digits.npz"
-    reports_of(embed_in_group, 2, run.path, out)
+    run_in_processes(embed_in_group, 2, run.path, out)
     embed(run, out=out, progress=False)
     assert_same_rows([tmp_path / f"digits.0000{rank}-of-00002.npz" for rank in range(2)], out)
 
@@ -302,7 +302,7 @@ def test_full_disk_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, function: str
 ) -> None:
     def call_with_file_size_limit(*args: Any, **kwargs: Any) -> None:
-        with largest_file(10_000):
+        with limit_file_size(10_000):
             original(*args, **kwargs)
 
     run = make_run(tmp_path / "run", build_vector_model())

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from tests.disk import largest_file
+from tests.disk import limit_file_size
 from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_image_model, build_vector_model, build_vectors, build_views, make_run
 
@@ -59,7 +59,7 @@ def test_full_disk_leaves_the_previous_evaluation(tmp_path: Path, monkeypatch: p
     def with_file_size_limit(write: Any) -> Any:
         def write_with_limit(*args: Any) -> None:
             calls.append(args)
-            with largest_file(10 if len(calls) == call else 2**40):
+            with limit_file_size(10 if len(calls) == call else 2**40):
                 write(*args)
 
         return write_with_limit

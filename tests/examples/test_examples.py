@@ -1,4 +1,4 @@
-"""The examples run, in tiny form; those whose data are not of Python packages here are compiled."""
+"""Examples: runs with tiny settings; examples with other data are compiled only."""
 
 import json
 import re
@@ -15,13 +15,13 @@ TINY = {
     "the_idea.ipynb": {"STEPS = 100": "STEPS = 2"},
     "dirty_table.ipynb": {"EPOCHS = 18": "EPOCHS = 3", "load_digits().images": "load_digits().images[:300]"},
 }
-"""What is run, and what of it is made smaller."""
+"""Examples to run, with replacements that make them smaller."""
 
-FOUND = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+EXAMPLE_NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
 
 
 def source(name: str) -> str:
-    """Return the code of a script, or of the cells of a notebook one after the other."""
+    """Return the code of a script, or of the cells of a notebook."""
     text = (EXAMPLES / name).read_text()
     if name.endswith(".py"):
         return text
@@ -32,16 +32,16 @@ def source(name: str) -> str:
 def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = source(name)
-    for written, smaller in TINY[name].items():
-        assert written in code
-        code = code.replace(written, smaller)
+    for original, smaller in TINY[name].items():
+        assert original in code
+        code = code.replace(original, smaller)
     exec(compile(code, name, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [name for name in FOUND if name.endswith(".ipynb")])
+@pytest.mark.parametrize("name", [name for name in EXAMPLE_NAMES if name.endswith(".ipynb")])
 def test_a_notebook_has_its_outputs(name):
-    """Code hosts show a notebook as it lies there: `python docs/notebooks.py` runs it and keeps what it printed."""
+    """Code hosts show the saved outputs, which `python docs/notebooks.py` writes."""
     cells = [cell for cell in json.loads((EXAMPLES / name).read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]
@@ -51,13 +51,13 @@ def test_a_notebook_has_its_outputs(name):
     assert (EXAMPLES / name).stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("name", sorted(set(FOUND) - set(TINY)))
-def test_examples_are_scripts_or_notebooks(name):
+@pytest.mark.parametrize("name", sorted(set(EXAMPLE_NAMES) - set(TINY)))
+def test_examples_compile(name):
     compile(source(name), name, "exec")
 
 
-def test_examples_are_few_and_listed():
+def test_examples_are_listed_in_the_readme():
     readme = (EXAMPLES / "README.md").read_text()
-    assert set(re.findall(r"\]\((\w+\.(?:py|ipynb))\)", readme)) == set(FOUND)
-    assert sum(name.endswith(".py") for name in FOUND) <= 14
-    assert sum(name.endswith(".ipynb") for name in FOUND) == 2
+    assert set(re.findall(r"\]\((\w+\.(?:py|ipynb))\)", readme)) == set(EXAMPLE_NAMES)
+    assert sum(name.endswith(".py") for name in EXAMPLE_NAMES) <= 14
+    assert sum(name.endswith(".ipynb") for name in EXAMPLE_NAMES) == 2

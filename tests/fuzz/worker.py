@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.cli import main as contraport
-from tests.disk import largest_file
+from tests.disk import limit_file_size
 
 MEMORY = 6 * 2**30
 TRACEBACK_CHARS = 2_000
@@ -70,7 +70,7 @@ def main(folder: str, pipe: int) -> None:
             before = _fingerprints(work_folder)
             send("begun", case.argv, case.row)
             second = None if case.concurrent is None else _start(case.concurrent, root / "beside")
-            with nullcontext() if case.max_file_bytes is None else largest_file(case.max_file_bytes):
+            with nullcontext() if case.max_file_bytes is None else limit_file_size(case.max_file_bytes):
                 status, err = _run(case.argv, root / "err")
             beside = None if second is None else _wait(second, root / "beside")
             lost = sorted(path for path, content in before.items() if _fingerprint(work_folder / path) != content)

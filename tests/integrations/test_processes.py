@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 import contraport
 from contraport.distributed import use_local_batch
 from contraport.integrations import MemoryBankLoss, SentenceTransformerLoss
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 SIZES = 5, 3
 
@@ -60,4 +60,4 @@ def compare(rank, report):
 
 
 def test_gradient_of_a_wrapped_model_matches_one_process():
-    assert not reports_of(compare, len(SIZES))
+    assert not run_in_processes(compare, len(SIZES))

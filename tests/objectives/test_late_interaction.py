@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 from tests.objectives.comparing import assert_same, build, needed, outcome
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 import contraport
 from contraport import LateInteraction
@@ -247,7 +247,7 @@ def shared(rank, report):
 
 
 def test_mean_over_processes_is_the_gradient_of_one():
-    reports = reports_of(shared, len(SIZES))
+    reports = run_in_processes(shared, len(SIZES))
     z0, z1 = sets()
     for name, kernel in (("info-nce", LateInteraction("max", 0.5)), ("gca-ince", BALANCED)):
         encoder = torch.eye(5, dtype=torch.float64, requires_grad=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 from tests.objectives.comparing import LABELS, assert_same, build, needed, outcome, views
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -95,7 +95,7 @@ def test_shares_a_learned_temperature_and_bias():
 def test_several_processes_have_the_loss_of_one(way):
     x, y = views(n=8, d=6, seed=4)
     expected = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), x, y)
-    for rank, value, slopes in reports_of(_share, 2, way):
+    for rank, value, slopes in run_in_processes(_share, 2, way):
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
         rows = slice(0, 5) if rank == 0 else slice(5, 8)
         for slope, whole in zip(slopes, expected[1], strict=True):

@@ -8,7 +8,7 @@ import torch
 from tests.errors import raises_usage_error
 from tests.objectives import formulas
 from tests.objectives.comparing import BACKENDS, RANKING, assert_same, build, outcome, views
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 import contraport
 from contraport.integrations import SentenceTransformerLoss
@@ -96,7 +96,7 @@ def test_scores_of_a_trainer_are_grades():
 @pytest.mark.parametrize("way", ["gather", "ring"])
 def test_processes_rank_the_pairs_of_all_processes(way):
     expected = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES), *views())
-    for rank, value, slopes in reports_of(_share, 2, way):
+    for rank, value, slopes in run_in_processes(_share, 2, way):
         rows = slice(0, 4) if rank == 0 else slice(4, 7)
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
         for slope, whole in zip(slopes, expected[1], strict=True):

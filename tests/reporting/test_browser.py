@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.accessible import faults, unseen_focus
+from tests.accessible import accessibility_faults, elements_without_visible_focus
 from tests.browser import CHROMIUM, Browser
 
 from contraport._utils.files import write_json, write_npz
@@ -174,10 +174,10 @@ def test_page_is_accessible(browser, make_run, tmp_path) -> None:
     runs = [make_run("one", kept=2, audited=True), make_run("two", images=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
     browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    assert faults(browser) == []
-    assert unseen_focus(browser, 30) == []
+    assert accessibility_faults(browser) == []
+    assert elements_without_visible_focus(browser, 30) == []
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    assert faults(browser) == []
+    assert accessibility_faults(browser) == []
 
 
 def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:

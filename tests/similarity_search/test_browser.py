@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.accessible import faults
+from tests.accessible import accessibility_faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.features import Features
@@ -29,4 +29,4 @@ def test_pictures_are_shown_and_names_run_nothing(tmp_path: Path) -> None:
         browser.wait(f"{drawn} == 2")  # they are drawn when they come into view
         assert browser.evaluate("document.querySelectorAll('.pictures .none').length") == 1
         assert browser.evaluate("document.title") == "1 cluster of 3 items"
-        assert faults(browser) == []
+        assert accessibility_faults(browser) == []

@@ -14,7 +14,7 @@ from contraport.metrics import select_metrics
 from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.early_stopping import EarlyStopping
 from tests.errors import raises_usage_error
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 
 class StubMeter:
@@ -192,7 +192,7 @@ def stop_by_the_first_process(rank: int, report: Any) -> None:
 
 
 def test_all_processes_stop_together() -> None:
-    assert reports_of(stop_by_the_first_process, 2) == [3, 3]
+    assert run_in_processes(stop_by_the_first_process, 2) == [3, 3]
 
 
 @pytest.mark.parametrize(("spec", "warns"), [("loss", True), ("loss:patience=3", False)])

@@ -18,7 +18,7 @@ from contraport.reporting.reported_run import load_runs
 from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error
-from tests.processes import Report, reports_of
+from tests.processes import Report, run_in_processes
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -150,7 +150,7 @@ def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> 
     np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
     arguments: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
     arguments |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
-    reports_of(train_in_group, 2, arguments | {"out": tmp_path / "two"})
+    run_in_processes(train_in_group, 2, arguments | {"out": tmp_path / "two"})
     one = train(**arguments, out=tmp_path / "one")
     two = Run(tmp_path / "two")
     assert (one.pair_scores()["kept"] == two.pair_scores()["kept"]).all()

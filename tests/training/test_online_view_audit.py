@@ -18,7 +18,7 @@ from contraport.data import BatchOrder, from_arrays
 from contraport.runs import Run
 from contraport.training import train
 from tests.errors import raises_usage_error
-from tests.processes import Report, reports_of
+from tests.processes import Report, run_in_processes
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -161,7 +161,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         "objective": "info-nce",
     }
     arguments |= {"data": tmp_path / "views.npz", "audit": True, "device": "cpu", "progress": False}
-    reports_of(train_in_group, 2, arguments | {"out": tmp_path / "two"})
+    run_in_processes(train_in_group, 2, arguments | {"out": tmp_path / "two"})
     one, two = train(**arguments, out=tmp_path / "one"), Run(tmp_path / "two")
     assert np.array_equal(one.view_scores()["kept_views"], two.view_scores()["kept_views"])
     for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.ranks import SIZES, compare_batch_norm
 
 
 def test_outputs_gradients_and_statistics_equal_one_process() -> None:
-    assert not reports_of(compare_batch_norm, len(SIZES))
+    assert not run_in_processes(compare_batch_norm, len(SIZES))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,7 +22,7 @@ from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.ranks import (
     agree_and_fail,
     break_a_stream,
@@ -265,15 +265,15 @@ def test_terminated_run_of_two_processes_resumes_with_one(tmp_path: Path) -> Non
 
 
 def test_processes_agree() -> None:
-    assert not reports_of(agree_and_fail, 3)
+    assert not run_in_processes(agree_and_fail, 3)
 
 
 def test_processes_wait_for_one_that_takes_long() -> None:
-    assert sorted(reports_of(wait_long, 2)) == [0, 1]
+    assert sorted(run_in_processes(wait_long, 2)) == [0, 1]
 
 
 def test_processes_with_different_items_end_with_one_message(tmp_path: Path) -> None:
-    (first, silent), (second, text) = sorted(reports_of(take_other_items, 2, str(tmp_path / "run")))
+    (first, silent), (second, text) = sorted(run_in_processes(take_other_items, 2, str(tmp_path / "run")))
     assert (first, silent, second) == (0, "2", 1)
     assert text.startswith("data: must be equal in all processes")
     assert "56 items in process 1, 80 in the first" in text
@@ -287,7 +287,9 @@ def test_prediction_weighs_the_items_of_uneven_parts_equally(tmp_path: Path) -> 
     states, losses = [], []
     for processes in (1, 2):
         out = tmp_path / str(processes)
-        reports_of(train_in_double, processes, arrays, str(out), {"predict": "l2", "projection": 0, "log_every": 1})
+        run_in_processes(
+            train_in_double, processes, arrays, str(out), {"predict": "l2", "projection": 0, "log_every": 1}
+        )
         states.append(collect_checkpoint_state(Run(out)))
         losses.append([row["loss"] for row in Run(out).metrics_rows()])
     for name, value in states[0].items():
@@ -298,7 +300,7 @@ def test_prediction_weighs_the_items_of_uneven_parts_equally(tmp_path: Path) -> 
 @pytest.mark.parametrize("where", ["_compute_next_state", "append_metrics", "add_online_values", "open_loggers"])
 def test_a_failure_of_the_first_process_ends_all(tmp_path: Path, where: str) -> None:
     """In what the first one alone does: an audit, a row of metrics, an online metric, opening a logger."""
-    reports = reports_of(fail_in_the_first, 2, where, str(tmp_path / "run"))
+    reports = run_in_processes(fail_in_the_first, 2, where, str(tmp_path / "run"))
     assert sorted(reports) == [(0, "ValueError('mine')"), (1, "SystemExit(2)")]
 
 
@@ -306,14 +308,14 @@ def test_only_the_first_process_logs(tmp_path: Path) -> None:
     for number in range(12):
         Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    (_, text), (_, silent) = sorted(reports_of(leave_out_an_image, 2, str(tmp_path), str(tmp_path / "run")))
+    (_, text), (_, silent) = sorted(run_in_processes(leave_out_an_image, 2, str(tmp_path), str(tmp_path / "run")))
     assert sum("cannot be read" in line for line in text) == 1
     assert silent == []
 
 
 def test_failing_stream_ends_all_processes() -> None:
     text = "data: Breaking failed at item 4 of pass 1: the line went dead"
-    assert reports_of(break_a_stream, 2) == [(3, text)] * 2
+    assert run_in_processes(break_a_stream, 2) == [(3, text)] * 2
 
 
 def test_helpers_work_in_one_process() -> None:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.errors import raises_usage_error
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchOffset, Views, from_arrays, load
@@ -196,7 +196,7 @@ def gathered_mixup(rank, report):
 
 
 def test_mixup_takes_partners_from_all_processes():
-    assert not reports_of(gathered_mixup, 2)
+    assert not run_in_processes(gathered_mixup, 2)
 
 
 # Several views of the data

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.ranks import train_in_double
 from tests.training.test_train import same, weights_of
 from torch import Tensor
@@ -148,7 +148,9 @@ def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
     states = []
     for processes in (1, 2):
         out = tmp_path / str(processes)
-        reports_of(train_in_double, processes, arrays, str(out), {"objective": "info-nce", "negatives": "mined:k=3"})
+        run_in_processes(
+            train_in_double, processes, arrays, str(out), {"objective": "info-nce", "negatives": "mined:k=3"}
+        )
         states.append(torch.load(out / "checkpoints" / "last.ckpt", weights_only=True))
     one, two = states
     for name, value in one["pipeline"].items():

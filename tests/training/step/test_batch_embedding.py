@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.ranks import compare_chunks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -113,7 +113,7 @@ def test_stores_the_activations_of_one_chunk(views: tuple[Tensor, ...]) -> None:
 
 
 def test_chunks_do_not_depend_on_the_number_of_processes() -> None:
-    assert not reports_of(compare_chunks, 2)
+    assert not run_in_processes(compare_chunks, 2)
 
 
 @pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.steps import compare_gaps, gapped, gradients, pipeline_of, some_batches
 from torch import Tensor, nn
 
@@ -128,7 +128,7 @@ def test_rejects_missing_views_where_all_are_required(chosen: dict[str, Any], co
 
 @pytest.mark.slow
 def test_two_processes_equal_one_with_missing_views() -> None:
-    assert not reports_of(compare_gaps, 2)
+    assert not run_in_processes(compare_gaps, 2)
 
 
 def test_trains_on_a_table_with_empty_cells(tmp_path: Any) -> None:

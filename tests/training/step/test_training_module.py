@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.processes import reports_of
+from tests.processes import run_in_processes
 from tests.training.steps import (
     KINDS,
     compare_steps,
@@ -208,7 +208,7 @@ def test_accumulated_batches_have_different_views_and_their_own_negatives(
 
 @pytest.mark.parametrize("compare", [compare_steps, pytest.param(compare_weights, marks=pytest.mark.slow)])
 def test_two_processes_equal_the_step_of_one(compare: Callable[..., None]) -> None:
-    assert not reports_of(compare, 2)
+    assert not run_in_processes(compare, 2)
 
 
 def test_learned_temperature_is_trained() -> None:
