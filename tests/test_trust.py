@@ -16,7 +16,6 @@ import yaml
 from contraport import embed, evaluate, export, train
 from contraport.cli import main
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step
 from tests import TIMEOUT
@@ -119,7 +118,7 @@ def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
 @pytest.mark.parametrize("key", ["trust_remote_code", "out", "overwrite"])
 def test_folder_cannot_choose_its_callable(run: Run, key: str) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
-    with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
+    with raises_usage_error("config_yaml.unknown", "run/config.yaml", f"'{key}'"):
         train(resume=True, out="run", epochs=2, progress=False)
     assert not code_was_run()
 

@@ -1,4 +1,4 @@
-"""Cache of arrays: the key always matches the arrays, whichever processes write to the folder."""
+"""Cache of arrays: keys match arrays under concurrent writers, full disks, reserved space, locks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def cache_key(seed: int) -> dict[str, Any]:
 
 
 def test_key_file_matches_its_arrays_with_concurrent_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*args: object) -> None:
+    def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), replace_cached_arrays(tmp_path, cache_key(1)) as (ours,):  # noqa: PT012
-        ours[:] = 1
-        with replace_cached_arrays(tmp_path, cache_key(2)) as (theirs,):  # as a process beside this one would
-            theirs[:] = 2
-        monkeypatch.setattr("contraport._utils.array_cache.write_json", killed)
+    with pytest.raises(KeyboardInterrupt), replace_cached_arrays(tmp_path, cache_key(1)) as (first_arrays,):  # noqa: PT012
+        first_arrays[:] = 1
+        with replace_cached_arrays(tmp_path, cache_key(2)) as (second_arrays,):  # as a concurrent process
+            second_arrays[:] = 2
+        monkeypatch.setattr("contraport._utils.array_cache.write_json", interrupt)
     arrays = find_cached_arrays(tmp_path, cache_key(2))
     assert arrays is None or (arrays[0] == 2).all()
 
@@ -67,25 +67,25 @@ def test_disk_space_of_array_is_reserved(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "array.npy"
     array = create_memmap(path, (3, 2**18), "float32")
     (tmp_path / "zeros").write_bytes(bytes(array.nbytes))
-    if size_on_disk(tmp_path / "zeros") >= array.nbytes:  # no file system that compresses
-        assert size_on_disk(path) >= array.nbytes, "the file is sparse"
+    if size_on_disk(tmp_path / "zeros") >= array.nbytes:  # not on a file system with compression
+        assert size_on_disk(path) >= array.nbytes, "expected a file that is not sparse"
     array[1] = 7
     array.flush()
     assert np.array_equal(np.load(path).mean(1), [0, 7, 0])
 
 
 def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise arrays of both processes could be mixed in one folder."""
+    """Otherwise arrays of both processes could be mixed in the folder."""
     calls = list[str]()
 
-    def first_ends(seconds: float) -> None:
+    def finish_first_process(seconds: float) -> None:
         calls.append("waited")
-        with replace_cached_arrays(tmp_path, cache_key(1)) as (theirs,):
-            theirs[:] = 1
+        with replace_cached_arrays(tmp_path, cache_key(1)) as (cached,):
+            cached[:] = 1
         (tmp_path / LOCK_FILE).unlink()
 
     tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._build_process_record()))
-    monkeypatch.setattr(locks.time, "sleep", first_ends)
+    monkeypatch.setattr(locks.time, "sleep", finish_first_process)
     (array,) = load_or_build_arrays(
         tmp_path, cache_key(1), lambda arrays: calls.append("made"),
         description="features", argument="features", log=logging.getLogger("test"),

@@ -1,4 +1,4 @@
-"""Files as a whole, and their checksums, whenever the writing process is killed."""
+"""Atomic writes, checksums and leftovers if the writing process is killed; mapped arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests import TIMEOUT
 
 
 def write_damaged_archive(path: Path, name: str) -> Path:
-    """Write a file that begins as a zip archive and is none."""
+    """Write a file with the first bytes of a zip archive that is not an archive."""
     file = path / name
     file.write_bytes(b"PK\x03\x04" + bytes(100))
     return file
@@ -72,15 +72,15 @@ def test_npz_and_npy_are_not_confused(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """A process ends here, without any of the clean-up that an exception brings."""
+    """Simulated end of a process, without clean-up by handlers of exceptions."""
 
 
-def killed_at(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """From some change of a name on the disk on, nothing happens any more."""
+def kill_at_rename(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Raise `Killed` at all renames and deletions of files after the first `call` ones."""
     calls: list[str] = []
     real = {name: getattr(os, name) for name in ("replace", "unlink")}
 
-    def counted(name: str) -> Callable[..., Any]:
+    def build_counting_change(name: str) -> Callable[..., Any]:
         def change(*args: Any, **kwargs: Any) -> Any:
             calls.append(name)
             if len(calls) > call:
@@ -90,7 +90,7 @@ def killed_at(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return change
 
     for name in real:
-        monkeypatch.setattr(os, name, counted(name))
+        monkeypatch.setattr(os, name, build_counting_change(name))
     return calls
 
 
@@ -117,21 +117,21 @@ def test_leftovers_are_temporary_files_and_staging_folders(tmp_path: Path) -> No
 
 
 def test_deletes_only_leftovers(tmp_path: Path) -> None:
-    kept = {
+    other_folders = {
         tmp_path / name
         for name in (".model-1", ".model-ab12xyz", f"model-{'0a' * 16}", f".model-{'0a' * 16}b", f".{'0a' * 16}")
     }
-    for path in kept:
+    for path in other_folders:
         path.mkdir()
-    staged = ["model-ab12_xyz", f"model-{'0a' * 16}"]  # the first as an earlier version named it
-    left = [tmp_path / f".{name}" for name in (*staged, f"last-{'1b' * 16}", f"last-{'1b' * 16}.ckpt")]
-    for path in left[:2]:
+    staged = ["model-ab12_xyz", f"model-{'0a' * 16}"]  # the first has the name of an earlier version
+    leftovers = [tmp_path / f".{name}" for name in (*staged, f"last-{'1b' * 16}", f"last-{'1b' * 16}.ckpt")]
+    for path in leftovers[:2]:
         path.mkdir()
-    for path in (left[0] / "weights", left[1] / "weights", *left[2:]):
+    for path in (leftovers[0] / "weights", leftovers[1] / "weights", *leftovers[2:]):
         path.write_text("half")
-    assert sorted(list_leftovers(tmp_path)) == sorted(left)
+    assert sorted(list_leftovers(tmp_path)) == sorted(leftovers)
     delete_paths(list_leftovers(tmp_path))
-    assert {*tmp_path.iterdir()} == kept
+    assert {*tmp_path.iterdir()} == other_folders
 
 
 def test_checksum_equals_that_of_sha256sum(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_detects_every_flipped_bit(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"file\.sha256"):
             check_checksum_if_present(path)
     checksum_path(path).unlink()
-    check_checksum_if_present(path)  # a file of somebody who wrote none
+    check_checksum_if_present(path)  # a file without a checksum
 
 
 @pytest.mark.parametrize("write", [write_checked, write_folder])
-def test_valid_file_is_recognized_wherever_the_writer_is_killed(
+def test_file_is_valid_whenever_the_writer_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, str], None]
 ) -> None:
     result = set()
@@ -177,7 +177,7 @@ def test_valid_file_is_recognized_wherever_the_writer_is_killed(
     for call in range(40):
         before = path.read_text()
         with monkeypatch.context() as patch:
-            killed_at(call, patch)
+            kill_at_rename(call, patch)
             try:
                 write(place, str(call + 1))
             except Killed:
@@ -192,7 +192,7 @@ def test_valid_file_is_recognized_wherever_the_writer_is_killed(
     assert not killed
     assert result == {True, False}
     write(place, "end")
-    assert len(checksum_path(path).read_text().splitlines()) == 1, "no more of what was there before"
+    assert len(checksum_path(path).read_text().splitlines()) == 1, "expected no checksum of earlier contents"
     check_checksum_if_present(path)
 
 

@@ -1,4 +1,4 @@
-"""Largest products in tiles against all at once; nearest neighbors by cells against exact ones, and bounds."""
+"""Largest products in tiles against all at once; nearest neighbors by cells against exact ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.Mon
     assert torch.equal(result.nearest_row_indices(computed, 7), expected.nearest_row_indices(copied, 7))
     nearest = result.top_products_and_indices(computed, 7, 400), expected.top_products_and_indices(copied, 7, 400)
     assert all(map(torch.equal, *nearest))
-    assert max(read) <= 600  # those of 4,000 products, or of the cells that a query is compared with
+    assert max(read) <= 600  # rows of 4,000 products, or of the cells compared with a query
     at = torch.tensor([4, 0])
     assert torch.equal(select_rows(computed, rows)[at], select_rows(copied, rows)[at])
 

@@ -1,4 +1,4 @@
-"""Catalog: entries refer to existing code, and own entries can be added."""
+"""Catalog: entries refer to existing code, and custom entries can be added."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def lines(split: str, root: object) -> Dataset:
 
 
 @pytest.fixture
-def mine() -> Iterator[str]:
+def custom_name() -> Iterator[str]:
     DATASETS["mine"] = DatasetEntry("mine", "two rows", "here", f"{__name__}:lines")
     ENCODERS["mine"] = EncoderEntry("mine", "a flat one", f"{__name__}:Flat")
     yield "mine"
@@ -100,6 +100,6 @@ class Flat(nn.Sequential):
         super().__init__(nn.Flatten(), nn.LazyLinear(self.num_features))
 
 
-def test_added_entries_are_usable(mine: str) -> None:
-    assert len(load(mine)) == 2
-    assert build_encoder(mine, (3,)).num_features == 4
+def test_custom_entries_are_usable(custom_name: str) -> None:
+    assert len(load(custom_name)) == 2
+    assert build_encoder(custom_name, (3,)).num_features == 4

@@ -32,7 +32,7 @@ def one_thread() -> None:
 def command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
-    """Run a command line in an empty folder."""
+    """Function that runs a command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*argv: str) -> Outcome:
@@ -45,7 +45,7 @@ def command(
 
 @pytest.fixture
 def error_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run a command line that fails in an empty folder, and return the code of its error."""
+    """Function that runs a failing command line in an empty folder, and returns the code of its error."""
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *argv: str) -> str:

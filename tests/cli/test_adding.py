@@ -1,4 +1,4 @@
-"""Commands of other packages: a module with the options and the location of the function is enough."""
+"""Commands of other packages, from a module with the options and the path of the function."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ train = scratch_verb:VERB
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
+def package_folder(tmp_path: Path) -> Path:
     """Folder of an installed package with commands."""
     (tmp_path / "scratch_verb.py").write_text(VERB)
     (tmp_path / "scratch_count.py").write_text(FUNCTION)
@@ -74,27 +74,27 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(installed: Path, code: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+def run(package_folder: Path, code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(package_folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     line = [sys.executable, "-c", f"import sys; {code}", *argv]
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(
-        line, capture_output=True, text=True, cwd=installed, env=environment, timeout=TIMEOUT, check=False
+        line, capture_output=True, text=True, cwd=package_folder, env=environment, timeout=TIMEOUT, check=False
     )
 
 
-def command(installed: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return run(installed, "from contraport.cli import main; sys.exit(main(sys.argv[1:]))", *argv)
+def command(package_folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return run(package_folder, "from contraport.cli import main; sys.exit(main(sys.argv[1:]))", *argv)
 
 
-def test_command_of_another_package_is_listed_explained_and_run(installed: Path) -> None:
-    assert re.search(r"^  count +\(of the package scratch\)$", command(installed, "--help").stdout, re.MULTILINE)
-    help_text = " ".join(command(installed, "count", "--help").stdout.split())
+def test_command_of_another_package_is_listed_explained_and_run(package_folder: Path) -> None:
+    assert re.search(r"^  count +\(of the package scratch\)$", command(package_folder, "--help").stdout, re.MULTILINE)
+    help_text = " ".join(command(package_folder, "count", "--help").stdout.split())
     assert help_text.startswith("usage: contraport count FILE [options] Count the lines of a file. Blank lines too.")
     assert "--least LEAST Minimum length of a line. (default: 1)" in help_text
     assert "examples: contraport count notes.txt" in help_text
-    done = command(installed, "count", "notes.txt", "--least", "0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+    completed = command(package_folder, "count", "notes.txt", "--least", "0")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "3\n", "")
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def test_command_of_another_package_is_listed_explained_and_run(installed: Path)
         ("wrong", "scratch_verb:CountOptions"),
     ],
 )
-def test_reports_a_mistake_on_one_line(installed: Path, argv: str, part: str) -> None:
-    done = command(installed, *argv.split())
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert part in done.stderr
+def test_reports_a_mistake_on_one_line(package_folder: Path, argv: str, part: str) -> None:
+    completed = command(package_folder, *argv.split())
+    assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (2, "", 1)
+    assert part in completed.stderr
 
 
-def test_function_has_the_options_as_parameters(installed: Path) -> None:
+def test_function_has_the_options_as_parameters(package_folder: Path) -> None:
     code = "import scratch_count, inspect; print(inspect.signature(scratch_count.count)); print(scratch_count.count('notes.txt')); print(scratch_count.count.__doc__)"  # noqa: E501
-    signature, two, *documentation = run(installed, code).stdout.splitlines()
+    signature, two, *documentation = run(package_folder, code).stdout.splitlines()
     assert (signature, two) == ("(file: str, *, least: int = 1)", "2")
     assert "    least: Minimum length of a line." in documentation
 
 
-def test_is_imported_only_when_needed_and_cannot_replace_a_builtin_command(installed: Path) -> None:
+def test_is_imported_only_when_needed_and_cannot_replace_a_builtin_command(package_folder: Path) -> None:
     code = "from contraport.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for argv in (["--help"], ["train", "--help"], ["list", "data"]):
-        done = run(installed, code, *argv)
-        assert not {"scratch_verb", "scratch_count"} & set(done.stdout.splitlines()[-1].split())
-    assert "--objective" in command(installed, "train", "--help").stdout
+        completed = run(package_folder, code, *argv)
+        assert not {"scratch_verb", "scratch_count"} & set(completed.stdout.splitlines()[-1].split())
+    assert "--objective" in command(package_folder, "train", "--help").stdout

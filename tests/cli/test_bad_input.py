@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.errors import UsageError
 from contraport.features import Features, write_features
 from contraport.runs import as_run_folder
 from contraport.training import train
+from tests.errors import raises_usage_error
 
 from .conftest import Outcome
 
@@ -185,7 +185,7 @@ def test_errors_of_commands_write_options_as_flags(command: Command, tmp_path: P
     ):
         assert flags in (line := reject(command, tmp_path, *argv.split()))
         assert "={" not in line
-        with pytest.raises(UsageError, match=re.escape(keywords)) as caught:
+        with raises_usage_error("data.*", keywords) as caught:
             train(data=str(tmp_path / argv.split()[-1]))
         assert "--" not in str(caught.value)
     for argv in ("--data digits --out taken", "--data digits --ignore_labels --objective sup-con"):
@@ -194,7 +194,7 @@ def test_errors_of_commands_write_options_as_flags(command: Command, tmp_path: P
         assert "=True" not in reject(command, tmp_path, "train", *argv.split())
 
 
-def test_skips_counts_and_names_corrupt_images(command: Command, photos: Path) -> None:
+def test_log_names_corrupt_images(command: Command, photos: Path) -> None:
     (photos / "class0" / "torn.png").write_bytes(b"no image")
     outcome = command("train", "--data", "photos", "--epochs", "1", "--batch_size", "4", "--out", "run")
     assert outcome.status == 0
@@ -227,9 +227,9 @@ def test_message_of_a_library_ends_with_a_period(command: Command, tmp_path: Pat
 
 def test_exit_status_reaches_the_shell(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "contraport", "train", "--data", "digits", "--batch_size", "9999"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"contraport: batch_size: .*1348.*9999.* More: contraport docs training\n", done.stderr)
+    completed = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert re.fullmatch(r"contraport: batch_size: .*1348.*9999.* More: contraport docs training\n", completed.stderr)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""The declaration of a command is what its function takes, and stands beside it."""
+"""Declarations of commands: options, documentation and functions agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import contraport
 from contraport._utils.lazy_imports import import_object
 from contraport.cli import main
 from contraport.cli.commands import BUILTIN_COMMANDS, _log_to_terminal, get_command
-from contraport.errors import UsageError
 from tests.errors import raises_usage_error
 
 
@@ -62,8 +61,10 @@ def test_rejects_a_value_of_another_type_from_python() -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "audit"])
-def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="data: unknown name 'digitz'"):
+def test_data_are_positional_in_python_and_an_option_in_a_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with raises_usage_error("data.unknown", "'digitz'"):
         import_object(get_command(name).function_path)("digitz")
     assert main([name, "digitz"]) == 2
     assert "unexpected argument 'digitz'" in capsys.readouterr().err

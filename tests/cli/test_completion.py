@@ -62,7 +62,7 @@ def test_shells_complete_options(shell: str, tmp_path: Path) -> None:
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     command = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=SCRIPTS_BY_SHELL[shell])]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=TIMEOUT, check=False
     )
-    assert done.stdout.split() == ["moco-v3"], done.stderr
+    assert completed.stdout.split() == ["moco-v3"], completed.stderr

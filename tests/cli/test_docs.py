@@ -1,4 +1,4 @@
-"""The documentation in the terminal, and the pages that errors and verbs point at."""
+"""Documentation in the terminal, and pages that errors and commands refer to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import contraport
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
 from contraport.cli.docs import docs, extract_section, page_paths_by_name, wrap_markdown
 from contraport.errors import UsageError
+from tests.errors import raises_usage_error
 
 from .conftest import Outcome
 
@@ -19,7 +20,7 @@ Command = Callable[..., Outcome]
 
 PAGE = r'(?:hint_on_error\(|add_hint_if_missing\(\w+, )"contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"'
 
-POINTED_AT = {
+REFERENCED_PAGES = {
     *(
         result
         for file in Path(contraport.__file__).parent.rglob("*.py")
@@ -29,7 +30,7 @@ POINTED_AT = {
 }
 
 
-@pytest.mark.parametrize("where", sorted(" ".join(filter(None, result)) for result in POINTED_AT))
+@pytest.mark.parametrize("where", sorted(" ".join(filter(None, result)) for result in REFERENCED_PAGES))
 def test_referenced_pages_exist(command: Command, where: str) -> None:
     outcome = command("docs", *where.split())
     assert (outcome.status, outcome.err) == (0, "")
@@ -37,9 +38,9 @@ def test_referenced_pages_exist(command: Command, where: str) -> None:
     assert len(outcome.out.splitlines()) > 2
 
 
-def test_errors_point_at_several_list_pages() -> None:
-    assert {("data", ""), ("calls", ""), ("troubleshooting resume-is-refused", "")} <= POINTED_AT
-    assert ("", "troubleshooting out-of-memory") in POINTED_AT
+def test_references_to_pages_are_found() -> None:
+    assert {("data", ""), ("calls", ""), ("troubleshooting resume-is-refused", "")} <= REFERENCED_PAGES
+    assert ("", "troubleshooting out-of-memory") in REFERENCED_PAGES
 
 
 def test_every_page_is_listed(command: Command) -> None:
@@ -67,17 +68,19 @@ def test_a_page_is_printed_without_comments(command: Command) -> None:
 
 
 def test_rejects_unknown_pages_and_sections(command: Command) -> None:
-    assert "page: unknown name 'fotos'; did you mean 'photos'?" in command("docs", "fotos").err
-    assert (
-        "section: unknown name 'memory'; did you mean 'out-of-memory'?"
-        in command("docs", "audit", "how").err + command("docs", "troubleshooting", "memory").err
-    )
+    for words, argument, nearest in (
+        (["fotos"], "page", "'photos'"),
+        (["troubleshooting", "memory"], "section", "'out-of-memory'"),
+    ):
+        error = command("docs", *words).err
+        assert error.startswith(f"contraport: {argument}: ")
+        assert nearest in error
 
 
 def test_comments_in_code_are_not_headings() -> None:
     text = "# A\n\n## B\n\n```sh\n# C\n```\n\nafter\n"
     assert extract_section(text, "b").endswith("after")
-    with pytest.raises(UsageError, match="section"):
+    with raises_usage_error("section.unknown", "'c'"):
         extract_section(text, "c")
 
 
@@ -116,10 +119,10 @@ CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 @pytest.mark.parametrize("name", page_paths_by_name())
 def test_wrapped_page_fits_and_loses_nothing(name: str) -> None:
     text = docs(page=name)
-    shown = wrap_markdown(text, 72)
-    assert shown.split() == text.split()
-    assert CODE.findall(shown) == CODE.findall(text)
-    prose = [line for line in CODE.sub("", shown).splitlines() if not line.startswith(("|", "#", "<"))]
+    wrapped = wrap_markdown(text, 72)
+    assert wrapped.split() == text.split()
+    assert CODE.findall(wrapped) == CODE.findall(text)
+    prose = [line for line in CODE.sub("", wrapped).splitlines() if not line.startswith(("|", "#", "<"))]
     assert all(len(line) <= 72 or " " not in line.lstrip("-* ") for line in prose)
 
 

@@ -17,23 +17,27 @@ def test_losses_pass() -> None:
 
 
 def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = module._compute_loss_and_z0_gradient
+    original = module._compute_loss_and_z0_gradient
 
-    def wrong(objective: str, dtype: torch.dtype, device: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        value, slope = right(objective, dtype, device, name)
+    def with_wrong_gradient(
+        objective: str, dtype: torch.dtype, device: str, name: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        value, slope = original(objective, dtype, device, name)
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
-    monkeypatch.setattr(module, "_compute_loss_and_z0_gradient", wrong)
+    monkeypatch.setattr(module, "_compute_loss_and_z0_gradient", with_wrong_gradient)
     result = module._run_self_test("losses", lambda: module._check_losses_of_backend("cpu", "stored"))
     assert "nt-xent" in str(result.failure)
     assert "1.0e-02" in str(result.failure)
 
 
 def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def failing_test() -> None:
         raise RuntimeError("the\n  disk")
 
-    monkeypatch.setattr(module, "_iter_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
+    monkeypatch.setattr(
+        module, "_iter_self_tests", lambda extras: [("something", failing_test), ("all else", lambda: None)]
+    )
     result: Outcome = command("doctor")
     assert result.status == 1
     assert "failed: something" in result.out

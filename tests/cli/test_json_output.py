@@ -67,17 +67,17 @@ def prints_result(call: ast.Call) -> bool:
 
 
 def test_only_printers_of_commands_print() -> None:
-    """So `--json` can replace all printed results."""
+    """Otherwise `--json` could not replace all printed results."""
     package = Path(contraport.__file__).parent
-    aside = {
+    other_modules = {
         "cli/__init__.py",
         "cli/commands.py",
         "estimators/sne.py",
-    }  # help, the page's place, a peer's `verbose`
+    }  # help, path of the page, `verbose` as in scikit-learn
     printing = {
         f"contraport.{'.'.join(path.relative_to(package).with_suffix('').parts)}:{function.name}"
         for path in package.rglob("*.py")
-        if str(path.relative_to(package)) not in aside
+        if str(path.relative_to(package)) not in other_modules
         for function in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(function, ast.FunctionDef)
         and any(isinstance(node, ast.Call) and prints_result(node) for node in ast.walk(function))
@@ -88,10 +88,10 @@ def test_only_printers_of_commands_print() -> None:
 
 
 def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def failing_test() -> None:
         raise RuntimeError("the disk")
 
-    monkeypatch.setattr(doctor, "_iter_self_tests", lambda extras: [("something", broken)])
+    monkeypatch.setattr(doctor, "_iter_self_tests", lambda extras: [("something", failing_test)])
     result = command("doctor", "--json")
     assert json.loads(result.out)["checks"][0]["failure"] == "RuntimeError: the disk"
     assert result.status == 1
@@ -100,5 +100,7 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
 
 def test_reader_may_close_the_pipe(tmp_path: Path) -> None:
     line = f"{shlex.quote(sys.executable)} -m contraport list objectives | head -n 1"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=TIMEOUT, check=False)
-    assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
+    completed = subprocess.run(
+        line, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=TIMEOUT, check=False
+    )
+    assert (len(completed.stdout.splitlines()), completed.stderr) == (1, "")

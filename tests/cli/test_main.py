@@ -103,8 +103,10 @@ def test_list(command: Command, what: str, name: str) -> None:
 
 
 def test_module_runs_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "contraport", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"contraport {__version__}\n"
+    completed = subprocess.run(
+        [sys.executable, "-m", "contraport", "--version"], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == f"contraport {__version__}\n"
 
 
 ABORTS_AT_TEARDOWN = """
@@ -126,6 +128,6 @@ entry_point()
 def test_torchrun_gets_the_exit_status_if_teardown_aborts(argument: str, status: int) -> None:
     line = [sys.executable, "-c", ABORTS_AT_TEARDOWN, argument]
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
-    assert done.returncode == status
-    assert "exit functions run" in done.stdout
+    completed = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
+    assert completed.returncode == status
+    assert "exit functions run" in completed.stdout

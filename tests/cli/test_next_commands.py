@@ -1,4 +1,4 @@
-"""Commands that an error or a result proposes: each runs as it is printed."""
+"""Proposed commands in errors and results: each runs as printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW_STEPS = ("--epochs", "2", "--device", "cpu", "--progress", "false")
 
 
 def write_table(path: Path, columns: Sequence[str], *, rows: int = 120, wrong: int = 0) -> str:
-    """Write a table of numbers; the second half of its columns depends on the first, but for the first `wrong` rows."""
+    """Write a table of numbers; the second half of its columns depends on the first, except in `wrong` rows."""
     random, half = np.random.default_rng(0), len(columns) // 2
     first = random.normal(size=(rows, half))
     second = first @ random.normal(size=(half, len(columns) - half))
@@ -54,19 +54,19 @@ def test_error_about_a_table_of_numbers_has_the_whole_command(
     command: Command, tmp_path: Path, columns: list[str], words: tuple[str, ...]
 ) -> None:
     data = write_table(tmp_path / "my pairs.csv", columns)
-    refused = command(*words, "--data", data, *FEW_STEPS)
-    assert refused.status == 2
-    (proposed,) = printed_commands(refused.err, "try: ")
+    failed = command(*words, "--data", data, *FEW_STEPS)
+    assert failed.status == 2
+    (proposed,) = printed_commands(failed.err, "try: ")
     assert proposed[: len(words)] == list(words)
     assert command(*proposed).status == 0
     assert (tmp_path / "out").exists()
 
 
-def test_no_command_where_none_can_be_proposed(command: Command, tmp_path: Path) -> None:
+def test_no_command_is_proposed_for_ambiguous_columns(command: Command, tmp_path: Path) -> None:
     for columns in (["height"], [f"{letter}{number}" for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")]):
-        refused = command("audit", "--data", write_table(tmp_path / "table.csv", columns))
-        assert refused.status == 2
-        assert "try: " not in refused.err
+        failed = command("audit", "--data", write_table(tmp_path / "table.csv", columns))
+        assert failed.status == 2
+        assert "try: " not in failed.err
 
 
 @pytest.mark.parametrize(("columns", "wrong_pairs"), [(GROUPS, False), (GROUPS, True), (NO_GROUPS, True)])
@@ -87,7 +87,7 @@ def test_advice_suggests_views_only_for_columns_that_may_be_views(command: Comma
 
 
 def run_all(command: Command, outcome: Outcome, *added: str, at_most: int = 2) -> list[Outcome]:
-    """Run the commands that an outcome proposes, each in the folder as it is; return their outcomes."""
+    """Run the proposed commands of an outcome one after the other, and return their outcomes."""
     assert outcome.status == 0, outcome.err
     proposed = printed_commands(outcome.err, "next: ", "  or: ")
     assert 1 <= len(proposed) <= at_most
@@ -101,7 +101,7 @@ QUICK = ("--epochs", "1", "--device", "cpu")
 
 
 def write_pairs(folder: Path, kind: str) -> tuple[str, ...]:
-    """Write 300 pairs of a kind in a folder, a fifth of them wrong, and return the options by which they are loaded."""
+    """Write 300 pairs of a kind, a fifth of them wrong, and return the options that load them."""
     random = np.random.default_rng(0)
     first = random.normal(size=(300, 4)).astype(np.float32)
     second = np.vstack([first[59::-1], first[60:]])[:, ::-1]
@@ -169,7 +169,7 @@ def test_commands_after_an_audit_train_on_the_cleaned_files(
     assert [any("audits/first/" in word for word in words) for words in proposed] == [True] * len(exports)
 
 
-def test_without_a_known_share_the_command_trains_on_all_pairs(command: Command, tmp_path: Path) -> None:
+def test_command_trains_on_all_pairs_if_the_mismatch_rate_is_unknown(command: Command, tmp_path: Path) -> None:
     np.savez(
         tmp_path / "views.npz", **{name: np.random.default_rng(k).normal(size=(60, 3)) for k, name in enumerate("ab")}
     )
@@ -188,7 +188,7 @@ def test_commands_after_a_training_and_an_evaluation_run_as_printed(command: Com
     (evaluated,) = run_all(command, trained)
     run_all(command, evaluated)
     run_all(command, command("evaluate", "runs/the first"))
-    assert len(list(tmp_path.glob("report*.html"))) == 2, "no page replaces another"
+    assert len(list(tmp_path.glob("report*.html"))) == 2, "expected a new page for each report"
     run_all(command, command("train", *data, "--test_fraction", "0", "--out", "runs/all", *QUICK))
     assert (tmp_path / "all.npz").exists()
 
@@ -196,7 +196,7 @@ def test_commands_after_a_training_and_an_evaluation_run_as_printed(command: Com
 def test_commands_after_embed_and_map_run_as_printed(command: Command, tmp_path: Path) -> None:
     command("train", *write_pairs(tmp_path, "numbers"), "--out", "runs/it", *QUICK)
     embedded = command("embed", "runs/it", "--out", "my features.npz")
-    assert embedded.out == "my features.npz\n", "the path alone, for a script"
+    assert embedded.out == "my features.npz\n", "expected only the path"
     run_all(command, embedded)
     (mapped,) = run_all(command, command("map", "my features.npz", "--iterations", "20"))
     run_all(command, mapped)
@@ -214,11 +214,11 @@ def test_search_is_proposed_first_after_embedding_a_view(command: Command, tmp_p
     assert first[:2] == ["search", "of one.npz"]
     assert ("--query_view" in first) == (kind == "texts")
     texts = command("embed", "runs/it", "--view", "caption", "--out", "texts.npz") if kind == "captions" else None
-    assert texts is None or "contraport search" not in texts.err, "no other view is texts"
+    assert texts is None or "contraport search" not in texts.err, "expected no search without another view of texts"
 
 
 def write_captioned(folder: Path) -> str:
-    """Write a table of a column of image files and one of captions."""
+    """Write a table with a column of image files and a column of captions."""
     for row, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (60, 8, 8, 3)).astype(np.uint8)):
         Image.fromarray(pixels).save(folder / f"{row}.png")
     lines = ["number,caption", *(f"{row}.png,item {row} of the shop" for row in range(60))]

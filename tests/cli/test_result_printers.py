@@ -1,4 +1,4 @@
-"""Tables of the console: whole words at the width of the narrowest terminals that are used."""
+"""Tables of the console: complete words in narrow terminals, names, groups and differences."""
 
 from pathlib import Path
 
@@ -32,55 +32,55 @@ def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsy
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
     print_table("a title", metric_rows_by_encoder(columns))
-    shown = capsys.readouterr().out
-    assert "…" not in shown
+    printed = capsys.readouterr().out
+    assert "…" not in printed
     for measure in measures:
-        assert all(word in shown for word in measure.title.split())
-    assert max(map(len, shown.splitlines())) <= 80
+        assert all(word in printed for word in measure.title.split())
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("width", range(75, 90))
-def test_a_heading_breaks_before_a_letter_of_the_widest_column_is_lost(
+def test_headings_wrap_before_the_widest_column_is_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     names = [f"photos/box/{number:03}.png" for number in (30, 33, 38)]
     print_table("clusters", [{"cluster": "0", "items": "40", "largest class": "box", "nearest": ", ".join(names)}])
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in names)
-    assert max(map(len, shown.splitlines())) <= width
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in names)
+    assert max(map(len, printed.splitlines())) <= width
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_no_letter_of_a_long_name_is_lost(
+def test_long_names_are_not_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     path = f"/data/{'x' * 90}/picture.png"
     print_table("the nearest", [{"similarity": "0.9", "item": path, "class": "a class of some words"}])
-    shown = capsys.readouterr().out
-    assert path in shown
-    assert "a class of some words" in shown
+    printed = capsys.readouterr().out
+    assert path in printed
+    assert "a class of some words" in printed
     names = [f"/photos/holiday/2019/img_{number:04}.jpg" for number in range(4)]
     print_table("clusters", [{"cluster": "1", "largest class": "an old sneaker", "nearest": ", ".join(names)}])
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in names)
-    assert "an old sneaker" in shown
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in names)
+    assert "an old sneaker" in printed
     if columns >= 80:
-        assert max(map(len, shown.splitlines())) <= columns
+        assert max(map(len, printed.splitlines())) <= columns
 
 
 def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
     result = NearestItems([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
     print_neighbors(result)
     print_duplicate_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
-    shown = capsys.readouterr().out
-    assert "similarity position item" in shown
-    assert shown.startswith("nearest to 'a red <bag>'\n")
+    printed = capsys.readouterr().out
+    assert "similarity position item" in printed
+    assert printed.startswith("nearest to 'a red <bag>'\n")
     assert "nearest to &#x27;a red &lt;bag&gt;&#x27;" in result._repr_html_()
     assert NearestItems([], "x")._repr_html_() == "no other items"
-    assert "train row 41 (position 3)" in shown
-    assert shown.count("row") == 3  # of the source alone
+    assert "train row 41 (position 3)" in printed
+    assert printed.count("row") == 3  # rows of the source only
 
 
 def test_shows_the_first_items_of_the_largest_groups(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,24 +99,24 @@ def test_shows_the_first_items_of_the_largest_groups(capsys: pytest.CaptureFixtu
 def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFixture[str]) -> None:
     result = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat", 1), Cluster(1, ("d",), None)))
     print_clusters(result)
-    shown = capsys.readouterr().out
-    assert shown.startswith("2 clusters of 3 items\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith("2 clusters of 3 items\n")
     table = result._repr_html_()
     for text in ("2 clusters of 3 items", "largest class", "cat (1 of 2)", "a &lt;b&gt;; c", ">d<"):
         assert text in table
 
 
 @pytest.mark.parametrize("before", ["untrained", "given"])
-def test_a_baseline_of_which_nothing_was_measured_has_no_column(before: str) -> None:
+def test_a_baseline_without_values_has_no_column(before: str) -> None:
     rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
-    for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
-        (row,) = metric_rows_by_baseline({"rows": known, "intervals": {"trained": {}}})
+    for rows_by_encoder in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
+        (row,) = metric_rows_by_baseline({"rows": rows_by_encoder, "intervals": {"trained": {}}})
         assert list(row) == ["metric", before, "trained", "95% interval"]
 
 
 def test_differences_of_percentages_are_in_points() -> None:
-    known = {"value": 0.013, "low": -0.004, "high": 0.03}
-    assert metric_difference_rows({"knn": known, "nmi": known}) == [
+    difference = {"value": 0.013, "low": -0.004, "high": 0.03}
+    assert metric_difference_rows({"knn": difference, "nmi": difference}) == [
         {"metric": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
         {"metric": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
     ]
@@ -125,12 +125,12 @@ def test_differences_of_percentages_are_in_points() -> None:
 NAMES = ["[/x]1", "[red]x[/red]", ":cat:", "[link=file:///]y", "\\[z"]
 
 
-def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
-    """What looks like markup of the console is part of a name."""
+def test_markup_in_names_is_printed_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names may look like markup of the console."""
     print_table("names", [{"[b]name": name, "items": "1"} for name in NAMES])
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for text in ("[b]name", *NAMES):
-        assert f"{text} " in shown
+        assert f"{text} " in printed
 
 
 def test_comparison_prints_the_differences_from_the_baseline(

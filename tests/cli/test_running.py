@@ -76,7 +76,7 @@ def test_log_lines_are_printed_once_and_progress_false_prints_warnings_only(
     silent = command("embed", "run", "--out", "features.npz", "--progress=false").err
     assert "is the test split" not in silent
     assert silent.count("cannot be read") == 1
-    monkeypatch.setenv("RANK", "1")  # of several processes one speaks
+    monkeypatch.setenv("RANK", "1")  # only the first of several processes logs
     assert "is the test split" not in command("evaluate", "run", "--metrics", "knn").err
 
 
@@ -175,7 +175,7 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has its children ignore the signal.
+        # Children of a background shell ignore the signal by default.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -186,13 +186,13 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=TIMEOUT)
+        _, error = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "Traceback" not in said
-    assert said.splitlines()[-1].endswith("contraport train --resume --out run")
-    assert not list((tmp_path / "run").rglob(".*")), "no temporary file is left"
+    assert "Traceback" not in error
+    assert error.splitlines()[-1].endswith("contraport train --resume --out run")
+    assert not list((tmp_path / "run").rglob(".*"))
 
 
 def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +206,8 @@ def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert text in outcome.out
     assert (tmp_path / "runs" / "demo" / "report.html").exists()
     both = [Run(tmp_path / "runs" / "demo" / name).settings() for name in ("nt-xent", "gca-uot")]
-    assert [settings.threads for settings in both] == [2, 2], "the runs differ in their objective alone"
-    assert command("demo", "--epochs", "1", "--progress", "false").status == 0, "its own runs are replaced"
+    assert [settings.threads for settings in both] == [2, 2], "expected the same number of threads"
+    assert command("demo", "--epochs", "1", "--progress", "false").status == 0
 
 
 def test_warns_about_repeated_options(command: Command, data: str) -> None:

@@ -33,15 +33,15 @@ sys.exit(status)
 """
 
 
-def command(
+def run_command(
     argv: str, folder: Path, modules_of_interest: set[str] = HEAVY
 ) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """Run a command line by itself, and return its result and those of some modules that it imported."""
+    """Run a command line in its own process, and return its result and which of some modules it imported."""
     line = [sys.executable, "-c", CODE, *argv.split()]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT, check=False)
-    *lines, modules = done.stderr.splitlines()
-    done.stderr = "\n".join(lines)
-    return done, modules_of_interest & set(modules.split())
+    completed = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT, check=False)
+    *lines, modules = completed.stderr.splitlines()
+    completed.stderr = "\n".join(lines)
+    return completed, modules_of_interest & set(modules.split())
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def command(
     ],
 )
 def test_help_and_lists_do_not_import_torch(argv: str, tmp_path: Path) -> None:
-    done, imported = command(argv, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    completed, imported = run_command(argv, tmp_path)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout
     assert not imported
 
 
@@ -86,10 +86,10 @@ def test_help_and_lists_do_not_import_torch(argv: str, tmp_path: Path) -> None:
     ],
 )
 def test_errors_do_not_import_torch(argv: str, part: str, tmp_path: Path) -> None:
-    done, imported = command(argv, tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert part in done.stderr
-    assert done.stderr.count("\n") == 0
+    completed, imported = run_command(argv, tmp_path)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert part in completed.stderr
+    assert completed.stderr.count("\n") == 0
     assert not imported
 
 
@@ -99,14 +99,18 @@ def test_errors_do_not_import_torch(argv: str, part: str, tmp_path: Path) -> Non
 )
 def test_light_commands_import_no_slow_package_that_they_do_not_use(argv: str, tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", np.eye(6, dtype=np.float32))
-    done, imported = command(argv, tmp_path, SLOW)
-    assert done.returncode == 0, done.stderr
+    completed, imported = run_command(argv, tmp_path, SLOW)
+    assert completed.returncode == 0, completed.stderr
     assert not imported
 
 
 def test_functions_of_commands_import_slow_packages_at_use() -> None:
-    paths = [command.function_path for name, command in BUILTIN_COMMANDS.items() if name not in ("inverse-ot", "map")]
+    paths = [
+        run_command.function_path for name, run_command in BUILTIN_COMMANDS.items() if name not in ("inverse-ot", "map")
+    ]
     code = "import sys; from contraport._utils.lazy_imports import import_object\n"
     code += f"for path in {paths}: import_object(path)\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
-    assert not SLOW & set(done.stdout.split())
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True
+    )
+    assert not SLOW & set(completed.stdout.split())

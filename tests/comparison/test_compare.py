@@ -1,4 +1,4 @@
-"""The command `compare`: a small grid from start to end, interrupted and resumed, searched, within a budget."""
+"""`compare`: small grids, interruptions, searches, budgets, verdicts and summary sentences."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that has ended."""
+    """Folder of a finished comparison."""
     out = tmp_path_factory.mktemp("compare")
     compare(**SMALL, out=out)
     return out
 
 
 def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return a list that each training that begins is added to."""
+    """Return a list that receives the folder of each training when it starts."""
     started: list[Path] = []
     own = running.train
 
@@ -104,12 +104,12 @@ def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_table_contains_the_results_of_the_runs(folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text())
     assert len(results["cells"]) == 4
-    for cell in results["cells"]:
-        assert cell["values"]["knn"] > 0.5
-    of_row = [cell["values"]["knn"] for cell in results["cells"] if cell["row"] == "gca-ince"]
+    for build_entry in results["cells"]:
+        assert build_entry["values"]["knn"] > 0.5
+    of_row = [build_entry["values"]["knn"] for build_entry in results["cells"] if build_entry["row"] == "gca-ince"]
     entry = next(one for one in results["entries"] if (one["row"], one["measure"]) == ("gca-ince", "knn"))
     assert entry["mean"] == pytest.approx(sum(of_row) / 2)
-    base = [cell["values"]["knn"] for cell in results["cells"] if cell["row"] == "info-nce"]
+    base = [build_entry["values"]["knn"] for build_entry in results["cells"] if build_entry["row"] == "info-nce"]
     assert entry["difference"][0] == pytest.approx((sum(of_row) - sum(base)) / 2)
     low, high = entry["difference"][1:]
     assert low < entry["difference"][0] < high
@@ -118,7 +118,7 @@ def test_table_contains_the_results_of_the_runs(folder: Path) -> None:
     assert len(rows) == len(results["entries"]) == 4
     assert "| info-nce |" in (folder / "table.md").read_text()
     assert "digits, standard:" in (folder / "table.md").read_text()
-    # The page splits the summary: the sentence on the first metric is its heading, in which each word has a tag.
+    # The page splits the summary: its heading is the sentence on the first metric, with a tag around each word.
     page = " ".join(html.unescape(re.sub("<[^>]*>", "", (folder / "page.html").read_text())).split())
     heading, separator, rest = results["sentences"][0].partition(" Of 2 metrics")
     assert heading in page
@@ -160,16 +160,16 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
 
 
 def test_commands_reproduce_a_cell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, trained, judged, *_ = (folder / "commands.sh").read_text().splitlines()
-    cell = next((folder / "cells").glob("*seed-0*.json"))
-    line = trained.split()[1:]
-    line[line.index("--out") + 1] = str(tmp_path / "run")
-    assert main([*line, "--device", "cpu", "--progress", "false"]) == 0
-    judging = [word if "cells" not in word else str(tmp_path / "run") for word in judged.split()[1:]]
-    assert main([*judging, "--progress", "false"]) == 0
+    _, _, train_line, evaluate_line, *_ = (folder / "commands.sh").read_text().splitlines()
+    build_entry = next((folder / "cells").glob("*seed-0*.json"))
+    train_words = train_line.split()[1:]
+    train_words[train_words.index("--out") + 1] = str(tmp_path / "run")
+    assert main([*train_words, "--device", "cpu", "--progress", "false"]) == 0
+    evaluate_words = [word if "cells" not in word else str(tmp_path / "run") for word in evaluate_line.split()[1:]]
+    assert main([*evaluate_words, "--progress", "false"]) == 0
     first = json.loads((folder / "results.json").read_text())["cells"][0]
     assert Run(tmp_path / "run").evaluation()["rows"]["trained"] == pytest.approx(first["values"])
-    assert cell.exists()
+    assert build_entry.exists()
 
 
 def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
     own, other = (result.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
-    cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
+    cells = [build_entry for build_entry in grid.cells if build_entry.row.name == rows[1]]
     evaluated = Run(build_cell_job(grid, cells[0]).run_folder).evaluation()["rows"]
     assert other == evaluated["untrained"]
     assert other != own
@@ -195,16 +195,16 @@ def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "all are judged by the same view"
+    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
-    jobs = [build_cell_job(grid, cell) for cell in grid.cells]
+    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells]
     assert [job.evaluates_references for job in jobs] == [True, False, False, False]
-    trained, judged = jobs[0].shell_script.splitlines()
-    assert "--root 'my data'" in trained
-    assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
+    train_line, evaluate_line = jobs[0].shell_script.splitlines()
+    assert "--root 'my data'" in train_line
+    assert evaluate_line.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
     options = {"measures": ["knn", "uniformity"]}
     for result, finished in (
         (options | {"failed": "the loss is nan"}, [True, True]),
@@ -213,29 +213,34 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
         ({"measures": ["knn"], "failed": "the loss is nan"}, [False, False]),
         ([], [False, False]),
     ):
-        for job, so in zip(jobs, finished, strict=False):
+        for job, is_finished in zip(jobs, finished, strict=False):
             job.result_path.parent.mkdir(parents=True, exist_ok=True)
             job.result_path.write_text(json.dumps(result))
-            assert (job.saved_result == result) == so, result
+            assert (job.saved_result == result) == is_finished, result
     jobs[0].result_path.unlink()
-    RunFolder.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
+    RunFolder.create(
+        jobs[0].run_folder, {"data": "digits"}
+    )  # as after a training that ended before its first checkpoint
     assert run_job_unless_in_use(jobs[0])["values"]["knn"] > 0.5
 
 
 def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = build_grid({**SMALL, "epochs": 3, "out": tmp_path})
-    whole, job = (build_cell_job(grid, cell) for cell in grid.cells[:2])
-    one = run_job_unless_in_use(whole)
+    complete_job, job = (build_cell_job(grid, build_entry) for build_entry in grid.cells[:2])
+    complete_result = run_job_unless_in_use(complete_job)
     own = running.train
 
-    def stopped(**options: Any) -> Run:
+    def train_and_interrupt(**options: Any) -> Run:
         own(**{**options, "epochs": 1})
         raise KeyboardInterrupt
 
     stopped_job = CellJob(
-        whole.run_folder.with_name("stopped"), whole.options, whole.machine_options, whole.metric_names
+        complete_job.run_folder.with_name("stopped"),
+        complete_job.options,
+        complete_job.machine_options,
+        complete_job.metric_names,
     )
-    monkeypatch.setattr(running, "train", stopped)
+    monkeypatch.setattr(running, "train", train_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_job_unless_in_use(stopped_job)
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
@@ -244,22 +249,22 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     assert as_run_folder(stopped_job.run_folder).last_checkpoint.exists()
     started: list[bool] = []
 
-    def going_on(**options: Any) -> Run:
+    def record_resume(**options: Any) -> Run:
         started.append(options.get("resume", False))
         return own(**options)
 
-    monkeypatch.setattr(running, "train", going_on)
+    monkeypatch.setattr(running, "train", record_resume)
     result = run_job_unless_in_use(stopped_job)
     assert started == [True]
-    assert result["values"].keys() == one["values"].keys()
+    assert result["values"].keys() == complete_result["values"].keys()
     assert job.saved_result is None
 
 
 def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any) -> None:
+    def raise_broken_pool(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_run_parallel_unless_in_use", killed)
+    monkeypatch.setattr(running, "_run_parallel_unless_in_use", raise_broken_pool)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -281,20 +286,20 @@ def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(of: str | None, processes: int, devices: int) -> list[str | None]:
+    def assigned_gpus(visible: str | None, processes: int, devices: int) -> list[str | None]:
         number, result = get_context("spawn").Value("i", 0), list[str | None]()
         for _ in range(processes):
-            if of is None:
+            if visible is None:
                 monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             else:
-                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", of)
+                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
             running._init_worker_process(number, devices, torch.get_num_threads())
             result.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
         return result
 
-    assert taken(None, 3, 2) == ["0", "1", "0"]
-    assert taken("2,GPU-7", 3, 2) == ["2", "GPU-7", "2"]
-    assert taken("3", 2, 1) == ["3", "3"]
+    assert assigned_gpus(None, 3, 2) == ["0", "1", "0"]
+    assert assigned_gpus("2,GPU-7", 3, 2) == ["2", "GPU-7", "2"]
+    assert assigned_gpus("3", 2, 1) == ["3", "3"]
 
 
 def test_budget_limits_the_trainings(tmp_path: Path) -> None:
@@ -311,19 +316,19 @@ def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     clock.finished_job_seconds += [150.0, 90.0]
     assert not clock.allows_next_job()
     clock.finished_job_seconds.append(30.0)
-    assert clock.allows_next_job(), "it is the mean that counts"
+    assert clock.allows_next_job(), "expected a decision by the mean duration"
     assert TimeBudget(None).allows_next_job()
 
 
 def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, clock = build_grid(SMALL | {"out": tmp_path}), TimeBudget(None)
-    jobs = [build_cell_job(grid, cell) for cell in grid.cells]
+    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells]
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_job_unless_in_use", lambda job: {"took": float(jobs.index(job))})
-    done = [job for job, _ in iter_finished_jobs_and_results(jobs, processes=1, budget=clock)]
-    assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
-    assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
+    finished_jobs = [job for job, _ in iter_finished_jobs_and_results(jobs, processes=1, budget=clock)]
+    assert finished_jobs == [jobs[1], jobs[0], jobs[2], jobs[3]]
+    assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "expected no duration of the finished job"
 
 
 def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) -> None:
@@ -345,18 +350,20 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
     grid = build_grid(options)
     first, second = build_trial_cells(grid, grid.rows[0], grid.columns[0])
 
-    def lacking_once(cell: Cell, **result: Any) -> str:
-        job = build_cell_job(grid, cell)
+    def num_remaining_after(build_entry: Cell, **result: Any) -> str:
+        job = build_cell_job(grid, build_entry)
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
         job.result_path.write_text(json.dumps({"measures": ["knn"], **result}))
         compare(**options, dry_run=True)
         return capsys.readouterr().err.partition("; ")[2].partition("\n")[0].removesuffix(" to run")
 
-    assert lacking_once(first, values={"knn": 0.5}) == "5"
-    assert lacking_once(second, values={"knn": 0.9}) == "4"
-    assert lacking_once(build_cell_from_trial(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3"
-    lacking_once(first, failed="the loss is nan")
-    assert lacking_once(second, failed="the loss is nan") == "3", "there is nothing to train it with"
+    assert num_remaining_after(first, values={"knn": 0.5}) == "5"
+    assert num_remaining_after(second, values={"knn": 0.9}) == "4"
+    assert num_remaining_after(build_cell_from_trial(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3"
+    num_remaining_after(first, failed="the loss is nan")
+    assert num_remaining_after(second, failed="the loss is nan") == "3", (
+        "expected no training without selected settings"
+    )
 
 
 def test_rejects_a_search_by_a_metric_without_direction() -> None:
@@ -380,7 +387,7 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
         trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
     assert find_best_trial_if_all_done(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
-        "of places the least is the best"
+        "expected the lowest rank"
     )
     longer = build_trial_cells(build_grid({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
@@ -394,14 +401,14 @@ def test_all_seeds_use_the_selected_settings() -> None:
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
     cells = _list_table_cells_ready_to_run(grid, trials, result, measures(["knn"])[0])
-    assert [(cell.row.name, cell.seed) for cell in cells] == [
+    assert [(build_entry.row.name, build_entry.seed) for build_entry in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),
         ("info-nce", 1),
         ("gca-ince", 1),
     ]
     chosen = [trial.options["temperature"] for trial in (first[1], second[2])]
-    assert [cell.options["temperature"] for cell in cells] == chosen * 2
+    assert [build_entry.options["temperature"] for build_entry in cells] == chosen * 2
 
 
 def test_trials_keep_common_settings() -> None:
@@ -417,7 +424,7 @@ def test_parts_that_are_off_are_not_searched() -> None:
     assert set(build_search_space(iot, {})) == {"temperature", "iterations"}
     assert set(build_search_space(uniform, {})) == {"temperature", "iterations", "uniformity"}
     assert set(build_search_space(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
-    assert "temperature" in build_search_space(pairwise, {}), "none given is not none had"
+    assert "temperature" in build_search_space(pairwise, {}), "expected the default temperature of the preset"
 
 
 def test_fixed_settings_are_not_searched() -> None:
@@ -442,8 +449,8 @@ def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
         compare(**SMALL | {"train": {"batch_size": 5000}}, out=tmp_path)
 
 
-def test_few_items_have_smaller_batches_as_in_a_training(tmp_path: Path) -> None:
-    """Metrics are chosen by a training as it will be: with the default batch size, it would have too few items."""
+def test_batch_size_is_reduced_for_few_items(tmp_path: Path) -> None:
+    """Metrics are checked with the settings of the training: the default batch size would exceed the items."""
     few = {name: value for name, value in SMALL.items() if name not in ("train", "metrics")}
     few |= {"objectives": ["info-nce"], "seeds": 1}
     assert compare(**few, out=tmp_path / "few").num_missing == 0
@@ -478,7 +485,7 @@ def test_rejects_changed_data(tmp_path: Path) -> None:
     assert compare(**own, seeds=2).num_missing == 0
 
 
-def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
+def test_rejected_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
     rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
     result = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
     entry = result.find_entry("too wide", "digits, standard", "knn")
@@ -489,24 +496,24 @@ def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
 
 
 def test_headings_name_shared_data_once() -> None:
-    def heads(*columns: str) -> list[str]:
+    def headings(*columns: str) -> list[str]:
         return Comparison("a title", Path(), "base", [], list(columns), []).table_header_row
 
-    assert heads("digits, a, clean", "digits, b") == ["on digits", "a, clean", "b"]
-    assert heads("digits, a", "photos, a") == ["objective", "digits, a", "photos, a"]
-    assert heads("digits, a") == ["objective", "digits, a"]
+    assert headings("digits, a, clean", "digits, b") == ["on digits", "a, clean", "b"]
+    assert headings("digits, a", "photos, a") == ["objective", "digits, a", "photos, a"]
+    assert headings("digits, a") == ["objective", "digits, a"]
 
 
 def test_headings_keep_commas_of_names() -> None:
-    def heads(*columns: tuple[str, str]) -> list[str]:
+    def headings(*columns: tuple[str, str]) -> list[str]:
         names, data = [", ".join(column) for column in columns], [column[0] for column in columns]
         return Comparison("a title", Path(), "base", [], names, [], column_data=data).table_header_row
 
-    assert heads(("a, b.csv", "clean"), ("a, b.csv", "noisy, much")) == ["on a, b.csv", "clean", "noisy, much"]
-    assert heads(("a, b.csv", "clean"), ("a, c.csv", "clean")) == ["objective", "a, b.csv, clean", "a, c.csv, clean"]
+    assert headings(("a, b.csv", "clean"), ("a, b.csv", "noisy, much")) == ["on a, b.csv", "clean", "noisy, much"]
+    assert headings(("a, b.csv", "clean"), ("a, c.csv", "clean")) == ["objective", "a, b.csv, clean", "a, c.csv, clean"]
 
 
-def test_data_whose_name_has_a_comma_heads_the_table(tmp_path: Path) -> None:
+def test_name_of_data_with_a_comma_is_in_the_table_header(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "left, right.npz", view0=rng.normal(size=(40, 4)), view1=rng.normal(size=(40, 4)))
     changes = {"data": [str(tmp_path / "left, right.npz")], "settings": ["plain", "weak"], "seeds": 1, "dry_run": True}
@@ -529,7 +536,7 @@ def test_judge_claim() -> None:
     assert classify_claim_outcome([worse, none], negligible=0.0) == NOT_HELD
     assert classify_claim_outcome([better, better], requires_all=True) == HELD
     assert classify_claim_outcome([better, unknown], requires_all=True) == UNDECIDED
-    little = Difference(0.005, 0.002, 0.008)  # surely better, if by less than a point
+    little = Difference(0.005, 0.002, 0.008)  # significantly better, but by less than a point
     assert classify_claim_outcome([little]) == classify_claim_outcome([better, little], requires_all=True) == HELD
     assert classify_claim_outcome([little, unknown], requires_all=True) == UNDECIDED
     assert classify_claim_outcome([little, none], requires_all=True) == NOT_HELD
@@ -566,7 +573,7 @@ def test_verdict_names_the_number_of_deciding_seeds() -> None:
 
 
 def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
-    """The verdict's interval is that of the runs' own test items, computed once more with SciPy."""
+    """The interval of the verdict equals that of the saved test items by SciPy."""
     claim = {"says": "balanced is better", "better": ["gca-ince"], "than": "info-nce", "measure": "knn"}
     options = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps({**options, "claims": [claim]}))
@@ -577,7 +584,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     results = json.loads((folder / "results.json").read_text())
     cells = results["cells"]
     assert results["suite"] == "own"
-    runs = {cell["row"]: [] for cell in cells}
+    runs = {build_entry["row"]: [] for build_entry in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
             as_run_folder(path).test_item_metric_values()["knn"].astype(float)
@@ -629,10 +636,10 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
     assert Comparison("", tmp_path, "base", rows, ["on"], entries).summary_sentences == [sentence]
 
 
-def cell(
+def build_entry(
     row: str, mean: float | None, apart: Difference | None = None, *, measure: str, failed: str = ""
 ) -> TableEntry:
-    """A cell of a table of one column, whose mean is sure to a hundredth."""
+    """Return an entry of a table with one column, with an interval of 0.01 around its mean."""
     interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
     return TableEntry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
 
@@ -642,12 +649,12 @@ def cell(
     [
         (((29.0, 31.0), (11.0, 13.0), (35.0, 45.0)), 0.0, True),
         (((29.0, 31.0), (2.3, 37.3), (35.0, 45.0)), 0.0, False),  # one training of the fastest row was slow
-        (((13.0, 47.0), (11.0, 13.0), (35.0, 45.0)), 0.0, False),  # as long as one of another row
-        (((30.0,), (12.0,), (40.0,)), 0.0, False),  # one training each
+        (((13.0, 47.0), (11.0, 13.0), (35.0, 45.0)), 0.0, False),  # one training of another row was as fast
+        (((30.0,), (12.0,), (40.0,)), 0.0, False),  # a single training of each row
         (((29.0, 31.0), (11.0, 13.0), (40.0,)), 0.0, False),
         (((9.0, 11.0), (11.5, 12.5), (14.8, 15.0)), 0.0, False),  # within the variation of training times
         (((29.0, 31.0), (11.0, 13.0), ()), 0.0, False),
-        (((29.0, 31.0), (11.0, 13.0), (35.0, 45.0)), 0.05, False),  # the better one is named
+        (((29.0, 31.0), (11.0, 13.0), (35.0, 45.0)), 0.05, False),  # the significantly better row is named instead
         (((), (), ()), 0.0, False),
     ],
 )
@@ -656,47 +663,47 @@ def test_sentence_names_the_fastest_of_equal_rows_only_if_clear(
 ) -> None:
     gains = {"base": None, "row 1": gain, "row 2": 0.0}
     cells = [
-        cell(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")._replace(
+        build_entry(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")._replace(
             mean_training_seconds=float(np.mean(times)) if times else None, seconds_by_training=times
         )
         for (row, one), times in zip(gains.items(), seconds, strict=True)
     ]
-    sentence = sentence_of(*cells)
+    sentence = summarize(*cells)
     assert ("fastest" in sentence) == is_named
     assert sentence.endswith("; row 1 is the fastest of these, 12 s per training run, row 2 40 s.") == is_named
 
 
 def test_sentence_of_rows_that_tie_without_intervals() -> None:
-    tied = [cell(row, 0.9, measure="knn") for row in ("base", "other")]
-    assert sentence_of(*tied).startswith("on: base and other have the same kNN, 90.0 ± 1.0%; no interval for other")
-    worse = cell("worse", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")
-    assert sentence_of(*tied, worse).startswith("on: base and other have the same best kNN, 90.0 ± 1.0%; ")
+    tied = [build_entry(row, 0.9, measure="knn") for row in ("base", "other")]
+    assert summarize(*tied).startswith("on: base and other have the same kNN, 90.0 ± 1.0%; no interval for other")
+    worse = build_entry("worse", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")
+    assert summarize(*tied, worse).startswith("on: base and other have the same best kNN, 90.0 ± 1.0%; ")
 
 
 def test_sentence_names_the_seeds_that_would_decide() -> None:
-    base, wide = cell("base", 0.9, measure="knn"), Difference(0.01, -0.1, 0.12)
+    base, wide = build_entry("base", 0.9, measure="knn"), Difference(0.01, -0.1, 0.12)
     rows = {
-        name: cell(name, 0.91, wide, measure="knn")._replace(num_seeds_to_decide=seeds)
+        name: build_entry(name, 0.91, wide, measure="knn")._replace(num_seeds_to_decide=seeds)
         for name, seeds in (("a", 14), ("b", 6), ("c", 14), ("d", MAX_PREDICTED_SEEDS), ("e", None))
     }
-    both = sentence_of(base, *rows.values())
+    both = summarize(base, *rows.values())
     assert both.endswith(
         " If the differences stayed the same, it would take about 6 seeds for b and 14 for a and c to decide them. "
         "For d, more seeds would not decide it, but more test items may."
     )
-    assert "would" not in sentence_of(base, rows["e"])
-    assert "about 14 seeds for a" in sentence_of(base, rows["a"])
+    assert "would" not in summarize(base, rows["e"])
+    assert "about 14 seeds for a" in summarize(base, rows["a"])
 
 
 def test_no_row_is_marked_as_best_if_all_tie() -> None:
-    tied, (knn,) = [cell(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
+    tied, (knn,) = [build_entry(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
     assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_to_mark_best("on", knn) == set()
-    three = [*tied, cell("worse", 0.8, measure="knn")]
+    three = [*tied, build_entry("worse", 0.8, measure="knn")]
     result = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
     assert result.rows_to_mark_best("on", knn) == {"base", "other"}
 
 
-def sentence_of(*cells: TableEntry) -> str:
+def summarize(*cells: TableEntry) -> str:
     (sentence,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
     return sentence
 
@@ -704,11 +711,11 @@ def sentence_of(*cells: TableEntry) -> str:
 @pytest.mark.parametrize("measure", ["knn", "alignment"])
 def test_table_marks_significant_differences(measure: str) -> None:
     cells = [
-        cell("base", 0.5, measure=measure),
-        cell("more", 0.6, Difference(0.1, 0.05, 0.15), measure=measure),
-        cell("less", 0.4, Difference(-0.1, -0.15, -0.05), measure=measure),
-        cell("neither", 0.51, Difference(0.01, -0.04, 0.06), measure=measure),
-        cell("hot", None, measure=measure, failed="the loss is nan"),
+        build_entry("base", 0.5, measure=measure),
+        build_entry("more", 0.6, Difference(0.1, 0.05, 0.15), measure=measure),
+        build_entry("less", 0.4, Difference(-0.1, -0.15, -0.05), measure=measure),
+        build_entry("neither", 0.51, Difference(0.01, -0.04, 0.06), measure=measure),
+        build_entry("hot", None, measure=measure, failed="the loss is nan"),
     ]
     result = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], cells)
     marks = {
@@ -720,10 +727,10 @@ def test_table_marks_significant_differences(measure: str) -> None:
 
 
 def test_sentence_for_a_metric_without_direction() -> None:
-    sentence = sentence_of(
-        cell("base", 80.04, measure="effective_rank"),
-        cell("more", 90.0, Difference(10.0, 9.0, 11.0), measure="effective_rank"),
-        cell("less", 70.0, Difference(-10.0, -11.0, -9.0), measure="effective_rank"),
+    sentence = summarize(
+        build_entry("base", 80.04, measure="effective_rank"),
+        build_entry("more", 90.0, Difference(10.0, 9.0, 11.0), measure="effective_rank"),
+        build_entry("less", 70.0, Difference(-10.0, -11.0, -9.0), measure="effective_rank"),
     )
     assert sentence == (
         "on: more has the highest effective rank, 90.0 ± 0.0; more is significantly above base; "
@@ -732,10 +739,10 @@ def test_sentence_for_a_metric_without_direction() -> None:
 
 
 def test_sentence_for_a_metric_that_should_be_low() -> None:
-    sentence = sentence_of(
-        cell("base", 0.8, measure="alignment"),
-        cell("near", 0.7, Difference(-0.1, -0.11, -0.09), measure="alignment"),
-        cell("far", 0.9, Difference(0.1, 0.09, 0.11), measure="alignment"),
+    sentence = summarize(
+        build_entry("base", 0.8, measure="alignment"),
+        build_entry("near", 0.7, Difference(-0.1, -0.11, -0.09), measure="alignment"),
+        build_entry("far", 0.9, Difference(0.1, 0.09, 0.11), measure="alignment"),
     )
     assert sentence == (
         "on: near has the best alignment, 0.700 ± 0.010; near is significantly better than base; "
@@ -744,26 +751,26 @@ def test_sentence_for_a_metric_that_should_be_low() -> None:
 
 
 def test_sentence_names_failures_and_missing_intervals() -> None:
-    assert sentence_of(cell("base", 0.9, measure="knn")) == "on: base has 90.0 ± 1.0% on kNN."
-    sentence = sentence_of(
-        cell("base", 0.9, measure="knn"),
-        cell("other", 0.91, measure="knn"),
-        cell("hot", None, measure="knn", failed="the loss is nan"),
-        cell("hotter", None, measure="knn", failed="the loss is nan"),
+    assert summarize(build_entry("base", 0.9, measure="knn")) == "on: base has 90.0 ± 1.0% on kNN."
+    sentence = summarize(
+        build_entry("base", 0.9, measure="knn"),
+        build_entry("other", 0.91, measure="knn"),
+        build_entry("hot", None, measure="knn", failed="the loss is nan"),
+        build_entry("hotter", None, measure="knn", failed="the loss is nan"),
     )
     assert sentence == (
         "on: other has the best kNN, 91.0 ± 1.0%; no interval for other, as its variance is unknown; hot and hotter "
         "failed."
     )
-    failed = cell("base", None, measure="knn", failed="the loss is nan")
-    assert sentence_of(failed) == "on: nothing was measured; base failed."
+    failed = build_entry("base", None, measure="knn", failed="the loss is nan")
+    assert summarize(failed) == "on: nothing was measured; base failed."
 
 
 def test_sentence_counts_the_metrics_that_differ() -> None:
     up, down, unsure = Difference(0.1, 0.05, 0.15), Difference(-0.1, -0.15, -0.05), Difference(0.0, -0.1, 0.1)
     apart = {"knn": (up, down), "alignment": (up, unsure), "effective_rank": (down, unsure), "nmi": (up, unsure)}
     cells = [
-        cell(row, 0.9, difference, measure=measure)
+        build_entry(row, 0.9, difference, measure=measure)
         for measure, differences in apart.items()
         for row, difference in zip(("base", "a", "b", "c"), (None, *differences, unsure), strict=True)
     ]
@@ -795,7 +802,7 @@ def test_sentence_explains_a_missing_interval(
     cells = [
         one._replace(num_seeds=len(values), interval=None, missing_difference_reason=difference.missing_interval_reason)
         for measure in ("knn", "nmi")
-        for one in (cell("base", 0.9, measure=measure), cell("other", 0.9, measure=measure))
+        for one in (build_entry("base", 0.9, measure=measure), build_entry("other", 0.9, measure=measure))
     ]
     cells[0] = cells[0]._replace(missing_difference_reason=None)
     (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
@@ -814,7 +821,10 @@ def test_differences_with_an_interval_need_no_reason() -> None:
 
 
 def test_sentence_names_references_as_good_as_the_best() -> None:
-    cells = [cell("base", 0.9, measure="knn"), cell("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")]
+    cells = [
+        build_entry("base", 0.9, measure="knn"),
+        build_entry("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn"),
+    ]
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
@@ -825,7 +835,7 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
     ).summary_sentences
     assert sentence.endswith("; not better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
-    lower = [cell("base", 0.5, measure="alignment")]
+    lower = [build_entry("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
     (sentence,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).summary_sentences
     assert sentence.endswith("; not better than without training: raw inputs 0.300.")
@@ -849,7 +859,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     measure: str, mean: str, apart: str, expected: str, head: str
 ) -> None:
     (chosen,) = measures([measure])
-    base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
+    base = build_entry("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
     result = Comparison(
         "", Path(), "base", ["base"], ["on"], [base], reference_metrics={"raw inputs": {"on": {measure: 0.612}}}
     )
@@ -870,7 +880,7 @@ def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
     assert "±" not in result.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
     assert "no interval for gca-ince, as there is one seed" in result.summary_sentences[0]
     page = (tmp_path / "page.html").read_text()
-    assert page.count('<span class="told">') == 2, "a row is drawn all the same"
+    assert page.count('<span class="told">') == 2, "expected rows without an interval"
 
 
 def test_skipped_metrics_are_noted_per_cell_and_in_the_tables(
@@ -894,16 +904,16 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     assert "The budget of 0s is shorter than one training run, so none was started." in result.notes
 
 
-@pytest.mark.parametrize("by", ["train", "compare"])
-def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("locked_by", ["train", "compare"])
+def test_cells_of_another_process_are_skipped(tmp_path: Path, locked_by: str) -> None:
     grid = build_grid({**SMALL, "out": tmp_path})
-    taken = build_cell_job(grid, grid.cells[1])
+    locked_job = build_cell_job(grid, grid.cells[1])
     where = (
-        (taken.run_folder, "lock.json")
-        if by == "train"
-        else (taken.run_folder.parent, f"{taken.run_folder.name}.lock.json")
+        (locked_job.run_folder, "lock.json")
+        if locked_by == "train"
+        else (locked_job.run_folder.parent, f"{locked_job.run_folder.name}.lock.json")
     )
-    with lock_folder(where[0], by, name=where[1]):
+    with lock_folder(where[0], locked_by, name=where[1]):
         result = compare(**SMALL, out=tmp_path)
     assert result.num_missing == 1
     entry = result.find_entry("gca-ince", "digits, standard", "knn")
@@ -913,45 +923,45 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
 
 
 def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its training has ended then, and given the lock of the run back."""
+    """The training has released its own lock of the run before the evaluation."""
     grid = build_grid({**SMALL, "out": tmp_path})
-    job, met = build_cell_job(grid, grid.cells[0]), []
+    job, concurrent_results = build_cell_job(grid, grid.cells[0]), []
     own = running.evaluate
 
-    def judge(*args: Any, **options: Any) -> Any:
-        met.append(run_job_unless_in_use(job))  # as another process would
+    def evaluate_with_concurrent_job(*args: Any, **options: Any) -> Any:
+        concurrent_results.append(run_job_unless_in_use(job))  # as another process would
         return own(*args, **options)
 
-    monkeypatch.setattr(running, "evaluate", judge)
+    monkeypatch.setattr(running, "evaluate", evaluate_with_concurrent_job)
     assert run_job_unless_in_use(job) is not None
-    assert met == [None]
+    assert concurrent_results == [None]
     assert run_job_unless_in_use(job) == job.saved_result
 
 
-def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_locked_while_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["contraport.comparison.compare"]
-    own, refused = module.save_figure_if_any_mean, []
+    own, figures = module.save_figure_if_any_mean, []
 
     def save_figure_if_any_mean(*args: Any) -> None:
         with pytest.raises(FolderInUseError) as caught, lock_folder(tmp_path, "compare"):
             pytest.fail("two processes at once")
         assert str(tmp_path) in str(caught.value)
-        refused.append(own(*args))
+        figures.append(own(*args))
 
     monkeypatch.setattr(module, "save_figure_if_any_mean", save_figure_if_any_mean)
     compare(**SMALL | {"seeds": 1}, out=tmp_path)
-    assert refused == [None]
+    assert figures == [None]
     assert not (tmp_path / "lock.json").exists()
 
 
 def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, calls = running.run_job_unless_in_use, list[Path]()
 
-    def once_in_use(job: CellJob) -> Any:
+    def run_unless_first_call(job: CellJob) -> Any:
         calls.append(job.run_folder)
         return None if len(calls) == 1 else own(job)
 
-    monkeypatch.setattr(running, "run_job_unless_in_use", once_in_use)
+    monkeypatch.setattr(running, "run_job_unless_in_use", run_unless_first_call)
     assert compare(**SMALL | {"seeds": 1}, out=tmp_path).num_missing == 0
     assert calls[0] == calls[-1]
     assert len(calls) == 3
@@ -970,7 +980,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
     entry = result.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert "CUDA out of memory" in str(entry.first_failure_reason)
-    assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
+    assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "expected no saved result, so that a next call retries"
     assert "; gca-ince failed" in result.summary_sentences[0]
 
 
@@ -1014,13 +1024,15 @@ def test_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_several_processes_give_the_results_of_one(folder: Path, tmp_path: Path) -> None:
-    compare(**SMALL, out=folder)  # what other tests asked of the folder is otherwise
+    compare(**SMALL, out=folder)  # restores the tables after other tests
     options = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps(options))
     line = [sys.executable, "-m", "contraport", "compare", "--suite", str(tmp_path / "own.yaml"), "--processes", "2"]
     subprocess.run([*line, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=TIMEOUT)
     one, two = (json.loads((where / "results.json").read_text())["cells"] for where in (folder, tmp_path / "out"))
-    assert [cell["values"] for cell in one] == [pytest.approx(cell["values"]) for cell in two]
+    assert [build_entry["values"] for build_entry in one] == [
+        pytest.approx(build_entry["values"]) for build_entry in two
+    ]
 
 
 def test_returned_comparison_matches_the_files(folder: Path) -> None:
@@ -1042,7 +1054,7 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
     assert started == []
     result = compare(**options)
     assert result.num_missing == 0
-    assert [metric.key for metric in result.metrics] == ["recall@1", "recall@5"], "those of a verdict without labels"
+    assert [metric.key for metric in result.metrics] == ["recall@1", "recall@5"]
     assert result.find_entry("nt-xent", result.columns[0], "recall@1").mean is not None
 
 
@@ -1052,7 +1064,7 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
         ("auto", False, "cpu"),
         ("auto", True, "a GPU"),
         ("cuda", True, "a GPU"),
-        ("cuda", False, "cuda"),  # where all is there that was computed elsewhere
+        ("cuda", False, "cuda"),  # all results were computed on another machine
         ("cpu", True, "cpu"),
         ("mps", False, "mps"),
     ],
@@ -1064,7 +1076,7 @@ def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, options: str
 
 
 @pytest.mark.parametrize("name", ["table.csv", "results.json"])
-def test_refuses_a_folder_of_something_else(tmp_path: Path, name: str) -> None:
+def test_rejects_a_folder_with_other_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "cells").mkdir()
     (tmp_path / name).write_text("[1]")
     with raises_usage_error("out.exists", tmp_path):

@@ -19,7 +19,7 @@ from contraport.training.config import DataPreparationSettings
 from contraport.training.run_folder_setup import resolve_settings
 
 SUITES = sorted(file.stem for file in get_suites_folder().glob("*.yaml"))
-ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
+OPTIONS: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -27,7 +27,7 @@ ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
 def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> None:
     saved = load_suite(suite)
     if quick and "quick" not in saved:
-        assert saved["not_run"], "a suite that can be run here has a quick form"
+        assert saved["not_run"]
         return
     grid = build_grid({"suite": suite, "quick": quick})
     for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
@@ -36,7 +36,7 @@ def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> No
 
 
 def test_data_options_are_those_of_train() -> None:
-    """All that `train` takes to read data; what holds for a machine is no part of what a cell is."""
+    """All data options of `train` define cells, except those that depend on the machine."""
     options: dict[str, Any] = {
         "image_size": 8, "columns": {"labels": "kind"}, "sample_weight": "classes", "test_fraction": 0.5,
         "max_items": 40, "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1,
@@ -45,11 +45,11 @@ def test_data_options_are_those_of_train() -> None:
     machine = {"root": "here", "num_workers": 2, "decoded": "there"}
     own = vars(DataPreparationSettings)["__annotations__"].keys()
     assert own == options.keys() | machine.keys()
-    grid = build_grid({**ASKED, **options, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
+    grid = build_grid({**OPTIONS, **options, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
     assert grid.cells[0].options == {**options, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
     assert grid.machine_options == {**machine, "device": "auto"}
-    column = build_grid({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
-    assert column.options["corrupt"] == "blur:2", "a column says more than what holds for all"
+    column = build_grid({**OPTIONS, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
+    assert column.options["corrupt"] == "blur:2", "expected the option of the column"
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -91,7 +91,7 @@ def test_cells_are_ordered_by_seed() -> None:
 
 
 def test_quoted_values_keep_commas() -> None:
-    """Settings of an option stand between commas as those of an objective do, and as the objectives themselves."""
+    """Commas separate objectives, settings of objectives and settings of options."""
     target, corrupt = "domains:alpha=0.5,beta=0", "noise:3,blur:2"
     for quote in "'", '"':
         named = f"gca-ince:target={quote}{target}{quote}"
@@ -99,18 +99,18 @@ def test_quoted_values_keep_commas() -> None:
             "objectives": [f"{named},temperature=0.2,info-nce"],
             "settings": [f"plain,corrupt:{quote}{corrupt}{quote}"],
         }
-        result = build_grid({**ASKED, **options})
+        result = build_grid({**OPTIONS, **options})
         assert [row.name for row in result.rows] == [f"{named},temperature=0.2", "info-nce"]
         assert result.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
         assert [column.options for column in result.columns] == [{}, {"corrupt": corrupt}]
-    over = build_grid({**ASKED, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
+    over = build_grid({**OPTIONS, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
     assert [row.options["target"] for row in over.rows] == [target, "labels"]
     with raises_usage_error("objectives.unquoted", "'beta'", "target='domains:alpha=0.5,...'"):
-        build_grid({**ASKED, "objectives": [f"gca-ince:target={target}"]})
+        build_grid({**OPTIONS, "objectives": [f"gca-ince:target={target}"]})
 
 
-def test_over_makes_a_row_of_each_value() -> None:
-    grid = build_grid({**ASKED, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
+def test_over_makes_a_row_for_each_value() -> None:
+    grid = build_grid({**OPTIONS, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
     assert [row.name for row in grid.rows] == [
         "rince, q 0.1, temperature 0.2",
         "rince, q 0.1, temperature 0.5",
@@ -130,15 +130,17 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
 
 def test_each_combination_of_options_has_its_own_folder() -> None:
     folders = [
-        build_grid({**ASKED, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
+        build_grid({**OPTIONS, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
     ]
     assert len(set(folders)) == 3
-    assert build_grid({**ASKED, "seeds": 9}).cells[0].folder_name == folders[0]
+    assert build_grid({**OPTIONS, "seeds": 9}).cells[0].folder_name == folders[0]
 
 
 def test_options_of_fewer_cells_override_others() -> None:
     row, column = {"mine": {"objective": "rince", "q": 0.1, "epochs": 3}}, {"own": {"epochs": 2, "weight_decay": 0.1}}
-    grid = build_grid({**ASKED, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}})
+    grid = build_grid(
+        {**OPTIONS, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}}
+    )
     (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
     assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
     own = {"q": 0.3, "lam": 0.2}
@@ -154,7 +156,7 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
         cell.folder_name
         for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
         for cell in build_grid(
-            {**ASKED, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}
+            {**OPTIONS, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}
         ).cells
     ]
     assert folders[:2] == folders[2:]
@@ -167,28 +169,28 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
     [
         ({"objectives": ["info-nce"]}, "data.missing", []),
         ({"data": ["digits"]}, "objectives.missing", []),
-        ({**ASKED, "objectives": ["info-nc"]}, "objectives.unknown", ["'info-nc'", "'info-nce'"]),
-        ({**ASKED, "objectives": ["info-nce,info-nce"]}, "objectives.repeated", ["info-nce"]),
-        ({**ASKED, "objectives": ["rince:p=1"]}, "objectives.unknown", ["rince", "'p'"]),
-        ({**ASKED, "objectives": ["rince:seed=1"]}, "objectives.reserved", ["rince", "seed"]),
-        ({**ASKED, "settings": ["stong"]}, "settings.unknown", ["'stong'", "'strong'"]),
-        ({**ASKED, "settings": ["foo"]}, "settings.unknown", ["contraport compare --help"]),
-        ({**ASKED, "settings": ["mismatched:2"]}, "settings.invalid", ["mismatched:2"]),
-        ({**ASKED, "over": ["temperature"]}, "over.syntax", ["'temperature'"]),
-        ({**ASKED, "baseline": "rince"}, "baseline.unknown", ["'rince'"]),
-        ({**ASKED, "train": {"epoch": 1}}, "train.unknown", ["'epoch'", "'epochs'"]),
-        ({**ASKED, "budget": "30"}, "budget.invalid", ["'30'"]),
+        ({**OPTIONS, "objectives": ["info-nc"]}, "objectives.unknown", ["'info-nc'", "'info-nce'"]),
+        ({**OPTIONS, "objectives": ["info-nce,info-nce"]}, "objectives.repeated", ["info-nce"]),
+        ({**OPTIONS, "objectives": ["rince:p=1"]}, "objectives.unknown", ["rince", "'p'"]),
+        ({**OPTIONS, "objectives": ["rince:seed=1"]}, "objectives.reserved", ["rince", "seed"]),
+        ({**OPTIONS, "settings": ["stong"]}, "settings.unknown", ["'stong'", "'strong'"]),
+        ({**OPTIONS, "settings": ["foo"]}, "settings.unknown", ["contraport compare --help"]),
+        ({**OPTIONS, "settings": ["mismatched:2"]}, "settings.invalid", ["mismatched:2"]),
+        ({**OPTIONS, "over": ["temperature"]}, "over.syntax", ["'temperature'"]),
+        ({**OPTIONS, "baseline": "rince"}, "baseline.unknown", ["'rince'"]),
+        ({**OPTIONS, "train": {"epoch": 1}}, "train.unknown", ["'epoch'", "'epochs'"]),
+        ({**OPTIONS, "budget": "30"}, "budget.invalid", ["'30'"]),
         ({"suite": "gca", "objectives": ["GCA-INC"]}, "objectives.unknown", ["'GCA-INC'", "'GCA-INCE'"]),
         ({"suite": "needs", "settings": ["small batch"]}, "settings.unknown", ["'small batch'", "did you mean 'sma"]),
-        ({**ASKED, "over": ["q=0.1"]}, "over.unknown", ["info-nce", "'q'"]),
-        ({**ASKED, "over": ["temp=0.1"]}, "over.unknown", ["'temp'", "did you mean 'temperature'", "symmetric"]),
+        ({**OPTIONS, "over": ["q=0.1"]}, "over.unknown", ["info-nce", "'q'"]),
+        ({**OPTIONS, "over": ["temp=0.1"]}, "over.unknown", ["'temp'", "did you mean 'temperature'", "symmetric"]),
         ({"suite": "gcaa"}, "suite.unknown", ["'gcaa'", "'gca'"]),
         ({"suite": __file__}, "suite.suffix", [__file__]),
-        ({**ASKED, "quick": True}, "quick.missing_suite", ["--suite"]),
+        ({**OPTIONS, "quick": True}, "quick.missing_suite", ["--suite"]),
         ({"suite": "pacs", "quick": True}, "quick.unavailable", ["pacs"]),
     ],
 )
-def test_rejects_wrong_options(options: dict[str, Any], code: str, values: list[str]) -> None:
+def test_rejects_invalid_options(options: dict[str, Any], code: str, values: list[str]) -> None:
     with raises_usage_error(code, *values):
         build_grid(options)
 
@@ -250,12 +252,12 @@ def test_rejects_claims_about_unknown_names(tmp_path: Path, wrong: dict[str, obj
     with raises_usage_error(code, value):
         build_grid({"suite": tmp_path / "own.yaml"})
     if "measure" not in wrong:
-        assert build_grid({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims, "of a part it may"
+        assert build_grid({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims
 
 
 @pytest.mark.parametrize("separator", [" ", "="])
 def test_flags_of_train_options_may_have_keys_of_their_own(separator: str) -> None:
-    """In any order, with as many keys as the option has, as in `contraport train`."""
+    """Keys in any order and of any number, as in `contraport train`."""
     flags = {
         "--train.columns.views": '["lidar_*", "radar_*"]',
         "--train.temperature": "0.2",
@@ -280,7 +282,7 @@ def test_flags_of_train_options_may_have_keys_of_their_own(separator: str) -> No
         (["--train.columns.views", "a", "b"], "unexpected_argument"),
     ],
 )
-def test_rejects_wrong_flags_of_train_options(words: list[str], code: str) -> None:
+def test_rejects_invalid_flags_of_train_options(words: list[str], code: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_command_line(COMPARE_COMMAND_SPEC, ["--data", "digits", *words], prog="contraport compare")
     assert code in str(caught.value.code)

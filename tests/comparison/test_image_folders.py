@@ -1,4 +1,4 @@
-"""The suites whose data could not be had, on small files in the same layout: they run, and judge what they name."""
+"""Suites of data sets that are not bundled (PACS, ImageNet-100, CIFAR), on small files in the same layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
 random = np.random.default_rng(0)
 
 
-def photographs(folder: Path, number: int) -> None:
+def write_photos(folder: Path, number: int) -> None:
     folder.mkdir(parents=True)
     for one in range(number):
         Image.fromarray(random.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(folder / f"{one}.jpg")
@@ -29,7 +29,7 @@ def photographs(folder: Path, number: int) -> None:
 def test_pacs(tmp_path: Path) -> None:
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         for kind in ("dog", "elephant"):
-            photographs(tmp_path / "pacs" / domain / kind, 5)
+            write_photos(tmp_path / "pacs" / domain / kind, 5)
     rows = [{"beta 0.5": {"objective": "nt-xent", "target": "domains:alpha=0,beta=0.5"}}]
     result = compare(suite="pacs", data=[tmp_path / "pacs"], objectives=rows, **SMALL, out=tmp_path / "out")
     assert {entry.metric_key for entry in result.entries} == {"linear_probe", "domain_probe", "unseen_domain"}
@@ -39,7 +39,7 @@ def test_pacs(tmp_path: Path) -> None:
 def test_imagenet_100(tmp_path: Path) -> None:
     for split, number in (("train", 8), ("val", 3)):
         for kind in ("n01440764", "n01443537"):
-            photographs(tmp_path / "imagenet-100" / split / kind, number)
+            write_photos(tmp_path / "imagenet-100" / split / kind, number)
     rows = ["info-nce"]
     result = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, metrics=["linear_probe"],
                     **SMALL, out=tmp_path / "out")  # fmt: skip

@@ -36,20 +36,20 @@ from contraport.errors import UsageError
 from contraport.metrics import select_metrics
 from contraport.runs import RunFolder
 
-MODULE = importlib.import_module("contraport.comparison.compare")  # by the name that a function has too
+MODULE = importlib.import_module("contraport.comparison.compare")  # a function of its package has the same name
 KNN = select_metrics(["knn"])[0]
 THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["knn"]}
 
 
-def judged(job: CellJob) -> JobResult:
-    """Return what is found of a job, and write what its run keeps of each test item."""
+def return_result_and_save_items(job: CellJob) -> JobResult:
+    """Return the result of a job, and save metric values of test items in its run folder."""
     run = RunFolder.create(job.run_folder, {"data": "digits"}, overwrite=True)
     write_npz(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 
 
 def results_of(grid: Grid, **by_row: JobResult) -> dict[Any, Any]:
-    """Return what was found, the same with each seed; of a row that is not named nothing."""
+    """Return the jobs and results of the named rows, the same for each seed."""
     rows = {name.replace("_", "-"): result for name, result in by_row.items()}
     return {
         (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), rows[cell.row.name])
@@ -63,14 +63,14 @@ def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
         grid = build_grid(options | {"out": tmp_path})
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
-            judged(job)
+            return_result_and_save_items(job)
         return " ".join(_compose_notes(grid, results, 0, has_started=True))
 
     assert "all 2 differences of a table" in notes(THREE, "info_nce", "gca_ince", "rince")
-    assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince"), "there is one difference alone"
+    assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince")
     one_seed = notes(THREE | {"seeds": 1}, "info_nce", "gca_ince", "rince")
     assert one_seed == "One seed: the intervals cover other test items, not other seeds."
-    assert notes(THREE) == "", "nothing was measured"
+    assert notes(THREE) == "", "expected no notes without results"
 
 
 def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_small_budget_is_noted(tmp_path: Path, has_started: bool, number: int) -
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeBudget, "allows_next_job", lambda clock: not clock.finished_job_seconds)
-    monkeypatch.setattr(running, "run_job_unless_in_use", judged)
+    monkeypatch.setattr(running, "run_job_unless_in_use", return_result_and_save_items)
     result = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert result.num_missing == 3
     assert not any("none was started" in note for note in result.notes)
-    assert result.search_spaces == {}, "nothing was searched"
+    assert result.search_spaces == {}
     commands = (tmp_path / "commands.sh").read_text().splitlines()
-    assert len(commands) == 2 + 2 * 4, "those that lack have a command too"
+    assert len(commands) == 2 + 2 * 4, "expected commands of missing cells too"
     report = json.loads((tmp_path / "results.json").read_text())
     assert report["command"].startswith("contraport compare --data digits --objectives info-nce gca-ince ")
     assert not re.search(r"--(out|device|budget|progress)", report["command"])
@@ -111,24 +111,24 @@ def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_trial_records(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"tune": 4, "metrics": ["knn"], "out": tmp_path})
     row, column = grid.rows[0], grid.columns[0]
-    of = build_trial_cells(grid, row, column)
-    trials = {(row.name, column.name): of}
-    tried: dict[str, JobResult] = {
-        of[0].folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
-        of[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
-        of[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
+    trial_cells = build_trial_cells(grid, row, column)
+    trials = {(row.name, column.name): trial_cells}
+    results: dict[str, JobResult] = {
+        trial_cells[0].folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
+        trial_cells[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
+        trial_cells[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
-    sentence = _build_trial_records(grid, trials, tried, KNN)
-    assert [one["value"] for one in sentence] == ["50.0%", "the loss is nan", "90.0%", "not done"]
-    assert [one["settings"].split(" ")[0] for one in sentence] == ["default", *["temperature"] * 3]
-    assert not any(one["chosen"] for one in sentence), "the search has not ended"
-    tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
-    assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
-    assert _failed_search_results_by_cell(grid, trials, tried) == {}, "one of them is enough"
-    shown = _describe_first_metric_or_failure(of[2], tried[of[2].folder_name])
-    assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
-    both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
-    assert _describe_first_metric_or_failure(grid.cells[0], both).startswith(
+    records = _build_trial_records(grid, trials, results, KNN)
+    assert [one["value"] for one in records] == ["50.0%", "the loss is nan", "90.0%", "not done"]
+    assert [one["settings"].split(" ")[0] for one in records] == ["default", *["temperature"] * 3]
+    assert not any(one["chosen"] for one in records)
+    results[trial_cells[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
+    assert [one["chosen"] for one in _build_trial_records(grid, trials, results, KNN)] == [False, False, True, False]
+    assert _failed_search_results_by_cell(grid, trials, results) == {}
+    description = _describe_first_metric_or_failure(trial_cells[2], results[trial_cells[2].folder_name])
+    assert description == "info-nce on digits, standard, trial 2: kNN 90.0%"
+    two_metrics = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
+    assert _describe_first_metric_or_failure(grid.cells[0], two_metrics).startswith(
         "info-nce on digits, standard, seed 0: Uniformity -2.000"
     )
 
@@ -193,19 +193,19 @@ def test_dry_run_without_progress_trains_nothing(tmp_path: Path) -> None:
 
 
 def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
-    monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(passed)))
+    times, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
+    monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(times)))
     grid = build_grid(SMALL)
-    with _provide_progress_callback(Console(file=written), 2) as moved:
+    with _provide_progress_callback(Console(file=written), 2) as report_progress:
         for cell in grid.cells[:2]:
-            moved(cell, {"measures": ["knn"], "failed": "the loss is nan"})
+            report_progress(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [
         "1/2  info-nce on digits, standard, seed 0: the loss is nan  about 10 minutes left",
         "2/2  gca-ince on digits, standard, seed 0: the loss is nan  under a minute left",
     ]
 
 
-def test_no_estimate_for_refused_settings(
+def test_no_estimate_for_rejected_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid, arguments, error = (
@@ -214,11 +214,11 @@ def test_no_estimate_for_refused_settings(
         [UsageError("no"), MemoryError(), RuntimeError("a bug")],
     )
 
-    def refused(settings: Any, **options: Any) -> None:
+    def raise_next_error(settings: Any, **options: Any) -> None:
         arguments.append((settings.root, settings.device))
         raise error.pop(0)
 
-    monkeypatch.setattr(MODULE, "build_components", refused)
+    monkeypatch.setattr(MODULE, "build_components", raise_next_error)
     assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
     assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
     with pytest.raises(RuntimeError, match="a bug"):

@@ -1,4 +1,4 @@
-"""The page of a comparison: its panels, and what a browser makes of it."""
+"""Page of a comparison: summary, panels, figure, tables, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def comparison(folder: Path) -> Comparison:
     )
 
 
-def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
+def test_heading_is_the_summary_of_a_single_column(tmp_path: Path) -> None:
     several = comparison(tmp_path)
     column = several.columns[0]
     single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
@@ -64,14 +64,14 @@ def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
     lede = summarize_first_metric(single, column)
     assert summary.startswith(lede)
     assert "Of 2 metrics" in summary.removeprefix(lede)
-    for shown, heading, shown_above in ((single, lede, lede), (several, several.title, "")):
-        html = render_comparison_page(shown, [])
+    for rendered, heading, heading_sentence in ((single, lede, lede), (several, several.title, "")):
+        html = render_comparison_page(rendered, [])
         (result,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", result).split())) == heading
         text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
-        rest = [sentence.removeprefix(shown_above).strip() for sentence in shown.summary_sentences]
+        rest = [sentence.removeprefix(heading_sentence).strip() for sentence in rendered.summary_sentences]
         assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
-        assert shown.title in text
+        assert rendered.title in text
 
 
 def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
 def test_panels_span_all_intervals(tmp_path: Path) -> None:
     first, _ = build_column_panels(comparison(tmp_path))
     assert (first["heading"], first["low"], first["high"]) == (COLUMNS[0], "89.0%", "93.0%")
-    assert [line["row"] for line in first["lines"]] == ROWS[:3], "what failed has no line"
+    assert [line["row"] for line in first["lines"]] == ROWS[:3], "expected no line for the failed row"
     assert [first["lines"][0][key] for key in ("start", "length", "mean")] == [0, 50, 25]
     assert [first["lines"][2][key] for key in ("start", "length")] == [50, 50]
     assert first["baseline"] == 25
@@ -108,11 +108,15 @@ def cell(row: str, column: str, mean: float | None, interval: Interval | None = 
 
 def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
-    known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
-    cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
+    means_and_intervals = {
+        "base": (0.9, Interval(0.88, 0.92)),
+        "more": (0.95, Interval(0.94, 0.97)),
+        "unsure": (0.8, None),
+    }
+    cells = [cell(row, column, *means_and_intervals.get(row, (None,))) for row in rows for column in columns]
     figure = plot_first_metric(Comparison("", tmp_path, "base", rows, columns, cells))
     assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
-    assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
+    assert figure.axes[0].get_ylim() == (3.5, -0.5), "expected the first row at the top"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
     base, other = SERIES_COLORS[1], SERIES_COLORS[0]
     for result, expected in zip(
@@ -133,11 +137,11 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     save_figure_if_any_mean(
         Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png"
     )
-    assert not (tmp_path / "plot.png").exists(), "nothing was measured"
+    assert not (tmp_path / "plot.png").exists(), "expected no figure without means"
 
 
 def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
-    """By a measure of which more is better, one of which less is, and one of which neither is."""
+    """Metrics where higher is better, where lower is better, and without direction."""
     means = {"knn": (0.9, 0.7, 0.8), "uniformity": (-2.0, -1.0, -3.0), "tolerance": (0.1, 0.2, 0.3)}
     worse = Difference(-0.2, -0.3, -0.1)
     entries = [
@@ -147,17 +151,17 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
     ]
     html = render_comparison_page(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
     rows = re.findall(r'<tr[^>]*><th scope="row">(\w).*?</tr>', html.replace("\n", " "))
-    marked = [name for name, row in zip(rows, re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", html), strict=True)
+    best_rows = [name for name, row in zip(rows, re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", html), strict=True)
               if 'class="best"' in row]  # fmt: skip
     assert rows == [*"abc", *"abc", *"abc"]
-    assert marked == ["a", "c"], "by kNN and by uniformity"
-    assert html.count("▼</span>") == 3, "the row that is surely worse"
+    assert best_rows == ["a", "c"], "expected marks for kNN and uniformity only"
+    assert html.count("▼</span>") == 3, "expected a mark of row b in each table"
     assert "Bold: the best mean of the objectives in a column" in html
 
 
 def test_page_tables_show_training_seconds(tmp_path: Path) -> None:
     html = render_comparison_page(comparison(tmp_path), [])
-    assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
+    assert html.count("<td>1.5</td>") == 6
 
 
 def test_figure_shows_full_names(tmp_path: Path) -> None:

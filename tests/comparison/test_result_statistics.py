@@ -1,4 +1,4 @@
-"""What is made of the numbers of trainings: which are compared, on which seeds and items, and how sure that is."""
+"""Statistics of results: paired differences, intervals, verdicts of claims, and predicted numbers of seeds."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ from contraport.runs import RunFolder
 Values = Mapping[tuple[str, str], Mapping[int, float]]
 
 
-def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **arguments: Any) -> Grid:
+def build_test_grid(
+    folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **arguments: Any
+) -> Grid:
     options = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
     return build_grid(options | {"seeds": 4, "metrics": [measure], "out": folder} | arguments)
 
 
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByCell:
-    """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
+    """Return the jobs and results for values by row, setting and seed, and save matching values of test items."""
     result = {}
     for cell in grid.cells:
-        known = values.get((cell.row.name, cell.column.setting_name), {})
-        if cell.seed not in known:
+        value_by_seed = values.get((cell.row.name, cell.column.setting_name), {})
+        if cell.seed not in value_by_seed:
             continue
         job = build_cell_job(grid, cell)
         run = (
@@ -57,10 +59,10 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
             if job.run_folder.exists()
             else RunFolder.create(job.run_folder, {"data": "digits"})
         )
-        hits = np.arange(200) < round(200 * known[cell.seed])
+        hits = np.arange(200) < round(200 * value_by_seed[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
         write_npz(run.items_path, {measure if items else "another": hits})
-        result[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: known[cell.seed]}}
+        result[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: value_by_seed[cell.seed]}}
     return result
 
 
@@ -73,9 +75,11 @@ def column_of(values: Mapping[int, float]) -> np.ndarray:
 
 
 def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
-    grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
-    lacking = {seed: value for seed, value in MORE.items() if seed != 1}
-    _, entry = build_table_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
+    grid = build_test_grid(tmp_path, objectives=["info-nce", "rince"])
+    without_seed_1 = {seed: value for seed, value in MORE.items() if seed != 1}
+    _, entry = build_table_entries(
+        grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): without_seed_1})
+    )
     assert (entry.row_name, entry.num_seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
     expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
     ends = expected.confidence_interval()
@@ -84,8 +88,8 @@ def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
 
 
 def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
-    """What is likely of the spread of a difference is told by the differences, and of a mean by the means."""
-    grid = grid_in(tmp_path, settings=("plain", "weak"))
+    """The variance prior of differences is estimated from the differences, that of means from the means."""
+    grid = build_test_grid(tmp_path, settings=("plain", "weak"))
     random = np.random.default_rng(0)
     values = {
         (row.name, column.setting_name): dict(enumerate(0.9 + 0.01 * place + random.normal(0, 0.01, 4)))
@@ -93,26 +97,28 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
         for column in grid.columns
     }
     entries = build_table_entries(grid, results_of(grid, values))
-    means = estimate_variance_prior(
+    mean_prior = estimate_variance_prior(
         filter(None, (estimate_moderated_variance(column_of(of)) for of in values.values()))
     )
-    apart = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
-    others = [estimate_moderated_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
-    likely = estimate_variance_prior(filter(None, others))
+    differences = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
+    others = [estimate_moderated_variance(of) for (name, _), of in differences.items() if name != "info-nce"]
+    difference_prior = estimate_variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row_name, entry.column_name.rpartition(", ")[2]
-        assert entry.interval == mean_interval_over_seeds(column_of(values[key]), prior=means)
-        expected = estimate_paired_difference(apart[key], np.zeros(4), prior=likely).with_interval(comparisons=2 * 2)
+        assert entry.interval == mean_interval_over_seeds(column_of(values[key]), prior=mean_prior)
+        expected = estimate_paired_difference(differences[key], np.zeros(4), prior=difference_prior).with_interval(
+            comparisons=2 * 2
+        )
         assert entry.difference == (None if entry.row_name == "info-nce" else pytest.approx(expected))
 
 
-def claimed(grid: Grid, *claims: Claim) -> Grid:
+def with_claims(grid: Grid, *claims: Claim) -> Grid:
     return replace(grid, claims=claims)
 
 
 def test_gain_of_a_metric_that_should_be_low_is_a_decrease(tmp_path: Path) -> None:
-    grid = grid_in(tmp_path, measure="median_rank", objectives=["info-nce", "rince"])
-    grid = claimed(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
+    grid = build_test_grid(tmp_path, measure="median_rank", objectives=["info-nce", "rince"])
+    grid = with_claims(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
     values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
     first, second = judge_claims(grid, results_of(grid, values, measure="median_rank"))
     assert (first.outcome, second.outcome) == (HELD, NOT_HELD)
@@ -121,27 +127,27 @@ def test_gain_of_a_metric_that_should_be_low_is_a_decrease(tmp_path: Path) -> No
 
 
 def test_small_gains_matter_only_for_shares(tmp_path: Path) -> None:
-    """Of shares less than a point is nothing to choose by; of other units nobody knows."""
-    grid = claimed(grid_in(tmp_path, measure="nmi"), Claim("it is better", ("rince",), "info-nce"))
+    """Gains below one point are negligible for shares, but not for metrics in other units."""
+    grid = with_claims(build_test_grid(tmp_path, measure="nmi"), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
     values["rince", "plain"] = {0: 0.502, 1: 0.499, 2: 0.503, 3: 0.499}
     (verdict,) = judge_claims(grid, results_of(grid, values, measure="nmi"))
     (gain,) = verdict.gains.values()
     assert 0 < gain.high < 0.01
     assert verdict.outcome == UNDECIDED
-    grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
+    grid = with_claims(build_test_grid(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     (verdict,) = judge_claims(grid, results_of(grid, values))
     assert verdict.outcome == NOT_HELD
 
 
 def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
-    grid = grid_in(tmp_path, settings=("plain", "weak"), objectives=["info-nce", "rince"])
+    grid = build_test_grid(tmp_path, settings=("plain", "weak"), objectives=["info-nce", "rince"])
     values = {
         (name, setting): of for setting in ("plain", "weak") for name, of in (("info-nce", BASE), ("rince", MORE))
     }
     everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", setting_names=("weak",))
     unknown = Claim("c", ("rince", "byol"), "nobody")
-    first, second, third = judge_claims(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
+    first, second, third = judge_claims(with_claims(grid, everywhere, weak, unknown), results_of(grid, values))
     assert list(first.gains) == ["rince on digits, plain", "rince on digits, weak"]
     assert list(second.gains) == ["rince on digits, weak"]
     assert (third.gains, third.outcome) == ({}, UNDECIDED)
@@ -151,19 +157,19 @@ def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
 
 
 def test_claim_is_undecided_with_one_seed(tmp_path: Path) -> None:
-    grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
+    grid = with_claims(build_test_grid(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
     (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
     assert (verdict.gains, verdict.outcome) == ({}, UNDECIDED)
     entry = build_table_entries(grid, results_of(grid, values, items=True))[1]
-    assert entry.difference is not None, "of the test items it is known"
+    assert entry.difference is not None
     assert entry.difference.low > 0.2
 
 
 def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
-    grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
-    lacking = {seed: value for seed, value in MORE.items() if seed != 1}
-    results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}, items=True)
+    grid = build_test_grid(tmp_path, objectives=["info-nce", "rince"])
+    without_seed_1 = {seed: value for seed, value in MORE.items() if seed != 1}
+    results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): without_seed_1}, items=True)
     _, entry = build_table_entries(grid, results)
 
     def items(name: str) -> np.ndarray:
@@ -177,12 +183,12 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
     write_npz(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
     _, entry = build_table_entries(grid, results)
     assert entry.difference == pytest.approx(estimate_paired_difference(*both).with_interval()), (
-        "of unequal numbers of items none are known"
+        "expected no use of items of unequal numbers"
     )
 
 
 def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
-    grid = grid_in(tmp_path, objectives=["info-nce"])
+    grid = build_test_grid(tmp_path, objectives=["info-nce"])
     results = results_of(grid, {("info-nce", "plain"): BASE})
     for (_, _, seed), (_, result) in results.items():
         result["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
@@ -192,12 +198,12 @@ def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
 
 
 def test_entries_predict_the_seeds_that_would_decide(tmp_path: Path) -> None:
-    """Rows that are close, far apart, and equal but for noise below a point; the last has one seed."""
+    """Rows with close, distant and nearly equal means; the last row has one seed."""
     objectives = ["info-nce", "rince", "gca-ince", "iot", "gca-uot"]
     base = {0: 0.5, 1: 0.52}
     changes = {"rince": (0.01, 0.05), "gca-ince": (0.3, 0.301), "iot": (0.0, 0.0005), "gca-uot": (0.1,)}
     rows = {name: {seed: base[seed] + by for seed, by in enumerate(each)} for name, each in changes.items()}
-    grid = grid_in(tmp_path, objectives=objectives, seeds=2)
+    grid = build_test_grid(tmp_path, objectives=objectives, seeds=2)
     values = {("info-nce", "plain"): base} | {(name, "plain"): of for name, of in rows.items()}
     entries = {one.row_name: one for one in build_table_entries(grid, results_of(grid, values))}
     rince = entries["rince"].difference

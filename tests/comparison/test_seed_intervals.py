@@ -1,4 +1,4 @@
-"""Intervals of means and differences: of the size that theory and simulation say."""
+"""Intervals of means and differences against theory and simulation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_interval_for_one_seed_uses_items() -> None:
     low, high = mean_interval_over_seeds(np.array([0.75]), items)
     assert low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 400) ** 0.5, abs=0.005)
     assert low < 0.75 < high
-    assert mean_interval_over_seeds(np.array([0.75])) is None, "nothing tells how sure it is"
+    assert mean_interval_over_seeds(np.array([0.75])) is None, "expected no interval without seeds and items"
 
 
 def test_difference_without_items_is_a_paired_t_test() -> None:
@@ -60,24 +60,24 @@ def test_bonferroni_widens_intervals() -> None:
 def test_prior_of_equal_variances_is_certain() -> None:
     true, freedom = 0.04, 3
     result = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
-    likely = estimate_variance_prior(result)
-    assert likely is not None
-    assert likely.variance == pytest.approx(true, rel=0.1)
-    assert likely.dof > 30
+    prior_variance = estimate_variance_prior(result)
+    assert prior_variance is not None
+    assert prior_variance.variance == pytest.approx(true, rel=0.1)
+    assert prior_variance.dof > 30
 
 
 def test_prior_of_different_variances_is_less_certain() -> None:
-    prior, freedom = 6.0, 4
-    true = 0.04 * prior / random.chisquare(prior, 4000)
+    true_dof, freedom = 6.0, 4
+    true = 0.04 * true_dof / random.chisquare(true_dof, 4000)
     result = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
-    likely = estimate_variance_prior(result)
-    assert likely is not None
-    assert likely.dof == pytest.approx(prior, rel=0.25)
-    assert likely.variance == pytest.approx(0.04, rel=0.1)
+    prior_variance = estimate_variance_prior(result)
+    assert prior_variance is not None
+    assert prior_variance.dof == pytest.approx(true_dof, rel=0.25)
+    assert prior_variance.variance == pytest.approx(0.04, rel=0.1)
 
 
 def test_prior_agrees_with_smyth() -> None:
-    """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
+    """Section 6.2: mean and variance of the logarithms determine both parameters of the prior."""
     variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
     result = estimate_variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
     assert result is not None
@@ -99,11 +99,11 @@ def test_no_prior_from_two_or_zero_variances() -> None:
 
 
 def test_interval_for_one_seed_uses_the_prior() -> None:
-    likely = VarianceEstimate(0.01**2, 4.0)
-    result = estimate_paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
+    prior_variance = VarianceEstimate(0.01**2, 4.0)
+    result = estimate_paired_difference(np.array([0.92]), np.array([0.9]), prior=prior_variance).with_interval()
     assert result is not None
     assert result.high - result.value == pytest.approx(2.776 * 0.01, rel=1e-3)
-    low, high = mean_interval_over_seeds(np.array([0.9]), prior=likely)
+    low, high = mean_interval_over_seeds(np.array([0.9]), prior=prior_variance)
     assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
 
 
@@ -119,27 +119,27 @@ def test_no_interval_for_equal_values() -> None:
 
 
 def test_intervals_cover_at_their_level() -> None:
-    """Rows that are equally good, whose seeds and items both spread: 95 in 100 intervals hold zero, and not all do."""
+    """Equal rows with variance over seeds and items: about 95% of the intervals contain zero."""
     rows, seeds, items, draws = 12, 2, 200, 60
-    held = []
+    contains_zero = []
     for _ in range(draws):
         common = random.normal(0, 1, (1, 1, items)) + random.normal(0, 0.05, (1, seeds, 1))
         values = common + random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
         means = values.mean(axis=2)
-        likely = estimate_variance_prior(
+        prior_variance = estimate_variance_prior(
             filter(None, (estimate_moderated_variance(one - means[0]) for one in means[1:]))
         )
         for one in range(1, rows):
             result = estimate_paired_difference(
-                means[one], means[0], values[one], values[0], prior=likely
+                means[one], means[0], values[one], values[0], prior=prior_variance
             ).with_interval()
             assert result is not None
-            held.append(not result.is_significant)
-    assert 0.93 <= np.mean(held) <= 0.995
+            contains_zero.append(not result.is_significant)
+    assert 0.93 <= np.mean(contains_zero) <= 0.995
 
 
 def test_seed_and_item_variances_add_as_in_welch() -> None:
-    """The mean over seeds and the mean over items are two samples whose variances add up, as those of Welch's test."""
+    """Variances of the means over seeds and over items add up as in Welch's test."""
     seeds, number, comparisons = 5, 40, 6
     items = random.normal(0.8, 0.3, (seeds, number)) + random.normal(0, 0.05, (seeds, 1))
     others = random.normal(0.7, 0.3, (seeds, number))
@@ -155,64 +155,64 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     assert result.high - result.value == pytest.approx(result.value - result.low)
 
 
-def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
-    """A difference of 1 point whose seeds spread, and whose items differ, some of them with every seed alike."""
+def _build_difference(seeds: int, items: int = 1000) -> PairedDifference:
+    """Return a difference of 1 point with variance over seeds and items, of which some are the same for all seeds."""
     random = np.random.default_rng(7)
-    lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
-    passing = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
-    result = lasting + passing + random.normal(0, 0.02, (seeds, 1))
+    shared_by_seeds = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
+    per_seed = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
+    result = shared_by_seeds + per_seed + random.normal(0, 0.02, (seeds, 1))
     return estimate_paired_difference(result.mean(axis=1), np.zeros(seeds), result, np.zeros_like(result))
 
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
-    few, many = _of_seeds(20), _of_seeds(200)
-    foretold, interval = few.with_interval(seeds=200), many.with_interval()
-    assert foretold is not None
+    few, many = _build_difference(20), _build_difference(200)
+    predicted, interval = few.with_interval(seeds=200), many.with_interval()
+    assert predicted is not None
     assert interval is not None
-    assert foretold.value == few.value
-    assert foretold.high - foretold.low == pytest.approx(interval.high - interval.low, rel=0.15)
-    now = few.with_interval()
-    assert now is not None
-    assert foretold.high - foretold.low < 0.6 * (now.high - now.low)
+    assert predicted.value == few.value
+    assert predicted.high - predicted.low == pytest.approx(interval.high - interval.low, rel=0.15)
+    without_prediction = few.with_interval()
+    assert without_prediction is not None
+    assert predicted.high - predicted.low < 0.6 * (without_prediction.high - without_prediction.low)
 
 
-def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
+def test_predicted_seeds_are_the_fewest_that_decide() -> None:
     few = estimate_paired_difference(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
 
-    def sure(then: Sequence[Difference]) -> bool:
-        return then[0].is_significant
+    def is_decided(differences: Sequence[Difference]) -> bool:
+        return differences[0].is_significant
 
-    seeds = predict_num_seeds_to_decide(sure, [few], comparisons=3)
+    seeds = predict_num_seeds_to_decide(is_decided, [few], comparisons=3)
     assert seeds is not None
-    least, one_less = (few.with_interval(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
+    least, with_one_seed_less = (few.with_interval(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
     assert least is not None
-    assert one_less is not None
+    assert with_one_seed_less is not None
     assert least.is_significant
-    assert not one_less.is_significant
+    assert not with_one_seed_less.is_significant
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
     assert (
         predict_num_seeds_to_decide(
-            sure, [estimate_paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3
+            is_decided, [estimate_paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3
         )
         == MAX_PREDICTED_SEEDS
     )
     alone = estimate_paired_difference(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
-    assert predict_num_seeds_to_decide(sure, [few, alone], comparisons=1) is None
-    assert predict_num_seeds_to_decide(sure, [], comparisons=1) is None
+    assert predict_num_seeds_to_decide(is_decided, [few, alone], comparisons=1) is None
+    assert predict_num_seeds_to_decide(is_decided, [], comparisons=1) is None
 
 
 def test_predicted_seeds_are_at_least_the_largest_present_number() -> None:
-    """Of two differences one has fewer seeds yet: as many as the other has may do."""
+    """If one of two differences has fewer seeds, the prediction is at least the larger number."""
     few = estimate_paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
     many = estimate_paired_difference(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
 
-    def sure(then: Sequence[Difference]) -> bool:
-        return all(one.is_significant for one in then)
+    def is_decided(differences: Sequence[Difference]) -> bool:
+        return all(one.is_significant for one in differences)
 
-    alone = predict_num_seeds_to_decide(sure, [few], comparisons=1)
+    alone = predict_num_seeds_to_decide(is_decided, [few], comparisons=1)
     assert alone == 5
-    assert not sure([one for one in (few.with_interval(), many.with_interval()) if one is not None])
-    assert predict_num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
+    assert not is_decided([one for one in (few.with_interval(), many.with_interval()) if one is not None])
+    assert predict_num_seeds_to_decide(is_decided, [few, many], comparisons=1) == 9
 
 
 def test_item_variance_is_not_negative() -> None:

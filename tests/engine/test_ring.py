@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.engine.test_distributed import ATTRIBUTES, CASES, batch, by_objective, flatten, numbers
+from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
 from torch.profiler import ProfilerActivity, profile
 
@@ -135,7 +136,7 @@ def test_ring_rejects_unsupported_calls():
 
 
 def test_rejects_an_unknown_exchange():
-    with pytest.raises(UsageError, match="exchange"), exchange("star"):
+    with raises_usage_error("exchange.unknown", "'star'"), exchange("star"):
         pass
 
 

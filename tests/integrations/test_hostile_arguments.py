@@ -1,4 +1,4 @@
-"""Adapters refuse arguments of another type, shape or range by themselves, without the other library."""
+"""Adapters reject invalid types, shapes and ranges of arguments, without the other library."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Adapter to lightly: the value and gradient of its losses, with a memory bank and without."""
+"""Adapter to lightly: values and gradients of losses, with and without a memory bank."""
 
 import pytest
 import torch
@@ -16,33 +16,36 @@ def lightly():
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 def test_nt_xent_matches_lightly(temperature):
-    theirs = lightly().NTXentLoss(temperature=temperature)
-    assert_same(outcome(contraport.nt_xent(temperature=temperature), *views()), outcome(theirs, *views()), rtol=1e-6)
+    reference = lightly().NTXentLoss(temperature=temperature)
+    assert_same(outcome(contraport.nt_xent(temperature=temperature), *views()), outcome(reference, *views()), rtol=1e-6)
 
 
 def test_memory_bank_loss_matches_lightly():
-    """Two calls fill both banks with the same keys, in whatever order; the third compares with them."""
-    theirs, ours = lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)), MemoryBankLoss((14, 5)).double()
-    theirs.memory_bank.bank = theirs.memory_bank.bank.double()
+    """Two calls fill both banks with the same keys, in any order; the third compares with them."""
+    reference, loss_with_bank = (
+        lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)),
+        MemoryBankLoss((14, 5)).double(),
+    )
+    reference.memory_bank.bank = reference.memory_bank.bank.double()
     for seed in (1, 2):
-        for loss in (theirs, ours):
+        for loss in (reference, loss_with_bank):
             query, key = views(seed=seed)
             loss(query.requires_grad_(), key)
     z = views()
-    assert_same(outcome(lambda *z: ours(*z), *z), outcome(lambda *z: theirs(*z), *z), rtol=1e-6)
+    assert_same(outcome(lambda *z: loss_with_bank(*z), *z), outcome(lambda *z: reference(*z), *z), rtol=1e-6)
 
 
 def test_bank_keeps_the_last_keys_as_the_only_negatives():
     loss = MemoryBankLoss((5, 5)).double()
     query, key = views(3, seed=1)
-    assert loss(query.requires_grad_(), key).item() == pytest.approx(0)  # nothing to be told from yet
+    assert loss(query.requires_grad_(), key).item() == pytest.approx(0)  # no negatives yet
     loss(query, key)
-    loss(query.detach(), key)  # no gradient: nothing is written
+    loss(query.detach(), key)  # without a gradient the bank is not updated
     unit = F.normalize(key)
     assert loss.num_stored_keys == 5
     assert torch.cdist(loss.bank, unit).amin(dim=1).max() < 1e-12
     assert torch.cdist(unit, loss.bank).amin(dim=1).max() < 1e-12
-    loss(query, key * torch.nan)  # as in half precision, where a trainer then leaves out the step
+    loss(query, key * torch.nan)  # as from overflows in half precision, after which a trainer skips the step
     loss(query, key.double() * 1e200)
     assert torch.isfinite(loss.bank).all()
     z0, z1 = (F.normalize(z) for z in views(3))

@@ -1,4 +1,4 @@
-"""Adapter to open_clip: the value and gradient of its losses, and an epoch of its own training."""
+"""Adapter to open_clip: values and gradients of losses, and an epoch of the training of open_clip."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -45,21 +45,21 @@ def gradients(loss, network):
 
 def test_clip_loss_matches_open_clip():
     network = model()
-    theirs, ours = open_clip().loss.ClipLoss(), ClipLoss()
-    for result, expected in zip(gradients(ours, network)[1], gradients(theirs, network)[1], strict=True):
+    reference, loss = open_clip().loss.ClipLoss(), ClipLoss()
+    for result, expected in zip(gradients(loss, network)[1], gradients(reference, network)[1], strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-5)
     assert network.logit_scale.grad is not None
     z = [F.normalize(view) for view in views()]
     scale = torch.tensor(7.0, dtype=torch.float64)
-    theirs = outcome(lambda *z: open_clip().loss.ClipLoss()(*map(F.normalize, z[:2]), z[2]), *z, scale)
-    assert_same(outcome(ours, *z, scale), theirs)
-    assert ours(*z, scale, output_dict=True).keys() == {"contrastive_loss"}
+    reference = outcome(lambda *z: open_clip().loss.ClipLoss()(*map(F.normalize, z[:2]), z[2]), *z, scale)
+    assert_same(outcome(loss, *z, scale), reference)
+    assert loss(*z, scale, output_dict=True).keys() == {"contrastive_loss"}
 
 
 def test_siglip_loss_matches_open_clip():
     z, scale, bias = [F.normalize(view) for view in views()], torch.tensor(7.0).double(), torch.tensor(-3.0).double()
-    theirs = open_clip().loss.SigLipLoss()
-    expected = outcome(lambda *z: theirs(*map(F.normalize, z[:2]), *z[2:]), *z, scale, bias)
+    reference = open_clip().loss.SigLipLoss()
+    expected = outcome(lambda *z: reference(*map(F.normalize, z[:2]), *z[2:]), *z, scale, bias)
     assert_same(outcome(create_loss(Namespace(siglip=True)), *z, scale, bias), expected)
 
 
@@ -78,10 +78,10 @@ def test_create_loss_from_arguments():
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 def test_trains_one_epoch_in_open_clip(grad_accum_steps):
-    """The same steps with its loss and with ours."""
+    """The steps are equal with the losses of both libraries."""
     train = pytest.importorskip("open_clip_train.train", reason="open_clip's training is not installed")
 
-    def trained(loss):
+    def train_one_epoch(loss):
         network = model()
         loader = Batches(batches(4))
         data = {"train": SimpleNamespace(dataloader=loader, set_epoch=lambda epoch: None)}
@@ -95,12 +95,14 @@ def test_trains_one_epoch_in_open_clip(grad_accum_steps):
         train.train_one_epoch(network, data, loss, 0, optimizer, None, None, None, args)
         return torch.cat([p.detach().flatten() for p in network.parameters()])
 
-    torch.testing.assert_close(trained(ClipLoss()), trained(open_clip().loss.ClipLoss()), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(trained(ClipLoss(contraport.gca_uot())), trained(ClipLoss()))
+    torch.testing.assert_close(
+        train_one_epoch(ClipLoss()), train_one_epoch(open_clip().loss.ClipLoss()), rtol=1e-4, atol=1e-5
+    )
+    assert not torch.allclose(train_one_epoch(ClipLoss(contraport.gca_uot())), train_one_epoch(ClipLoss()))
 
 
 class Batches(list):
-    """A loader of batches, as open_clip has them."""
+    """Batches with the attributes of a data loader of open_clip."""
 
     @property
     def num_batches(self):

@@ -1,4 +1,4 @@
-"""The pages on moving from other libraries: their code runs, and the defaults in their tables are those of both."""
+"""Pages on moving from other libraries: their code runs, and defaults in their tables are those of both."""
 
 import ast
 import importlib
@@ -52,12 +52,12 @@ def test_code_of_pages_runs(name):
 def test_defaults_of_pages_match_both_libraries(name):
     rows = [match.groups() for match in ROW.finditer(text_of(name))]
     assert len(rows) == sum(line.startswith("| `") for line in text_of(name).splitlines()) > 0
-    for theirs, argument, default, *ours in rows:
-        peer = next(getattr(module, theirs) for module in modules(name) if hasattr(module, theirs))
+    for other_name, argument, default, *replacement in rows:
+        peer = next(getattr(module, other_name) for module in modules(name) if hasattr(module, other_name))
         check_default(peer, argument, default)
-        if ours[0] is not None:
-            owner = contraport if hasattr(contraport, ours[0]) else integrations
-            check_default(getattr(owner, ours[0]), ours[1], ours[2])
+        if replacement[0] is not None:
+            owner = contraport if hasattr(contraport, replacement[0]) else integrations
+            check_default(getattr(owner, replacement[0]), replacement[1], replacement[2])
 
 
 def check_default(owner, argument, written):
@@ -69,7 +69,7 @@ def check_default(owner, argument, written):
 
 
 def default_of(owner, argument):
-    """Return a default of a constructor, or of those that it hands its keywords to."""
+    """Return the default of an argument of a constructor, or of the constructors that receive its keywords."""
     for kind in [owner, *(owner.__mro__ if isinstance(owner, type) else [])]:
         parameters = inspect.signature(kind).parameters
         if argument in parameters:

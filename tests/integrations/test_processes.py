@@ -1,4 +1,4 @@
-"""Adapters in several processes, as trainers wrap the model: the gradient is that of one process."""
+"""Adapters in several processes with wrapped models: the gradient equals that of one process."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ SIZES = 5, 3
 
 
 class Encoder(nn.Module):
-    """Texts of three numbers, as a SentenceTransformer takes them."""
+    """Encoder of vectors with the interface of a SentenceTransformer."""
 
     def __init__(self):
         super().__init__()
@@ -29,13 +29,13 @@ def columns(rows):
     return [{"values": torch.randn(8, 3, dtype=torch.float64, generator=generator)[rows]} for _ in range(3)]
 
 
-def stepped(loss, rows, labels, model):
+def value_and_gradient(loss, rows, labels, model):
     value = loss(columns(rows), None if labels is None else labels[rows])
     value.backward()
     return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def compare(rank, report):
+def report_differences(rank, report):
     own = slice(sum(SIZES[:rank]), sum(SIZES[: rank + 1]))
     scores = torch.rand(8, 2, generator=torch.Generator().manual_seed(2))
     for labels in (None, scores, scores[:, 0]):
@@ -44,9 +44,9 @@ def compare(rank, report):
                 alone, together = Encoder(), DistributedDataParallel(Encoder())
                 with use_local_batch():
                     loss = SentenceTransformerLoss(alone, contraport.objective(name, **settings))
-                    value, slope = stepped(loss, slice(None), labels, alone)
+                    value, slope = value_and_gradient(loss, slice(None), labels, alone)
                 loss = SentenceTransformerLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
-                result, averaged = stepped(loss, own, labels, together)
+                result, averaged = value_and_gradient(loss, own, labels, together)
                 if not (torch.allclose(result, value) and torch.allclose(averaged, slope, rtol=1e-6, atol=1e-9)):
                     report((rank, name, str(settings), chunk, float((averaged - slope).abs().max())))
     bank = MemoryBankLoss((6, 4)).double()
@@ -60,4 +60,4 @@ def compare(rank, report):
 
 
 def test_gradient_of_a_wrapped_model_matches_one_process():
-    assert not run_in_processes(compare, len(SIZES))
+    assert not run_in_processes(report_differences, len(SIZES))

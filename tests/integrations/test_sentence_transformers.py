@@ -1,4 +1,4 @@
-"""Adapter to the trainer of sentence-transformers: the value and gradient of its losses, and its steps."""
+"""Adapter to the trainer of sentence-transformers: values and gradients of losses, and training steps."""
 
 import importlib
 
@@ -29,7 +29,7 @@ def losses(peer):
 
 @pytest.fixture(scope="module")
 def folder(peer, tmp_path_factory):
-    """A BERT of a few thousand parameters and the tokenizer of a dozen words."""
+    """Folder of a BERT with a few thousand parameters and a tokenizer with a dozen words."""
     import transformers
 
     path = tmp_path_factory.mktemp("bert")
@@ -53,8 +53,8 @@ def features(model, columns):
     return [model.preprocess(texts) for texts in columns]
 
 
-def stepped(model, loss, columns, labels=None):
-    """Return the value and the gradient, the random numbers of dropout being the same each time."""
+def value_and_gradient(model, loss, columns, labels=None):
+    """Return the value and the gradient, with the same random numbers of dropout in each call."""
     model.zero_grad()
     torch.manual_seed(5)
     value = loss(features(model, columns), labels)
@@ -69,20 +69,22 @@ def assert_same_step(result, expected):
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
 def test_matches_multiple_negatives_ranking_loss(peer, model, columns):
-    theirs, ours = losses(peer).MultipleNegativesRankingLoss(model), SentenceTransformerLoss(model)
+    reference, loss = losses(peer).MultipleNegativesRankingLoss(model), SentenceTransformerLoss(model)
     model.eval()
-    assert_same_step(stepped(model, ours, TEXTS[:columns]), stepped(model, theirs, TEXTS[:columns]))
+    assert_same_step(
+        value_and_gradient(model, loss, TEXTS[:columns]), value_and_gradient(model, reference, TEXTS[:columns])
+    )
 
 
 def test_matches_the_symmetric_ranking_loss(peer, model):
     model.eval()
-    theirs = losses(peer).MultipleNegativesSymmetricRankingLoss(model)
-    ours = SentenceTransformerLoss(model, contraport.info_nce(temperature=0.05))
-    assert_same_step(stepped(model, ours, TEXTS[:2]), stepped(model, theirs, TEXTS[:2]))
+    reference = losses(peer).MultipleNegativesSymmetricRankingLoss(model)
+    loss = SentenceTransformerLoss(model, contraport.info_nce(temperature=0.05))
+    assert_same_step(value_and_gradient(model, loss, TEXTS[:2]), value_and_gradient(model, reference, TEXTS[:2]))
 
 
 class Projection(torch.nn.Linear):
-    """A stand-in for a SentenceTransformer; the text of the input is no row of it."""
+    """Stand-in for a SentenceTransformer with an input that is not split into chunks."""
 
     def forward(self, features):
         assert features["prompt"] == "a prompt"
@@ -105,23 +107,23 @@ def test_chunks_of_other_models_give_the_gradient_of_the_whole_batch():
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_chunks_give_the_gradient_of_the_whole_batch(peer, model, chunk):
     model.eval()
-    theirs = losses(peer).CachedMultipleNegativesRankingLoss(model, mini_batch_size=chunk)
-    ours = stepped(model, SentenceTransformerLoss(model, mini_batch_size=chunk), TEXTS[:3])
-    assert_same_step(ours, stepped(model, theirs, TEXTS[:3]))
-    assert_same_step(ours, stepped(model, SentenceTransformerLoss(model), TEXTS[:3]))
+    reference = losses(peer).CachedMultipleNegativesRankingLoss(model, mini_batch_size=chunk)
+    result = value_and_gradient(model, SentenceTransformerLoss(model, mini_batch_size=chunk), TEXTS[:3])
+    assert_same_step(result, value_and_gradient(model, reference, TEXTS[:3]))
+    assert_same_step(result, value_and_gradient(model, SentenceTransformerLoss(model), TEXTS[:3]))
 
 
 def test_chunks_repeat_dropout_in_backward(model):
-    """In backward each chunk is what it was: the gradient is that of the value, by a difference in one weight."""
+    """Backward recomputes each chunk with the same dropout: the gradient matches a difference in one weight."""
     model.train().double()
     loss, weight = SentenceTransformerLoss(model, mini_batch_size=2), next(model.parameters())
-    _, slope = stepped(model, loss, TEXTS[:2])
+    _, slope = value_and_gradient(model, loss, TEXTS[:2])
     place = int(slope[: weight.numel()].abs().argmax())
 
     def value(step):
         with torch.no_grad():
             weight.view(-1)[place] += step
-        result = stepped(model, loss, TEXTS[:2])[0].item()
+        result = value_and_gradient(model, loss, TEXTS[:2])[0].item()
         with torch.no_grad():
             weight.view(-1)[place] -= step
         return result
@@ -130,39 +132,39 @@ def test_chunks_repeat_dropout_in_backward(model):
 
 
 def test_chunks_store_fewer_activations(model):
-    kept = {}
+    saved_values = {}
     for chunk in (None, 1):
-        held = 0
+        num_saved = 0
 
         def pack(value):
-            nonlocal held
-            held += value.numel()
+            nonlocal num_saved
+            num_saved += value.numel()
             return value
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             SentenceTransformerLoss(model, mini_batch_size=chunk)(features(model, TEXTS[:2]))
-        kept[chunk] = held
-    assert kept[1] < kept[None] / 5
+        saved_values[chunk] = num_saved
+    assert saved_values[1] < saved_values[None] / 5
 
 
-def embedded(model, columns):
+def embed_columns(model, columns):
     return [model(dict(column))["sentence_embedding"] for column in features(model, columns)]
 
 
 def test_scores_of_rows_are_weights(model):
     model.eval()
     scores, columns = torch.tensor([1.0, 0.5, 0.0, 0.2, 1.0, 0.7]), TEXTS[:3]
-    first, second, third = embedded(model, columns)
+    first, second, third = embed_columns(model, columns)
     by_row = contraport.info_nce(temperature=0.05, symmetric=False)(first, second, negatives=third, reduction="none")
     result = SentenceTransformerLoss(model)(features(model, columns), scores)
     torch.testing.assert_close(result, (by_row * scores).sum() / scores.sum())
 
 
 def test_scores_of_candidates_are_target_masses(model):
-    """Cross-entropy with the anchor's own candidates, by their scores, less the entropy of these."""
+    """Cross-entropy with the scores of the anchor's own candidates, less the entropy of the scores."""
     model.eval()
     scores = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.2, 0.8], [3.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
-    first, *others = embedded(model, TEXTS[:3])
+    first, *others = embed_columns(model, TEXTS[:3])
     unit = torch.nn.functional.normalize
     log_share = (unit(first) @ unit(torch.cat(others)).T / 0.05).log_softmax(1)
     target = torch.cat([torch.diag(column) for column in (scores / scores.sum(1, keepdim=True)).T], 1)
@@ -176,9 +178,9 @@ def test_labels_as_classes_and_columns_as_views(model):
     model.eval()
     classes = torch.tensor([0, 1, 0, 2, 1, 0])
     result = SentenceTransformerLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
-    torch.testing.assert_close(result, contraport.sup_con()(*embedded(model, TEXTS[:1]), labels=classes))
+    torch.testing.assert_close(result, contraport.sup_con()(*embed_columns(model, TEXTS[:1]), labels=classes))
     result = SentenceTransformerLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
-    torch.testing.assert_close(result, contraport.cmc()(*embedded(model, TEXTS[:3])))
+    torch.testing.assert_close(result, contraport.cmc()(*embed_columns(model, TEXTS[:3])))
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -1,4 +1,4 @@
-"""Adapter to the trainer of transformers: the loss of its CLIP, and its steps."""
+"""Adapter to the trainer of transformers: the loss of CLIP, and training steps."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def unlabelled(number=12):
     return [{name: value for name, value in item.items() if name != "labels"} for item in items(number)]
 
 
-def together(chosen):
+def collate_items(chosen):
     return {name: torch.stack([item[name] for item in chosen]) for name in chosen[0]}
 
 
@@ -48,19 +48,19 @@ def gradient(network, value):
 
 def test_loss_matches_clip_of_transformers():
     network = clip()
-    theirs = network(**together(unlabelled()), return_loss=True)
-    ours = TrainerLoss(logit_scale=network.logit_scale)
-    assert not list(ours.parameters())
-    value = ours(network(**together(unlabelled())))
-    torch.testing.assert_close(value, theirs.loss, rtol=1e-5, atol=1e-6)
+    reference = network(**collate_items(unlabelled()), return_loss=True)
+    loss = TrainerLoss(logit_scale=network.logit_scale)
+    assert not list(loss.parameters())
+    value = loss(network(**collate_items(unlabelled())))
+    torch.testing.assert_close(value, reference.loss, rtol=1e-5, atol=1e-6)
     result = gradient(network, value)
-    torch.testing.assert_close(result, gradient(network, theirs.loss), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(result, gradient(network, reference.loss), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
-    """The step is that of the mean of the losses, however many are accumulated."""
+    """The step is that of the mean loss for any number of accumulated batches."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     network, chosen = clip(), items() if labelled else unlabelled()
     arguments = transformers.TrainingArguments(
@@ -69,13 +69,13 @@ def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
         max_grad_norm=0, save_strategy="no", remove_unused_columns=False,
     )  # fmt: skip
     objective = contraport.info_nce(temperature=0.2, target=contraport.Labels() if labelled else None)
-    seen = []
+    batches = []
 
     def collate(batch):
-        seen.append(together(batch))
-        return dict(seen[-1])
+        batches.append(collate_items(batch))
+        return dict(batches[-1])
 
-    # a model that the trainer takes for one without labels of its own
+    # the trainer regards this model as one without a loss of its own
     before = {name: value.clone() for name, value in network.state_dict().items()}
     trainer = transformers.Trainer(
         network, arguments, train_dataset=chosen, data_collator=collate,
@@ -87,14 +87,14 @@ def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
     mean = torch.stack(
         [
             objective(out.image_embeds, out.text_embeds, labels=batch.get("labels"))
-            for batch in seen[:grad_accum_steps]
+            for batch in batches[:grad_accum_steps]
             for out in [expected(**{name: value for name, value in batch.items() if name != "labels"})]
         ]
     ).mean()
     mean.backward()
     for name, parameter in expected.named_parameters():
-        moved = parameter if parameter.grad is None else parameter - 0.1 * parameter.grad
-        torch.testing.assert_close(network.get_parameter(name), moved, rtol=1e-4, atol=1e-6)
+        after_step = parameter if parameter.grad is None else parameter - 0.1 * parameter.grad
+        torch.testing.assert_close(network.get_parameter(name), after_step, rtol=1e-4, atol=1e-6)
 
 
 def test_one_view_with_labels():
@@ -103,7 +103,7 @@ def test_one_view_with_labels():
     )
     torch.manual_seed(0)
     network, labels = transformers.BertModel(config).eval(), torch.arange(12) % 3
-    out = network(input_ids=together(items())["input_ids"])
+    out = network(input_ids=collate_items(items())["input_ids"])
     value = TrainerLoss(contraport.sup_con(), outputs=["pooler_output"])(out, labels)
     torch.testing.assert_close(value, contraport.sup_con()(out.pooler_output, labels=labels))
     with raises_usage_error("outputs.unknown", "'pooler_output'", "['image_embeds'"):

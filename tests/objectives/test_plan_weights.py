@@ -100,6 +100,6 @@ def test_rejects_invalid_arguments(call, code, value):
 
 def test_plan_weights_accept_the_deprecated_keyword_with_one_warning():
     with pytest.warns(FutureWarning, match="item.weights") as caught:
-        weights = WeightsFromPlan(0.5, weights_of_call=WEIGHTS)
+        weights = WeightsFromPlan(0.5, given=WEIGHTS)
     assert weights.item_weights is WEIGHTS
     assert len(caught) == 1

@@ -53,9 +53,9 @@ def test_series_contrast_with_light_and_dark_backgrounds(color, background):
 
 @pytest.mark.parametrize("vision", COLOR_VISION)
 def test_series_differ_under_color_blindness(vision):
-    shown = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES_COLORS]
+    colors = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES_COLORS]
     apart = {
-        pair: np.linalg.norm(shown[pair[0]] - shown[pair[1]]) for pair in combinations(range(len(SERIES_COLORS)), 2)
+        pair: np.linalg.norm(colors[pair[0]] - colors[pair[1]]) for pair in combinations(range(len(SERIES_COLORS)), 2)
     }
     assert min(apart.values()) > 0.06
     assert min(far for pair, far in apart.items() if max(pair) < 4) > 0.075

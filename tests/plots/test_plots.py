@@ -82,13 +82,13 @@ def test_class_names_do_not_overlap():
     middles = np.repeat([[0.0, 0.0], [0.0, 0.5], [20.0, 20.0]], 50, axis=0)
     labels = np.repeat([0, 1, 2], 50)
     points = np.concatenate([random.normal(size=(150, 2)) * 0.3 + middles, [[-20.0, 20.0]] * 2])
-    labels = np.concatenate([labels, [2, 2]])  # a mean or a median of the third would lie elsewhere
+    labels = np.concatenate([labels, [2, 2]])  # mean and median of the third class are elsewhere
     places = class_name_positions(points, labels)
     assert np.linalg.norm(places[2] - 20.0) < 1.5
-    assert abs(places[0][1] - places[1][1]) < 4, "all points lie too near for both: one stands on the other"
+    assert abs(places[0][1] - places[1][1]) < 4, "expected overlapping names, as all points are close"
     more = np.concatenate([points, [[0.0, 8.0]]])
     assert class_name_positions(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], (
-        "a place that is free is better"
+        "expected the free position"
     )
 
 
@@ -140,7 +140,10 @@ def test_barycentric_maps_have_arrows_to_the_mean_of_the_columns():
     plan = np.array([[0.2, 0.2, 0.0], [0.0, 0.0, 0.6]])
     (ax,) = plots.barycentric_maps_1d(plan, x=[0.0, 1.0], y=[0.0, 2.0, 5.0]).axes
     assert [text.xy for text in ax.texts] == [(1.0, 1), (5.0, 1)]
-    assert [line.get_xdata()[1] - line.get_xdata()[0] for line in ax.lines] == [2.0, 0.0]  # twice the deviation
+    assert [line.get_xdata()[1] - line.get_xdata()[0] for line in ax.lines] == [
+        2.0,
+        0.0,
+    ]  # the width is twice the deviation
     assert len(plots.barycentric_maps_1d(np.eye(100)).axes[0].texts) == 24
 
 
@@ -162,13 +165,13 @@ def test_couplings_draw_marginals_along_the_edges():
 
 def test_figures_of_run_folders(tmp_path):
     points = np.random.default_rng(0).normal(size=(9, 2))
-    kept = {
+    samples = {
         "points": points, "projection": np.array("t-SNE"), "labels": np.arange(9) % 3, "spectrum": np.array([4.0, 1.0]),
         "class_names": np.array(["a", "b", "c"]), "neighbors": np.arange(9)[:, None] * 0 + np.arange(4),
         "thumbnails": np.zeros((9, 1, 3, 3), np.uint8), "plan": np.eye(4) / 4, "target": np.eye(4) / 4,
         "plan_items": np.array(2),
     }  # fmt: skip
-    run, other = make_run(tmp_path, **kept), make_run(tmp_path, "two", **kept)
+    run, other = make_run(tmp_path, **samples), make_run(tmp_path, "two", **samples)
     ax = plots.embedding(run).axes[0]
     assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
     assert ax.get_xlabel() == "t-SNE"
@@ -288,9 +291,9 @@ for call in (lambda: contraport.plots.plan([[1.0]]), lambda: contraport.info_nce
     except contraport.UsageError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
     message = "A figure needs the package 'matplotlib': pip install 'contraport[report]'."
-    assert done.stdout.splitlines() == [message, message], done.stderr
+    assert completed.stdout.splitlines() == [message, message], completed.stderr
 
 
 def test_narrow_figure_stacks_its_panels():
@@ -315,23 +318,23 @@ def test_notebook_displays_a_png():
 
 
 def test_objective_html_repr_lists_the_five_questions():
-    shown = contraport.gca_ince(iterations=3)._repr_html_()
-    assert shown.count("<tr>") == 6
-    assert "<caption" in shown
-    assert "Balanced(iterations=3)" in shown
-    assert "Your contrastive learning problem" in shown
+    html = contraport.gca_ince(iterations=3)._repr_html_()
+    assert html.count("<tr>") == 6
+    assert "<caption" in html
+    assert "Balanced(iterations=3)" in html
+    assert "Your contrastive learning problem" in html
     joined = contraport.objectives.SumLoss({contraport.nt_xent(): 1.0})._repr_html_()
     assert "1. Which pairs are compared?" in joined
 
 
 def test_run_html_repr_lists_settings_and_last_metrics(tmp_path):
-    shown = make_run(tmp_path, "<b>")._repr_html_()
-    assert "<b>" not in shown
-    assert "objective</th>" in shown
-    assert "nt-xent</td>" in shown
-    assert "last loss</th>" in shown
-    assert ">0.6</td>" in shown
-    assert "weight_decay" not in shown  # a default
+    html = make_run(tmp_path, "<b>")._repr_html_()
+    assert "<b>" not in html
+    assert "objective</th>" in html
+    assert "nt-xent</td>" in html
+    assert "last loss</th>" in html
+    assert ">0.6</td>" in html
+    assert "weight_decay" not in html  # a default value
     changed = RunFolder.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
     assert "weight_decay</th>" in changed
     assert "o metrics yet" in make_run(tmp_path, "new", metrics=False)._repr_html_()

@@ -20,7 +20,7 @@ def plan_and_target(items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Maker:
-    """Write the files of a finished run, as training and evaluation leave them, without either."""
+    """Return a function that writes the files of a trained and evaluated run."""
 
     def make(
         name: str = "nt-xent",
@@ -32,7 +32,7 @@ def make_run(tmp_path: Path) -> Maker:
         class_names: tuple[str, ...] = ("zero", "one", "two"),
         metrics: bool = True,
         seed: int = 0,
-        kept: int = 0,
+        num_intermediate: int = 0,
         audited: bool = False,
         **config: Any,
     ) -> Run:
@@ -63,13 +63,13 @@ def make_run(tmp_path: Path) -> Maker:
             }
             for baseline in ("raw", "untrained")
         }  # fmt: skip
-        course = np.linspace(0.5, 0.9, kept)
+        course = np.linspace(0.5, 0.9, num_intermediate)
         for epoch, value in enumerate(course, start=1):
             rows[f"epoch {epoch}"] = dict.fromkeys(rows["trained"], float(value))
         if labels and images:
             rows["trained"] |= {f"{kind}@{level}": 0.9 - 0.1 * level for kind in ("noise", "blur") for level in (1, 5)}
-        known = {
-            "epochs": kept + 1,
+        evaluation = {
+            "epochs": num_intermediate + 1,
             "data": data,
             "classes": 3,
             "seconds": 1.0,
@@ -77,7 +77,7 @@ def make_run(tmp_path: Path) -> Maker:
             "rows": rows,
             "differences": differences,
         }
-        write_json(run.evaluation_path, known)
+        write_json(run.evaluation_path, evaluation)
         plan, target = plan_and_target(6, seed)
         samples = {"points": generator.normal(size=(30, 2)), "projection": np.array("t-SNE"), "plan": plan}
         samples |= {"target": target, "plan_items": np.array(6)}
@@ -85,12 +85,12 @@ def make_run(tmp_path: Path) -> Maker:
             samples |= {"labels": np.arange(30) % 3, "plan_labels": np.sort(np.arange(6) % 3)}
             samples["class_names"] = np.array(class_names)
             samples["confusion"] = np.array([[8, 2, 0], [0, 10, 0], [1, 0, 9]])
-            shown = generator.integers(0, 100, (3, 1, 8, 8) if images else (3, 6))
+            mistaken_views = generator.integers(0, 100, (3, 1, 8, 8) if images else (3, 6))
             samples |= {"mistaken": np.array([7, 12, 3]), "mistaken_true": np.array([0, 0, 2])}
             samples |= {"mistaken_told": np.array([1, 1, 0]), "mistaken_sure": np.array([0.98, 0.7, 0.5])}
             samples |= {
                 "mistaken_views": np.array(["view0"]),
-                "mistaken_0": shown.astype(np.uint8 if images else np.int8),
+                "mistaken_0": mistaken_views.astype(np.uint8 if images else np.int8),
             }
         order = np.arange(30) if not labels else np.argsort(np.arange(30) % 3, kind="stable")
         samples |= {"ids": 100 + np.arange(30), "losses": generator.random(30).astype(np.float32)}
@@ -102,11 +102,11 @@ def make_run(tmp_path: Path) -> Maker:
             samples["thumbnails"] = generator.integers(0, 255, (30, 1, 8, 8), dtype=np.uint8)
             for side in (1, 2):
                 samples[f"plan_view_{side}"] = generator.integers(0, 255, (6, 1, 8, 8), dtype=np.uint8)
-        if kept:
-            earlier = [plan_and_target(6, seed + 1 + k)[0] for k in range(kept)]
-            samples["plan_epochs"] = np.arange(1, kept + 2)
+        if num_intermediate:
+            earlier = [plan_and_target(6, seed + 1 + k)[0] for k in range(num_intermediate)]
+            samples["plan_epochs"] = np.arange(1, num_intermediate + 2)
             samples["plans"] = np.stack([*earlier, plan])
-            samples["targets"] = np.stack([target] * (kept + 1))
+            samples["targets"] = np.stack([target] * (num_intermediate + 1))
         write_npz(run.samples_path, samples)
         if audited:
             scores = np.linspace(0, 1, 60)
@@ -116,8 +116,8 @@ def make_run(tmp_path: Path) -> Maker:
             if images:
                 pictures = generator.integers(0, 255, (10, 3, 8, 8), dtype=np.uint8)
                 texts = np.array([f"<b>pair {k}" for k in range(10)])
-                seen = {"worst": np.arange(10), "worst_1": pictures, "worst_2": texts, "worst_better": texts}
-                write_npz(run.samples_path, samples | seen | {"worst_views": np.array(["image", "text"])})
+                worst_pairs = {"worst": np.arange(10), "worst_1": pictures, "worst_2": texts, "worst_better": texts}
+                write_npz(run.samples_path, samples | worst_pairs | {"worst_views": np.array(["image", "text"])})
             run.save_arrays(run.pairs_path, result | {name: np.array(number) for name, number in numbers.items()})
         return run
 

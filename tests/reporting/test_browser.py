@@ -1,4 +1,4 @@
-"""The report in a browser: drawing, hovering, clicking, sliding and choosing."""
+"""Report in a browser: figures, hovering, clicking, the slider and selections."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def text(browser: Browser, selector: str) -> str:
 
 
 def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) -> None:
-    runs = [make_run("labelled", kept=2, audited=True), make_run("unlabelled", labels=False, seed=1)]
+    runs = [make_run("labelled", num_intermediate=2, audited=True), make_run("unlabelled", labels=False, seed=1)]
     runs += [make_run("vectors", images=False), make_run("unevaluated", evaluated=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
     assert browser.messages == []
@@ -54,8 +54,8 @@ def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) 
 
 
 def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> None:
-    """One page and one browser, as each takes seconds to begin."""
-    runs = [make_run("one", kept=2), make_run("two", kept=2, seed=1)]
+    """One page and one browser, as each takes seconds to start."""
+    runs = [make_run("one", num_intermediate=2), make_run("two", num_intermediate=2, seed=1)]
     browser.open(report(runs, out=tmp_path / "page.html"))
 
     # A point shows its picture, and a click its neighbors in both maps, as these have the same items.
@@ -71,12 +71,12 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     assert browser.evaluate("document.querySelector('[data-map=\"map-1\"]').value") == chosen
     assert browser.evaluate("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
 
-    # The same without a mouse: the number of a point.
+    # The same by keyboard: the number of a point.
     browser.evaluate("document.querySelector('[data-map=\"map-1\"]').focus()")
     browser.press("ArrowUp")
     browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(chosen) + 1}'")
 
-    # Colors by the loss, with the ends of their scale.
+    # Colors by loss, with the limits of their scale.
     assert browser.evaluate("document.querySelector('.scale.continuous').hidden")
     browser.point(*middle(browser, "input[name=color][value=loss]"), click=True)
     browser.wait("!document.querySelector('.scale.continuous').hidden")
@@ -116,9 +116,9 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     on_target = text(browser, ".card.plan .on-target")
     for figure in ("#plan-0", ".card.plan .lines"):
         label = browser.evaluate(f"document.querySelector('{figure}').getAttribute('aria-label')")
-        assert f" {on_target} of " in label, "labels for screen readers follow the slider"
+        assert f" {on_target} of " in label
 
-    # What was chosen stays as the theme changes.
+    # Selections remain after a change of theme.
     scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.call("Emulation.setEmulatedMedia", features=scheme)
     browser.wait("document.getElementById('curve-loss').layout.font.color === '#a3abb5'")
@@ -129,7 +129,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
 
 def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     browser.resize(390, 800)
-    runs = [make_run("nt-xent", kept=1), make_run("gca-uot", seed=1)]
+    runs = [make_run("nt-xent", num_intermediate=1), make_run("gca-uot", seed=1)]
     for run in runs:  # an interval below zero is the widest
         below = {"uniformity": {"low": -1.409, "high": -1.363}}
         intervals = {"intervals": dict.fromkeys(("raw", "untrained", "trained"), below)}
@@ -141,7 +141,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     assert browser.evaluate(wide) == []
     assert browser.messages == []
 
-    # Beside more runs no word of a baseline's name is broken.
+    # With more runs no word of the name of a baseline is broken.
     third = make_run("rince", seed=2)
     write_json(third.evaluation_path, third.evaluation() | intervals)
     browser.open(report([*runs, third], out=tmp_path / "three.html"))
@@ -151,7 +151,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
         range.setEnd(name.firstChild, name.textContent.indexOf(" ")); return range.getClientRects().length; })"""
     assert set(browser.evaluate(lines)) == {1}
 
-    # Names without a place to break, of runs, data and classes; a table of many runs scrolls, and says so.
+    # Long unbroken names of runs, data and classes; a table of many runs scrolls, with a hint.
     options = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
     runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **options) for letter in "abcd"]
     runs += [make_run(f"{letter * 80}", seed=3) for letter in "efgh"]
@@ -163,7 +163,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     )
     assert {(True, False), (False, True)} == {tuple(result) for result in browser.evaluate(hidden)}
 
-    # Where items are told by the names of their classes, these stand beside a plan in one line each.
+    # Names of classes beside a plan have one line each.
     browser.open(report([make_run("words", images=False, **options)], out=tmp_path / "words.html"))
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
     high = "[...document.querySelectorAll('.lines .word')].map((word) => word.getBoundingClientRect().height)"
@@ -171,7 +171,7 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
 
 
 def test_page_is_accessible(browser, make_run, tmp_path) -> None:
-    runs = [make_run("one", kept=2, audited=True), make_run("two", images=False)]
+    runs = [make_run("one", num_intermediate=2, audited=True), make_run("two", images=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
     browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     assert accessibility_faults(browser) == []
@@ -182,7 +182,9 @@ def test_page_is_accessible(browser, make_run, tmp_path) -> None:
 
 def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:
     attack = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
-    run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), kept=2)
+    run = make_run(
+        "<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), num_intermediate=2
+    )
     texts = make_run("texts", images=False)
     write_npz(texts.samples_path, texts.page_arrays() | {"texts": np.array([attack] * 30)})
     browser.open(report([run, texts], out=tmp_path / "page.html"))

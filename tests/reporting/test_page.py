@@ -23,7 +23,7 @@ from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 
-NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+HOSTILE_NAME = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 def tables(runs):
@@ -32,7 +32,7 @@ def tables(runs):
 
 
 class Tags(HTMLParser):
-    """The tags and the words of a page, as a browser's parser would see them."""
+    """Parser that collects the tags and words of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Tags(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
 
-def own_html(path: Path) -> str:
-    """Return the page without the plotting library, which is compared whole."""
+def html_without_plotly(path: Path) -> str:
+    """Return the page without the embedded plotting library."""
     before, _, rest = path.read_text("utf-8").partition('const PACKED = "')
     packed, _, after = rest.partition('";')
     assert "Licensed under the MIT license" in gzip.decompress(base64.b64decode(packed)).decode()[:300]
@@ -62,14 +62,14 @@ def test_page_of_two_small_runs_is_below_a_mebibyte(make_run, tmp_path) -> None:
     assert report([make_run("a"), make_run("b")], out=tmp_path / "page.html").stat().st_size < 1 << 20
 
 
-def words(path: Path) -> str:
-    return " ".join(" ".join(Tags(own_html(path)).words).split())
+def words_of_page(path: Path) -> str:
+    return " ".join(" ".join(Tags(html_without_plotly(path)).words).split())
 
 
 def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
     path = report([make_run().path], out=tmp_path / "page.html")
-    assert "small-cnn encoder trained on digits with nt-xent for 5 epochs." in words(path)
-    shown = words(path)
+    assert "small-cnn encoder trained on digits with nt-xent for 5 epochs." in words_of_page(path)
+    text = words_of_page(path)
     for part in (
         "Verdict",
         "Results",
@@ -85,28 +85,28 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
         "untrained small-cnn",
         "92.0%",
     ):
-        assert part in shown
+        assert part in text
 
 
 def headings_of_page(path: Path) -> tuple[str, str]:
     """Return the text of the first-order heading and of the line below it."""
-    html = own_html(path)
+    html = html_without_plotly(path)
     result = re.search(r"<h1[^>]*>(.*?)</h1>\s*(?:<p class=\"about\">(.*?)</p>)?", html, re.DOTALL)
     assert result is not None
     return " ".join(re.sub("<[^>]*>", "", result[1]).split()), result[2] or ""
 
 
-def test_the_verdict_heads_the_page(make_run, tmp_path) -> None:
+def test_heading_is_the_verdict(make_run, tmp_path) -> None:
     runs = [make_run("one"), make_run("two", seed=1)]
     verdict = "Use the trained encoder: it is better."
     write_json(runs[0].evaluation_path, runs[0].evaluation() | {"verdict": verdict})
-    for shown in (runs[:1], runs[1:], runs):
-        path = report(shown, out=tmp_path / "page.html", overwrite=True)
-        loaded = load_runs(shown)
+    for shown_runs in (runs[:1], runs[1:], runs):
+        path = report(shown_runs, out=tmp_path / "page.html", overwrite=True)
+        loaded = load_runs(shown_runs)
         first, *others = compose_verdict_sentences(loaded)
         assert headings_of_page(path) == (first, build_report_title(loaded))
-        assert words(path).count(first) == 1
-        assert all(sentence in words(path) for sentence in others)
+        assert words_of_page(path).count(first) == 1
+        assert all(sentence in words_of_page(path) for sentence in others)
     assert headings_of_page(report(runs[:1], out=tmp_path / "page.html", overwrite=True))[0] == verdict
 
 
@@ -114,7 +114,7 @@ def test_runs_without_a_verdict_have_a_neutral_heading(make_run, tmp_path) -> No
     runs = [make_run("one", evaluated=False), make_run("two", evaluated=False, epochs=7)]
     path = report(runs, out=tmp_path / "page.html")
     assert headings_of_page(path) == (build_report_title(load_runs(runs)), "")
-    assert "The runs differ in epochs" in words(path)
+    assert "The runs differ in epochs" in words_of_page(path)
 
 
 def test_title_counts_and_lists(make_run) -> None:
@@ -142,17 +142,17 @@ def test_title_of_frozen_encoders(make_run) -> None:
 
 
 def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> None:
-    made = make_run(images=True)
-    evaluation = made.evaluation()
+    run = make_run(images=True)
+    evaluation = run.evaluation()
     for part in ("rows", "differences", "intervals"):
         if "untrained" in evaluation.get(part, {}):
             evaluation[part] = {"given" if row == "untrained" else row: of for row, of in evaluation[part].items()}
     differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
     evaluation["verdict"] = find_verdict_text(evaluation["rows"]["trained"], differences, num_test_items=50)
-    write_json(made.evaluation_path, evaluation)
-    (group,) = tables([made])
+    write_json(run.evaluation_path, evaluation)
+    (group,) = tables([run])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
-    shown_words = words(report([made], out=tmp_path / "page.html"))
+    shown_words = words_of_page(report([run], out=tmp_path / "page.html"))
     assert "significantly better than the encoder as it was given, by 1.0 points" in shown_words
     assert "Use the encoder as it was given: on kNN" in shown_words
     assert "the encoder as it was given (dashed)" in shown_words
@@ -160,13 +160,13 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
 
 
 def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
-    made = make_run()
-    evaluation = made.evaluation()
+    run = make_run()
+    evaluation = run.evaluation()
     measures = select_metrics(["all"])
     values = {measure.key: 0.101 + 0.007 * place for place, measure in enumerate(measures)}
     evaluation |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
-    write_json(made.evaluation_path, evaluation)
-    html = render_report(load_runs([made]))
+    write_json(run.evaluation_path, evaluation)
+    html = render_report(load_runs([run]))
     options = {row["metric"]: row["trained"] for row in metric_rows_by_baseline(evaluation)}
     for measure in measures:
         written = measure.format(values[measure.key])
@@ -177,21 +177,25 @@ def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
 
 
 def test_page_needs_no_network(make_run, tmp_path) -> None:
-    html = own_html(report([make_run("a"), make_run("b")], out=tmp_path / "page.html"))
-    assert set(re.findall(r"https?://[^\"' <]*", html)) == {"http://www.w3.org/2000/svg"}, "a name, no address"
+    html = html_without_plotly(report([make_run("a"), make_run("b")], out=tmp_path / "page.html"))
+    assert set(re.findall(r"https?://[^\"' <]*", html)) == {"http://www.w3.org/2000/svg"}, (
+        "expected the namespace of SVG only"
+    )
     sources = [attributes.get(key) for _, attributes in Tags(html).tags for key in ("src", "href") if key in attributes]
     assert all(source is not None and source.startswith("#") for source in sources)
     assert "default-src 'none'" in html
 
 
 def test_names_are_escaped(make_run, tmp_path) -> None:
-    run = make_run("<b>bold&co<b>", data=NASTY, objective=NASTY, class_names=(NASTY, "</script>", "`${1}`"))
-    html = own_html(report([run, make_run("plain")], out=tmp_path / "page.html"))
-    plain = own_html(report([make_run("plain2"), make_run("plain3")], out=tmp_path / "plain.html"))
+    run = make_run(
+        "<b>bold&co<b>", data=HOSTILE_NAME, objective=HOSTILE_NAME, class_names=(HOSTILE_NAME, "</script>", "`${1}`")
+    )
+    html = html_without_plotly(report([run, make_run("plain")], out=tmp_path / "page.html"))
+    plain = html_without_plotly(report([make_run("plain2"), make_run("plain3")], out=tmp_path / "plain.html"))
     assert Tags(html).count("script") == Tags(plain).count("script") == 1
     assert Tags(html).count("img") == Tags(html).count("b") - Tags(plain).count("b") == 0
-    assert NASTY not in html
-    assert NASTY in "".join(Tags(html).words)
+    assert HOSTILE_NAME not in html
+    assert HOSTILE_NAME in "".join(Tags(html).words)
 
 
 def test_significantly_best_cells_are_marked_and_baselines_listed_once(make_run) -> None:
@@ -200,9 +204,7 @@ def test_significantly_best_cells_are_marked_and_baselines_listed_once(make_run)
     assert best == [[], [], ["92.0%", "92.0%", "0.100", "−3.000"]]
     (group,) = tables([make_run("a"), make_run("b", seed=3)])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "untrained small-cnn", "a", "b"]
-    assert not any(cell.is_significantly_best for encoder in group.encoder_rows for cell in encoder.cells), (
-        "nothing tells a from b"
-    )
+    assert not any(cell.is_significantly_best for encoder in group.encoder_rows for cell in encoder.cells)
 
 
 def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
@@ -221,7 +223,7 @@ def test_each_data_set_has_its_own_table_and_best(make_run, tmp_path) -> None:
     groups = tables(runs)
     assert [group.data_name for group in groups] == ["digits", "fashion-mnist"]
     assert all(any(cell.is_significantly_best for cell in group.encoder_rows[-1].cells) for group in groups)
-    assert "fashion-mnist" in words(report(runs, out=tmp_path / "page.html"))
+    assert "fashion-mnist" in words_of_page(report(runs, out=tmp_path / "page.html"))
 
 
 def test_different_baselines_of_one_name_name_their_run(make_run) -> None:
@@ -241,16 +243,16 @@ def test_missing_parts_are_noted(make_run, tmp_path) -> None:
         make_run("fresh", evaluated=False, metrics=False),
         make_run("vectors", images=False),
     ]
-    shown = words(report(runs, out=tmp_path / "page.html"))
-    assert "unlabelled: No labels, so no linear probe and no kNN." in shown
-    assert "unevaluated is not evaluated: contraport evaluate" in shown
-    assert "fresh has no curves: no metrics are logged yet." in shown
-    assert "30 test items of digits, no labels" in shown
+    text = words_of_page(report(runs, out=tmp_path / "page.html"))
+    assert "unlabelled: No labels, so no linear probe and no kNN." in text
+    assert "unevaluated is not evaluated: contraport evaluate" in text
+    assert "fresh has no curves: no metrics are logged yet." in text
+    assert "30 test items of digits, no labels" in text
 
 
 def test_new_run_has_no_empty_sections(make_run, tmp_path) -> None:
     path = report([make_run("fresh", evaluated=False, metrics=False)], out=tmp_path / "page.html")
-    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", own_html(path))
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html_without_plotly(path))
     assert headings == ["Results", "Settings"]
 
 
@@ -301,7 +303,7 @@ def test_online_metric_is_a_curve(make_run, tmp_path) -> None:
     run.replace_metrics(
         row | ({"knn": 0.5 + row["step"] / 100} if row["step"] % 4 == 3 else {}) for row in run.metrics_rows()
     )
-    assert "kNN over the training steps; last values: nt-xent: 0.69." in words(
+    assert "kNN over the training steps; last values: nt-xent: 0.69." in words_of_page(
         report([run], out=tmp_path / "page.html")
     )
 

@@ -1,4 +1,4 @@
-"""Sections of the report."""
+"""Sections of the report: plans, curves, maps, neighbors, confusion, geometry, robustness and audits."""
 
 import base64
 import io
@@ -43,12 +43,12 @@ from contraport.reporting.sections.plan_heatmaps import (
 from contraport.reporting.sections.results_and_settings import build_results_section
 
 
-def assets_of(*runs) -> PageAssets:
+def build_assets(*runs) -> PageAssets:
     return PageAssets(load_runs(runs))
 
 
 def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
-    assets = assets_of(make_run())
+    assets = build_assets(make_run())
     values = build_plans_section(assets).template_variables
     (one,) = values["plans"]
     plan, target = (assets.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
@@ -73,7 +73,7 @@ def test_masses_are_quantized_on_the_log_scale() -> None:
     assert letters["columns"] == 4
 
 
-def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
+def test_mass_ratio_is_summed_over_the_rows_of_an_item(make_run) -> None:
     (run,) = load_runs([make_run()])
     (snapshot,) = load_plan_snapshots(run)
     half = snapshot._replace(plan=snapshot.target.copy())
@@ -94,20 +94,20 @@ def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
 
 
 def test_slider_has_all_snapshots(make_run) -> None:
-    assets = assets_of(make_run(kept=3))
+    assets = build_assets(make_run(num_intermediate=3))
     values = build_plans_section(assets).template_variables
-    known = assets.script_data["plans"]["plan-0"]
-    assert known["epochs"] == [1, 2, 3, 4]
-    assert len(known["plans"]) == len(known["onTarget"]) == 4
-    assert len(known["targets"]) == 1, "all are the same"
+    plan_data = assets.script_data["plans"]["plan-0"]
+    assert plan_data["epochs"] == [1, 2, 3, 4]
+    assert len(plan_data["plans"]) == len(plan_data["onTarget"]) == 4
+    assert len(plan_data["targets"]) == 1, "expected one target for all epochs"
     assert values["over_epochs"].element_id == "on-target"
     assert assets.plots["on-target"]["data"][0]["x"] == [1, 2, 3, 4]
 
 
 def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
-    made = make_run()
-    write_npz(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
-    assets = assets_of(made)
+    run = make_run()
+    write_npz(run.samples_path, run.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
+    assets = build_assets(run)
     (one,) = build_plans_section(assets).template_variables["plans"]
     assert not one["last_snapshot"].excludes_self_pairs
     drawn = assets.plots["plan-0"]
@@ -116,22 +116,22 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
         "view 2, item 3 (one)",
     ]
     assert [drawn["layout"][axis]["ticktext"] for axis in ("xaxis", "yaxis")] == [["view 2"], ["view 1"]]
-    assert drawn["layout"]["shapes"] == [], "there is one view along each axis"
-    assert drawn["layout"]["yaxis"]["autorange"] == "reversed", "the first item is above"
+    assert drawn["layout"]["shapes"] == []
+    assert drawn["layout"]["yaxis"]["autorange"] == "reversed", "expected the first item at the top"
 
 
 def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
-    made, target = make_run(), np.roll(np.eye(12), 6, axis=1) / 12
+    run, target = make_run(), np.roll(np.eye(12), 6, axis=1) / 12
     half = target.copy()
     half[0] /= 2
 
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
-        write_npz(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
-        assets = assets_of(made)
+        write_npz(run.samples_path, run.page_arrays() | {"plan": plan, "target": target})
+        assets = build_assets(run)
         values = build_plans_section(assets).template_variables
         (one,) = values["plans"]
-        assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one["sprite_sheet_key"] == assets.add_thumbnails(made.page_arrays()["plan_view_1"])
+        assert values["over_epochs"] is None
+        assert one["sprite_sheet_key"] == assets.add_thumbnails(run.page_arrays()["plan_view_1"])
         assert json.loads(plotly_figures.to_script_json(assets.script_data))["plans"]["plan-0"]["mass"] == [
             round(plan.sum(), 4)
         ]
@@ -147,20 +147,20 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     assert summarize(half)[0] == f"mass 0.958, 4% dropped; 100% {on_target}"
     assert summarize(half)[2] == [(0, "zero", pytest.approx(0.75))]
     assert summarize(1.2 * half)[0] == f"mass 1.15, above 1; 100% {on_target}"
-    assert summarize(1.2 * half)[2] == [], "where it has more than was wanted nothing was let go"
+    assert summarize(1.2 * half)[2] == [], "expected no dropped mass if the plan exceeds the target"
     nothing = summarize(0 * target)
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
-    (snapshot,) = load_plan_snapshots(assets_of(made).runs[0])
+    (snapshot,) = load_plan_snapshots(build_assets(run).runs[0])
     assert plan_to_target_mass_ratios(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:
-    made = make_run(kept=1)
-    samples = made.page_arrays()
+    run = make_run(num_intermediate=1)
+    samples = run.page_arrays()
     samples["targets"][1] = samples["targets"][0].T / 2
-    write_npz(made.samples_path, samples)
-    assets = assets_of(made)
+    write_npz(run.samples_path, samples)
+    assets = build_assets(run)
     build_plans_section(assets)
     assert len(assets.script_data["plans"]["plan-0"]["targets"]) == 2
 
@@ -201,10 +201,10 @@ def test_other_channel_counts_become_gray(channels: int) -> None:
 
 
 def test_long_curves_are_subsampled_and_diverged_ones_drawn(make_run) -> None:
-    made = make_run()
+    run = make_run()
     rows = [{"step": step, "loss": math.nan if step == 2_001 else 1.0} for step in range(2_500)]
-    made.replace_metrics(rows)
-    figure = draw_training_curve(load_runs([made]), "loss")
+    run.replace_metrics(rows)
+    figure = draw_training_curve(load_runs([run]), "loss")
     assert len(figure["data"][0]["x"]) <= MAX_POINTS_PER_LINE
     assert None in json.loads(plotly_figures.to_script_json(figure))["data"][0]["y"]
 
@@ -214,7 +214,7 @@ def test_json_cannot_close_a_script_element(make_run) -> None:
 
 
 def test_curves_have_positions_on_each_axis(make_run) -> None:
-    assets = assets_of(make_run())
+    assets = build_assets(make_run())
     build_training_curves_section(assets)
     (along,) = assets.script_data["along"]["curve-loss"]
     assert along["step"][-1] == 19
@@ -224,12 +224,12 @@ def test_curves_have_positions_on_each_axis(make_run) -> None:
 
 
 def test_curves_show_only_logged_columns(make_run) -> None:
-    made = make_run()
-    known = ("step", "loss")
-    made.replace_metrics(
-        {key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics_rows()
+    run = make_run()
+    columns = ("step", "loss")
+    run.replace_metrics(
+        {key: row[key] for key in columns} | {"plan_mass": 1 - row["step"] / 50} for row in run.metrics_rows()
     )
-    assets = assets_of(made, make_run("none", metrics=False))
+    assets = build_assets(run, make_run("none", metrics=False))
     values = build_training_curves_section(assets).template_variables
     assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
     assert [len(assets.plots["curve-loss"]["data"]), len(assets.script_data["along"]["curve-loss"])] == [1, 1]
@@ -239,7 +239,7 @@ def test_curves_show_only_logged_columns(make_run) -> None:
 
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
-    assets = assets_of(make_run(kept=2))
+    assets = build_assets(make_run(num_intermediate=2))
     assert list_epochs_with_row_names(assets.runs[0]) == [
         (0, "untrained"),
         (1, "epoch 1"),
@@ -249,18 +249,18 @@ def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
     titles = [measure.title for measure, _ in build_epoch_curves_section(assets).template_variables["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
     assert assets.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
-    assert build_epoch_curves_section(assets_of(make_run("other"))) is None
+    assert build_epoch_curves_section(build_assets(make_run("other"))) is None
 
 
 def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> None:
-    made, other = make_run("made", kept=2), make_run("other", kept=2, data="others")
-    for run in (made, other):
+    first_run, second_run = make_run("made", num_intermediate=2), make_run("other", num_intermediate=2, data="others")
+    for run in (first_run, second_run):
         evaluation = run.evaluation()
         for row in evaluation["rows"].values():
             row |= dict.fromkeys(("recall@5", "recall@1", "nmi", "ari"), 0.5)
         evaluation["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
         write_json(run.evaluation_path, evaluation)
-    assets = assets_of(made)
+    assets = build_assets(first_run)
     drawn = [plot.element_id for _, plot in build_epoch_curves_section(assets).template_variables["curves"]]
     assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
     assert len(drawn) == 6
@@ -271,43 +271,45 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
     assert percents == [True, False]
     curves = {
         measure.key: plot.label
-        for measure, plot in build_epoch_curves_section(assets_of(made, other)).template_variables["curves"]
+        for measure, plot in build_epoch_curves_section(build_assets(first_run, second_run)).template_variables[
+            "curves"
+        ]
     }
     assert curves["knn"] == "kNN over the epochs; last values: made: 92.0%; other: 92.0%."
-    both = assets_of(made, other)
+    both = build_assets(first_run, second_run)
     build_epoch_curves_section(both)
-    assert both.plots["epochs-knn"]["layout"]["shapes"] == [], "the raw inputs are those of one of them alone"
+    assert both.plots["epochs-knn"]["layout"]["shapes"] == [], "expected no line of raw inputs for different data"
 
 
 def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
-    run = make_run(kept=2)
+    run = make_run(num_intermediate=2)
     evaluation = run.evaluation()
     evaluation["rows"]["raw"]["knn"] = 0.0
     write_json(run.evaluation_path, evaluation)
-    assets = assets_of(run)
+    assets = build_assets(run)
     build_epoch_curves_section(assets)
     (shape,) = assets.plots["epochs-knn"]["layout"]["shapes"]
     assert (shape["y0"], shape["y1"]) == (0, 0)
 
 
 def test_points_are_colored_by_available_data(make_run) -> None:
-    made = make_run()
+    run = make_run()
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
-    write_npz(made.samples_path, made.page_arrays() | domains)
-    assets = assets_of(made)
+    write_npz(run.samples_path, run.page_arrays() | domains)
+    assets = build_assets(run)
     values = build_embedding_map_section(assets).template_variables
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
-    known = assets.script_data["maps"]["map-0"]
-    assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
-    assert known["ids"][0] == 100
+    embedding_map = assets.script_data["maps"]["map-0"]
+    assert embedding_map["colors"]["domain"]["names"] == ["photo", "sketch"]
+    assert embedding_map["ids"][0] == 100
     assert json.loads(plotly_figures.to_script_json(assets.script_data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
     assert list(
-        build_embedding_map_section(assets_of(make_run("plain", labels=False))).template_variables["colors"]
+        build_embedding_map_section(build_assets(make_run("plain", labels=False))).template_variables["colors"]
     ) == ["loss"]
 
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
-    (strips,) = build_nearest_neighbors_section(assets_of(make_run())).template_variables["strips"]
+    (strips,) = build_nearest_neighbors_section(build_assets(make_run())).template_variables["strips"]
     assert [(item["id"], item["class_name"]) for item, _ in strips["rows"]] == [
         (100, "zero"),
         (101, "one"),
@@ -315,25 +317,25 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     ]
     assert [near["is_same_class"] for near in strips["rows"][0][1]] == [True, False, True]
     assert strips["same_class_share"] == pytest.approx(2 / 3)
-    unlabelled = assets_of(make_run("unlabelled", labels=False))
+    unlabelled = build_assets(make_run("unlabelled", labels=False))
     (strips,) = build_nearest_neighbors_section(unlabelled).template_variables["strips"]
     assert strips["same_class_share"] is None
     assert len(strips["rows"]) == 10
     assert all(near["is_same_class"] is None for _, row in strips["rows"] for near in row)
-    made = make_run("next")
+    run = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
-    write_npz(made.samples_path, made.page_arrays() | {"neighbors": after})
-    assert build_nearest_neighbors_section(assets_of(made)).template_variables["strips"][0][
+    write_npz(run.samples_path, run.page_arrays() | {"neighbors": after})
+    assert build_nearest_neighbors_section(build_assets(run)).template_variables["strips"][0][
         "same_class_share"
     ] == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
-    assert build_nearest_neighbors_section(assets_of(*both)).template_variables["by_class"] is False
+    assert build_nearest_neighbors_section(build_assets(*both)).template_variables["by_class"] is False
 
 
 def test_texts_are_shown_verbatim(make_run) -> None:
-    made = make_run(images=False)
-    write_npz(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
-    assets = assets_of(made)
+    run = make_run(images=False)
+    write_npz(run.samples_path, run.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
+    assets = build_assets(run)
     (strips,) = build_nearest_neighbors_section(assets).template_variables["strips"]
     assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
     build_embedding_map_section(assets)
@@ -346,7 +348,7 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     evaluation["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, evaluation)
-    measures, result = build_results_section(assets_of(made)).template_variables["directions"]
+    measures, result = build_results_section(build_assets(made)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = result
     assert run.name == "nt-xent"
@@ -369,24 +371,22 @@ def test_confusion_rows_are_true_classes() -> None:
 
 
 def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
-    made = make_run()
-    write_npz(
-        made.samples_path, made.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])}
-    )
-    ((_, _, worst, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
+    run = make_run()
+    write_npz(run.samples_path, run.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
+    ((_, _, worst, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
-    others = {name: of for name, of in made.page_arrays().items() if not name.startswith("mistaken")}
-    write_npz(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
-    ((_, plot, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
+    others = {name: of for name, of in run.page_arrays().items() if not name.startswith("mistaken")}
+    write_npz(run.samples_path, others | {"confusion": np.eye(2, dtype=int)})
+    ((_, plot, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
     assert plot.label == "nt-xent: no errors."
 
 
 def test_lists_the_most_frequent_confusions(make_run) -> None:
-    ((_, plot, worst, *_),) = build_confusion_section(assets_of(make_run())).template_variables["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(build_assets(make_run())).template_variables["entries"]
     assert worst == ["20% of zero predicted as one (2 of 10)", "10% of two predicted as zero (1 of 10)"]
     assert worst[0] in plot.label
     assert frequent_confusion_sentences(np.eye(2, dtype=int), ["a", "b"]) == []
-    assert build_confusion_section(assets_of(make_run("unlabelled", labels=False))) is None
+    assert build_confusion_section(build_assets(make_run("unlabelled", labels=False))) is None
 
 
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
@@ -396,14 +396,14 @@ def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
             row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics_rows(), masses, strict=True)
         )
     drawn = [
-        [title for title, *_ in build_training_curves_section(assets_of(run)).template_variables["curves"]]
+        [title for title, *_ in build_training_curves_section(build_assets(run)).template_variables["curves"]]
         for run in (made, other)
     ]
     assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
 
 
 def test_lists_the_most_confident_errors(make_run) -> None:
-    assets = assets_of(make_run("images"), make_run("vectors", images=False))
+    assets = build_assets(make_run("images"), make_run("vectors", images=False))
     (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(assets).template_variables["entries"]
     assert views == ["view0"]
     assert [
@@ -419,17 +419,17 @@ def test_lists_the_most_confident_errors(make_run) -> None:
 
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
-    made = make_run()
-    write_npz(made.samples_path, made.page_arrays() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
-    page = render_report(list(load_runs([made])))
+    run = make_run()
+    write_npz(run.samples_path, run.page_arrays() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
+    page = render_report(list(load_runs([run])))
     assert '<th scope="row">a/&lt;1&gt;.png</th>' in page
     assert "zero, b.png" in page
 
 
 def test_plans_have_the_view_names_of_the_data(make_run) -> None:
-    made, given = make_run(), make_run("given")
+    run, given = make_run(), make_run("given")
     write_npz(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
-    assets = assets_of(made, given)
+    assets = build_assets(run, given)
     build_plans_section(assets)
     ticks = [assets.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
     assert ticks == [["view 1", "view 2"], ["photo", "a&lt;very long n…"]]
@@ -443,14 +443,14 @@ def test_map_ratio_follows_the_points(make_run) -> None:
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
         write_npz(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
-    maps = build_embedding_map_section(assets_of(wide, one_place, very, high)).template_variables["maps"]
+    maps = build_embedding_map_section(build_assets(wide, one_place, very, high)).template_variables["maps"]
     assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
     write_npz(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
-    assets = assets_of(made)
+    assets = build_assets(made)
     values = build_embedding_map_section(assets).template_variables
     (*of_classes, ring), colors = assets.plots["map-0"]["data"], class_colors(3)
     assert ring["x"] == ring["y"] == []
@@ -464,10 +464,10 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
     single, many = make_run("single"), make_run("many", class_names=tuple(map(str, range(25))))
     one_class = {"points": np.eye(2), "labels": np.zeros(2, int), "class_names": np.array(["zero"])}
     write_npz(single.samples_path, one_class)
-    assets = assets_of(single, many)
+    assets = build_assets(single, many)
     build_embedding_map_section(assets)
     assert [assets.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
-    assert build_embedding_map_section(assets_of(many)).template_variables["legends"] == []
+    assert build_embedding_map_section(build_assets(many)).template_variables["legends"] == []
 
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
@@ -496,32 +496,34 @@ def test_differences_show_only_percentages(make_run) -> None:
         gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
         evaluation["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
         write_json(run.evaluation_path, evaluation)
-    ((_, plot),) = build_results_section(assets_of(one, two)).template_variables["differences"]
+    ((_, plot),) = build_results_section(build_assets(one, two)).template_variables["differences"]
     assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
 
 def test_plan_caption_names_the_epoch_if_several(make_run) -> None:
-    assert "After epoch 4: 10.0% of the mass is dropped." in render_report(load_runs([make_run("kept", kept=3)]))
+    assert "After epoch 4: 10.0% of the mass is dropped." in render_report(
+        load_runs([make_run("kept", num_intermediate=3)])
+    )
     assert "<figcaption>10.0% of the mass is dropped." in render_report(load_runs([make_run("end")]))
 
 
 def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
-    made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
+    run = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
-    write_npz(made.samples_path, made.page_arrays() | {"confusion": counts})
-    ((_, plot, worst, *_),) = build_confusion_section(assets_of(made)).template_variables["entries"]
+    write_npz(run.samples_path, run.page_arrays() | {"confusion": counts})
+    ((_, plot, worst, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
     assert plot is None
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 predicted as class 1 (1 of 10)"
-    assert "class 0 predicted as class 1" in render_report(load_runs([made]))
+    assert "class 0 predicted as class 1" in render_report(load_runs([run]))
 
 
 def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
-    made = make_run()
+    run = make_run()
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
-    write_npz(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
-    (one,) = build_geometry_section(assets_of(made)).template_variables["cosines"]
+    write_npz(run.samples_path, run.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
+    (one,) = build_geometry_section(build_assets(run)).template_variables["cosines"]
     assert (one["within"], one["between"]) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
@@ -532,12 +534,12 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     cosines[0, 1] = -0.99
     write_npz(low.samples_path, low.page_arrays() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
     write_npz(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
-    assets = assets_of(low, even)
+    assets = build_assets(low, even)
     assert build_geometry_section(assets).template_variables["lowest"] == pytest.approx(-1.0)
-    assert build_geometry_section(assets_of(even)).template_variables["lowest"] == 0.9
+    assert build_geometry_section(build_assets(even)).template_variables["lowest"] == 0.9
     drawn = draw_cosine_heatmap(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
     letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
-    assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "what is below the scale has its lowest colour"
+    assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "expected the lowest color below the scale"
     y = drawn["layout"]["yaxis"]
     assert (y["ticktext"], y["tickvals"], y["autorange"]) == (["zero", "one", "two"], [0.5, 2, 4], "reversed")
     many = draw_cosine_heatmap(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
@@ -545,24 +547,28 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
 
 
 def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
-    made = make_run()
-    write_npz(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
-    assets = assets_of(made)
+    run = make_run()
+    write_npz(run.samples_path, run.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
+    assets = build_assets(run)
     values = build_geometry_section(assets).template_variables
     (path,) = assets.plots["sphere"]["data"]
     assert (path["x"], path["y"]) == ([-2.0, -3.0], pytest.approx([0.2, 0.1]))
     assert (path["marker"]["symbol"], path["marker"]["size"]) == (["circle-open", "circle"], [6, 11])
     assert values["sphere"].label.endswith("nt-xent: uniformity -3.00, alignment 0.10.")
     assert values["spectrum"].label == "Singular values. nt-xent: effective rank 2.0 of 3."
-    assert assets.plots["spectrum"]["data"][0]["x"] == [1, 2], "what is rounding is not drawn"
-    evaluation = made.evaluation()
+    assert assets.plots["spectrum"]["data"][0]["x"] == [1, 2], (
+        "expected no singular values at the level of rounding errors"
+    )
+    evaluation = run.evaluation()
     evaluation["rows"] = {"trained": evaluation["rows"]["trained"]}
-    write_json(made.evaluation_path, evaluation)
-    assert build_geometry_section(assets_of(made)).template_variables["sphere"] is None, "of one point there is no path"
+    write_json(run.evaluation_path, evaluation)
+    assert build_geometry_section(build_assets(run)).template_variables["sphere"] is None, (
+        "expected no path of a single point"
+    )
 
 
 def test_robustness_starts_at_clean_images(make_run) -> None:
-    assets = assets_of(make_run())
+    assets = build_assets(make_run())
     result = build_robustness_section(assets)
     assert [name for name, _ in result.template_variables["curves"]] == ["Noise", "Blur"]
     *beside, own = assets.plots["robust-noise"]["data"]
@@ -576,11 +582,11 @@ def test_robustness_starts_at_clean_images(make_run) -> None:
 def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     one, other = make_run("one"), make_run("other")
     evaluation = other.evaluation()
-    evaluation["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
+    evaluation["rows"]["untrained"]["linear_probe"] = 0.5  # baseline of another encoder
     write_json(other.evaluation_path, evaluation)
-    assert build_robustness_section(assets_of(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
+    assert build_robustness_section(build_assets(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
-    assert build_robustness_section(assets_of(one, elsewhere)).template_variables["baselines"] == []
+    assert build_robustness_section(build_assets(one, elsewhere)).template_variables["baselines"] == []
     page = render_report(list(load_runs([one, other])))
     assert "Gray: raw inputs (dotted)." in page
 
@@ -591,7 +597,7 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     evaluation["rows"]["trained"]["knn"] += 0.012
     evaluation["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
     write_json(two.evaluation_path, evaluation)
-    assets = assets_of(one, two)
+    assets = build_assets(one, two)
     ((first, plot),) = build_results_section(assets).template_variables["differences"]
     assert first.name == "one"
     assert "kNN, two: 1.2 points (0.4 to 2.0)" in plot.label
@@ -608,7 +614,7 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
             "knn": dict(zip(("value", "low", "high"), ends, strict=True))
         }
         write_json(runs[place].evaluation_path, evaluation)
-    assets = assets_of(*runs)
+    assets = build_assets(*runs)
     assert [key for key, _ in build_results_section(assets).template_variables["differing"]] == ["data"]
     result = build_results_section(assets).template_variables["differences"]
     assert [(first.name, plot.element_id) for first, plot in result] == [
@@ -619,11 +625,11 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
     assert [trace["y"] for trace in drawn["data"]] == [[pytest.approx(-0.18)], [pytest.approx(0.18)]]
     reach = [(trace["error_x"]["array"], trace["error_x"]["arrayminus"]) for trace in drawn["data"]]
     assert reach == [(pytest.approx([0.8]), pytest.approx([1.0])), (pytest.approx([0.8]), pytest.approx([2.0]))]
-    assert drawn["layout"]["yaxis"]["range"] == [0.5, -0.5], "the first measure is above"
+    assert drawn["layout"]["yaxis"]["range"] == [0.5, -0.5], "expected the first metric at the top"
 
 
 def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
-    assets = assets_of(make_run(audited=True))
+    assets = build_assets(make_run(audited=True))
     (one,) = build_pair_audit_section(assets).template_variables["audits"]
     assert (one["rate"], one["low"], one["high"]) == (0.1, 0.05, 0.15)
     assert [pair["index"] for pair in one["lowest_pairs"]] == list(range(10))
@@ -639,17 +645,17 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     )
     bars = assets.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
-    made = make_run("first", audited=True)
-    made.save_arrays(made.pairs_path, made.pair_scores() | {"partners": np.full(60, 0)})
-    ((first,),) = [build_pair_audit_section(assets_of(made)).template_variables["audits"]]
+    run = make_run("first", audited=True)
+    run.save_arrays(run.pairs_path, run.pair_scores() | {"partners": np.full(60, 0)})
+    ((first,),) = [build_pair_audit_section(build_assets(run)).template_variables["audits"]]
     assert first["lowest_pairs"][0]["better_partner"] == 0
-    assert build_pair_audit_section(assets_of(make_run("plain"))) is None
+    assert build_pair_audit_section(build_assets(make_run("plain"))) is None
 
 
 def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
-    made = make_run(audited=True)
-    write_npz(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
-    assets = assets_of(made)
+    run = make_run(audited=True)
+    write_npz(run.samples_path, run.page_arrays() | {"worst": np.arange(10)[::-1]})
+    assets = build_assets(run)
     (one,) = build_pair_audit_section(assets).template_variables["audits"]
     assert one["lowest_pairs"][0]["previews"] is None
     assert "previews" not in assets.script_data

@@ -1,4 +1,4 @@
-"""Verdict sentences and the marked cells of the table."""
+"""Verdict sentences and marked cells of the table of results."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from contraport.reporting.sections.results_and_settings import build_metric_tabl
 from contraport.reporting.verdict import compose_verdict_sentences
 
 
-def evaluated(run, probe, **differences):
-    """Write an evaluation with one accuracy, and by how much it exceeds others."""
+def write_evaluation(run, probe, **differences):
+    """Write an evaluation with one accuracy and its differences from baselines or runs."""
     rows = {"raw": 0.90, "untrained": 0.88, "trained": probe}
-    known = {
+    differences_by_name = {
         name: {"linear_probe": dict(zip(("value", "low", "high"), actual, strict=True))}
         for name, actual in differences.items()
     }
@@ -22,7 +22,7 @@ def evaluated(run, probe, **differences):
         "train_items": 1000, "test_items": 400, "uniformity_items": 400,
         "rows": {row: {"linear_probe": value} for row, value in rows.items()},
         "intervals": {row: {"linear_probe": {"low": v - 0.02, "high": v + 0.02}} for row, v in rows.items()},
-        "differences": known,
+        "differences": differences_by_name,
     }  # fmt: skip
     write_json(run.evaluation_path, result)
     return run
@@ -31,25 +31,27 @@ def evaluated(run, probe, **differences):
 BASELINES = {"raw": (0.05, 0.03, 0.07), "untrained": (0.07, 0.05, 0.09)}
 
 
-def pair(make_run, between):
+def make_compared_runs(make_run, between):
     one, two = make_run("one", temperature=0.5), make_run("two", temperature=0.1)
     mirrored = -between[0], -between[2], -between[1]
-    evaluated(one, 0.95, **BASELINES, **{str(two.path): between})
-    evaluated(two, 0.95 - between[0], **BASELINES, **{str(one.path): mirrored})
+    write_evaluation(one, 0.95, **BASELINES, **{str(two.path): between})
+    write_evaluation(two, 0.95 - between[0], **BASELINES, **{str(one.path): mirrored})
     return load_runs([one, two])
 
 
 def test_significant_difference_has_its_interval(make_run):
-    runs = pair(make_run, (0.012, 0.004, 0.02))
-    said = compose_verdict_sentences(runs)
-    assert said[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
-    assert said[1] == (
+    runs = make_compared_runs(make_run, (0.012, 0.004, 0.02))
+    sentences = compose_verdict_sentences(runs)
+    assert (
+        sentences[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
+    )
+    assert sentences[1] == (
         "Both runs are significantly better than the untrained encoder and raw inputs on the linear "
         "probe; the smallest gain "
         "is 5.0 points (3.0 to 7.0)."
     )
-    assert said[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
-    assert said[3] == "The runs differ in temperature (0.5; 0.1)."
+    assert sentences[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
+    assert sentences[3] == "The runs differ in temperature (0.5; 0.1)."
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
     assert [encoder.name for encoder in group.encoder_rows if encoder.cells[0].is_significantly_best] == ["one"]
     assert group.encoder_rows[-2].cells[0].interval == "93.0–97.0%"
@@ -66,7 +68,7 @@ def test_mapping_settings_list_their_names(make_run):
 
 
 def test_insignificant_difference_is_not_marked(make_run):
-    runs = pair(make_run, (0.012, -0.004, 0.028))
+    runs = make_compared_runs(make_run, (0.012, -0.004, 0.028))
     text = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
     assert compose_verdict_sentences(runs)[0] == text
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
@@ -74,7 +76,7 @@ def test_insignificant_difference_is_not_marked(make_run):
 
 
 def test_run_worse_than_a_baseline(make_run):
-    run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
+    run = write_evaluation(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
     assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to "
         "5.0); not significantly "
@@ -83,7 +85,7 @@ def test_run_worse_than_a_baseline(make_run):
 
 
 def test_gain_with_interval_across_zero_is_not_better(make_run):
-    run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
+    run = write_evaluation(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
     assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 "
         "points (1.0 to 5.0); not "
@@ -93,8 +95,8 @@ def test_gain_with_interval_across_zero_is_not_better(make_run):
 
 def test_two_runs_worse_than_a_baseline(make_run):
     runs = [
-        evaluated(make_run(name), 0.9 - lost, raw=(-lost, -lost - 0.01, 0.01 - lost))
-        for name, lost in (("one", 0.02), ("two", 0.03))
+        write_evaluation(make_run(name), 0.9 - loss, raw=(-loss, -loss - 0.01, 0.01 - loss))
+        for name, loss in (("one", 0.02), ("two", 0.03))
     ]
     text = (
         "On the linear probe neither run is significantly better than raw inputs; the best difference is −2.0 points "
@@ -135,7 +137,7 @@ def test_two_runs_worse_than_a_baseline(make_run):
 )
 def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, expected):
     runs = [
-        evaluated(
+        write_evaluation(
             make_run(name),
             0.9,
             raw=(raw[k], raw[k] - 0.01, raw[k] + 0.01),
@@ -149,7 +151,7 @@ def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, expected
 def test_lowest_value_is_best_if_lower_is_better(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, value, (low, high) in ((one, two, 3.0, (-8.0, -4.0)), (two, one, 9.0, (4.0, 8.0))):
-        evaluation = evaluated(run, 0.9).evaluation()
+        evaluation = write_evaluation(run, 0.9).evaluation()
         evaluation["rows"] = {row: {"median_rank": value} for row in evaluation["rows"]}
         gain = {"value": value - (12.0 - value), "low": low, "high": high}
         evaluation["differences"] = {str(other.path): {"median_rank": gain}}
@@ -165,7 +167,7 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
     low = {"linear_probe": 0.01, "knn": -0.03, "few_shot@1": 0.01, "few_shot@5": -0.03}
     low |= {"hubness": -0.03, "uniformity": 0.1}
     for run, other, sign in ((one, two, 1), (two, one, -1)):
-        evaluated(run, 0.9)
+        write_evaluation(run, 0.9)
         evaluation = run.evaluation()
         ends = {key: sorted((sign * low.get(key, -0.01), sign * (low.get(key, -0.01) + 0.02))) for key in keys}
         evaluation["rows"]["trained"] |= {key: 0.5 + sum(of) / 4 for key, of in ends.items()}
@@ -173,37 +175,42 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
             str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
         }
         write_json(run.evaluation_path, evaluation)
-    said = compose_verdict_sentences(load_runs([one, two]))
+    sentences = compose_verdict_sentences(load_runs([one, two]))
     text = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
-    assert text + "(kNN and uniformity)." in said, "few labels speak for either"
+    assert text + "(kNN and uniformity)." in sentences, "expected no count of the metrics on few labels"
 
 
 def test_runs_evaluated_separately_get_a_command(make_run):
-    runs = [evaluated(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
-    said = compose_verdict_sentences(load_runs(runs))
-    assert said[0] == "one has the highest value on the linear probe, 95.0%; no interval is known."
+    runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
+    sentences = compose_verdict_sentences(load_runs(runs))
+    assert sentences[0] == "one has the highest value on the linear probe, 95.0%; no interval is known."
     paths = " ".join(str(run.path) for run in runs)
-    assert said[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
+    assert sentences[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
 
 
 def test_command_quotes_the_folders(make_run):
-    runs = [evaluated(make_run(name), 0.9, **BASELINES) for name in ("a run", "$b")]
+    runs = [write_evaluation(make_run(name), 0.9, **BASELINES) for name in ("a run", "$b")]
     assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in compose_verdict_sentences(load_runs(runs))[1]
 
 
 def test_runs_on_different_test_items_are_not_compared(make_run):
-    one, two = pair(make_run, (0.012, 0.004, 0.02))
-    third = evaluated(make_run("three"), 0.97, **BASELINES)
+    one, two = make_compared_runs(make_run, (0.012, 0.004, 0.02))
+    third = write_evaluation(make_run("three"), 0.97, **BASELINES)
     write_json(third.evaluation_path, third.evaluation() | {"test_items": 900, "train_items": 2000})
     runs = [one, two, *load_runs([third])]
-    said = compose_verdict_sentences(runs)
-    assert said[0].startswith("one is better than two on the linear probe")
-    assert any(sentence.startswith("three has 97.0% on the linear probe: significantly better") for sentence in said)
-    assert (
-        "On digits the numbers of test items differ (400 and 900); only runs with equal numbers are compared." in said
+    sentences = compose_verdict_sentences(runs)
+    assert sentences[0].startswith("one is better than two on the linear probe")
+    assert any(
+        sentence.startswith("three has 97.0% on the linear probe: significantly better") for sentence in sentences
     )
-    assert "1 of the 900 test items of digits = 0.11 points; smaller differences are noise." in said
-    assert not any("evaluate them together" in sentence or "three has the highest" in sentence for sentence in said)
+    assert (
+        "On digits the numbers of test items differ (400 and 900); only runs with equal numbers are compared."
+        in sentences
+    )
+    assert "1 of the 900 test items of digits = 0.11 points; smaller differences are noise." in sentences
+    assert not any(
+        "evaluate them together" in sentence or "three has the highest" in sentence for sentence in sentences
+    )
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
     assert group.size_sentence == (
         "On digits: 1,000 training and 400 test items of one and two; 2,000 training and 900 test items (uniformity: a "
@@ -212,7 +219,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
 
 
 def test_rounded_zero_has_no_minus(make_run):
-    text = compose_verdict_sentences(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
+    text = compose_verdict_sentences(make_compared_runs(make_run, (0.0001, -0.0004, 0.02)))[0]
     assert text.endswith(": 0.0 points (0.0 to 2.0).")
 
 
@@ -231,7 +238,7 @@ def test_metric_without_percent_has_no_points(make_run):
 
 
 def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
-    run = evaluated(make_run("one"), 0.95, **BASELINES)
+    run = write_evaluation(make_run("one"), 0.95, **BASELINES)
     assert any("1 of the 400 test items" in sentence for sentence in compose_verdict_sentences(load_runs([run])))
     evaluation = run.evaluation()
     evaluation["rows"] = {row: {"link_recall@10": value["linear_probe"]} for row, value in evaluation["rows"].items()}
@@ -245,10 +252,10 @@ def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
 def test_names_runs_that_do_not_differ(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]
     result = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
-    evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], result, strict=True)})
+    write_evaluation(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], result, strict=True)})
     for run, probe in zip(runs[1:], (0.94, 0.93), strict=True):
         others = {str(runs[0].path): (-0.01, -0.02, 0.0), str(runs[2].path): (0.01, 0.001, 0.02)}
-        evaluated(run, probe, **BASELINES, **others)
+        write_evaluation(run, probe, **BASELINES, **others)
     assert (
         compose_verdict_sentences(load_runs(runs))[0]
         == [
@@ -277,8 +284,8 @@ def test_states_the_mismatch_rate(make_run):
 
 
 def test_moved_runs_are_matched_by_their_values(make_run):
-    """Differences were written under the paths of then; of a run that was measured anew an older one is none."""
-    one, two = pair(make_run, (0.012, 0.004, 0.02))
+    """Differences are saved under old paths; after a new evaluation of a run they no longer apply."""
+    one, two = make_compared_runs(make_run, (0.012, 0.004, 0.02))
     moved = [replace(run, path=f"elsewhere/{run.name}") for run in (one, two)]
     assert compose_verdict_sentences(moved) == compose_verdict_sentences([one, two])
     changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
@@ -286,19 +293,19 @@ def test_moved_runs_are_matched_by_their_values(make_run):
 
 
 def test_retrieval_is_a_headline_for_several_views(make_run):
-    made = evaluated(make_run("one"), 0.95, **BASELINES)
-    evaluation = made.evaluation()
+    run = write_evaluation(make_run("one"), 0.95, **BASELINES)
+    evaluation = run.evaluation()
     for row, value in (("untrained", 0.01), ("trained", 0.25)):
         evaluation["rows"][row]["recall@1"] = value
     evaluation["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
-    write_json(made.evaluation_path, evaluation)
-    assert not any("recall" in sentence for sentence in compose_verdict_sentences(load_runs([made]))), (
-        "both views were made of one"
+    write_json(run.evaluation_path, evaluation)
+    assert not any("recall" in sentence for sentence in compose_verdict_sentences(load_runs([run]))), (
+        "expected no retrieval for augmented views of one"
     )
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
-    write_json(made.evaluation_path, evaluation | {"directions": {"image to text": numbers, "text to image": numbers}})
+    write_json(run.evaluation_path, evaluation | {"directions": {"image to text": numbers, "text to image": numbers}})
     text = "one has 25.0% on recall@1: significantly better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
-    assert compose_verdict_sentences(load_runs([made]))[1] == text
+    assert compose_verdict_sentences(load_runs([run]))[1] == text
 
 
 def test_points_to_the_most_confident_errors(make_run):
@@ -309,7 +316,7 @@ def test_points_to_the_most_confident_errors(make_run):
 
 @pytest.mark.parametrize(("pairs", "expected"), [(0, False), (1, False), (3, True)])
 def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs, expected):
-    one, two = pair(make_run, (0.012, 0.004, 0.02))
+    one, two = make_compared_runs(make_run, (0.012, 0.004, 0.02))
     runs = [replace(run, evaluation=run.evaluation | {"pairs_of_runs": pairs}) for run in (one, two)]
     assert (
         "The intervals between runs hold simultaneously for all 3 pairs." in compose_verdict_sentences(runs)
@@ -320,13 +327,13 @@ def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs,
 def test_metric_without_direction_has_no_best(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, sign in ((one, two, 1), (two, one, -1)):
-        evaluation = evaluated(run, 0.9).evaluation()
+        evaluation = write_evaluation(run, 0.9).evaluation()
         gain = {"value": sign * 10.0, "low": sign * 10.0 - 1, "high": sign * 10.0 + 1}
         evaluation["rows"] = {"trained": {"effective_rank": 20.0 + sign * 5, "knn": 0.5 + sign * 5}}
         evaluation["differences"] = {str(other.path): {"effective_rank": gain, "knn": gain}}
         write_json(run.evaluation_path, evaluation)
     runs = load_runs([one, two])
-    marked = {
+    best_by_metric = {
         measure.key: [
             encoder.name
             for encoder in build_metric_tables(runs, [measure])[0].encoder_rows
@@ -334,4 +341,4 @@ def test_metric_without_direction_has_no_best(make_run):
         ]
         for measure in list_evaluated_metrics(runs)
     }
-    assert marked == {"knn": ["one"], "effective_rank": []}
+    assert best_by_metric == {"knn": ["one"], "effective_rank": []}

@@ -1,4 +1,4 @@
-"""`contraport mine`: encoders, files, audits, views."""
+"""`mine`: encoders, output files, audits and views."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_items_of_a_coupling_are_named_by_the_keys_of_their_own_set(tmp_path: Pa
     assert lines == ["row,column,negative", "r0,c0,c2", "r1,c1,c0", "r2,c2,c1", "r0,c1,c2"]
 
 
-def test_an_audit_keeps_flagged_pairs_and_their_partners_out(texts: Path) -> None:
+def test_audit_excludes_flagged_pairs_and_their_partners(texts: Path) -> None:
     folder = texts.with_name("audit")
     folder.mkdir()
     lines = ["id,score,fdr,flagged,partner,partner_score,row"]

@@ -1,4 +1,4 @@
-"""Search among items that are sets of vectors, against all pairs of sets matched one by one in double precision."""
+"""Search among items with sets of vectors, against pairs of sets matched one by one in double precision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "captions.csv"
 
 
-def set_run(path: Path, table: Path, kernel: str | None, **options: Any) -> Run:
+def make_set_run(path: Path, table: Path, kernel: str | None, **options: Any) -> Run:
     torch.manual_seed(0)
     names = {"view_names": ["image", "caption"], "representation": "projection"}
     model = Model({"image": "small-cnn", "text": "small-text"}, [(3, 8, 8), ()], projection=16, **names)
@@ -51,8 +51,8 @@ def set_run(path: Path, table: Path, kernel: str | None, **options: Any) -> Run:
     return make_run(path, model, **settings | options)
 
 
-def expected(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[str, float]:
-    """Return the similarity of each item of the other view to an item by its name, from all vectors at once."""
+def expected_similarities(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[str, float]:
+    """Return the similarity of an item to each item of the other view, by position, from all vectors at once."""
     dataset = load(run.settings().data, "test", image_size=8)
     images, texts = dataset.__getitems__(list(range(len(dataset)))).views
     model = run.model().double()
@@ -66,20 +66,20 @@ def expected(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of which these few items fill several."""
+    """Blocks smaller than the few items of the tests."""
     monkeypatch.setattr("contraport.embedding.FORWARD_BLOCK_ITEMS", 4)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("by", ["image", "caption"])
 def test_equals_pairs_of_sets_matched_one_by_one(table: Path, tmp_path: Path, name: str, by: str) -> None:
-    run = set_run(tmp_path / "run", table, name)
+    run = make_set_run(tmp_path / "run", table, name)
     dataset, query = load(table, "test", image_size=8), 3
     captions = contraport.embed(run, view="caption", split="test", out=None, progress=False).keys
     assert dataset.keys is not None
     text = str(captions[query])
     result = contraport.search(run, dataset.keys[query] if by == "image" else text, top=10)
-    similarities = expected(run, KERNELS[name], query, by=by)
+    similarities = expected_similarities(run, KERNELS[name], query, by=by)
     best = sorted(similarities, key=lambda place: -similarities[place])[:10]
     assert [str(near.position) for near in result] == best
     assert [near.similarity for near in result] == pytest.approx([similarities[place] for place in best], abs=1e-5)
@@ -88,8 +88,8 @@ def test_equals_pairs_of_sets_matched_one_by_one(table: Path, tmp_path: Path, na
     assert {near.class_name for near in result} <= {"0", "1", "2"}
 
 
-def test_keeps_the_similarities_of_all_items_and_the_vectors_of_a_block(table: Path, tmp_path: Path) -> None:
-    run, sizes = set_run(tmp_path / "run", table, MAX), []
+def test_vectors_are_in_memory_for_one_block_only(table: Path, tmp_path: Path) -> None:
+    run, sizes = make_set_run(tmp_path / "run", table, MAX), []
     match = LateInteraction.similarities
 
     def similarities(kernel: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -103,11 +103,11 @@ def test_keeps_the_similarities_of_all_items_and_the_vectors_of_a_block(table: P
     assert len(sizes) >= ITEMS // 4
 
 
-def test_compares_by_one_vector_each_where_the_kernel_does(
+def test_pooled_vectors_are_compared_with_a_warning(
     table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pooled = set_run(tmp_path / "pooled", table, None)
-    of_sets = set_run(tmp_path / "sets", table, MAX)
+    pooled = make_set_run(tmp_path / "pooled", table, None)
+    of_sets = make_set_run(tmp_path / "sets", table, MAX)
     near = contraport.search(pooled, "a red bag", top=5)
     assert contraport.search(of_sets, "a red bag", top=5) != near
     features = contraport.embed(of_sets, view="image", split="test", out=tmp_path / "images.npz", progress=False)
@@ -125,12 +125,14 @@ def test_compares_by_one_vector_each_where_the_kernel_does(
         command(features, **options)
         warnings = [record.args for record in caplog.records if record.levelname == "WARNING" and record.args]
         assert [str(args[0]) for args in warnings if isinstance(args[-1], LateInteraction)] == [str(of_sets.path)]
-    objects = set_run(tmp_path / "objects", table, None, objective="<Objective>")
+    objects = make_set_run(tmp_path / "objects", table, None, objective="<Objective>")
     assert contraport.search(objects, "a red bag", top=5) == near
 
 
-def test_the_command_prints_and_draws_items(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = set_run(tmp_path / "run", table, TRANSPORT)
+def test_command_prints_items_and_writes_a_page(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_set_run(tmp_path / "run", table, TRANSPORT)
     main(["search", str(run.path), "a red bag", "--top", "3", "--page", str(tmp_path / "found.html")])
     printed = capsys.readouterr().out
     assert printed.count(".png") == 3
@@ -140,7 +142,7 @@ def test_the_command_prints_and_draws_items(table: Path, tmp_path: Path, capsys:
 
 
 def test_rejects_an_index_and_unsuitable_queries(table: Path, tmp_path: Path) -> None:
-    run = set_run(tmp_path / "run", table, MAX)
+    run = make_set_run(tmp_path / "run", table, MAX)
     with raises_usage_error("index.sets", run.path):
         contraport.search(run, "a red bag", index=tmp_path / "index.faiss")
     with raises_usage_error("query.unknown", "a red bag"):

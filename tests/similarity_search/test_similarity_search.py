@@ -25,7 +25,6 @@ from tests.evaluation.builders import build_image_model, make_run
 import contraport
 from contraport.cli.result_printers import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.features import Features, open_feature_buffer, read_features, write_feature_shards, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
@@ -33,7 +32,7 @@ from contraport.similarity_search.duplicates import _find_proposed_threshold
 from contraport.similarity_search.output_files import NO_PICTURES_NOTE
 
 
-def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
+def make_features(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(items, width)).astype(np.float32)
 
 
@@ -44,12 +43,12 @@ def cosines(features: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of which these few items fill several."""
+    """Blocks smaller than the few items of the tests."""
     monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 16)
 
 
 def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
-    features = some()
+    features = make_features()
     alike = cosines(features)
     for query in (0, 33, 69):
         result = neighbors(features, query=query, top=12)
@@ -62,7 +61,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 
 
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = np.concatenate([some(), some()])
+    features = np.concatenate([make_features(), make_features()])
     result = neighbors(features, query=3, top=20)
     monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in result]
@@ -71,9 +70,9 @@ def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
 def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> None:
-    array = some(6)
+    array = make_features(6)
     keys = np.array([f"photos/{number}.png" for number in range(6)])
-    whole = Features(
+    features = Features(
         array,
         np.arange(6) + 3,
         np.array(["test"] * 6),
@@ -83,13 +82,13 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
         "r",
         data_name="photos",
     )
-    write_features(tmp_path / f"some{suffix}", whole)
-    read = read_features(tmp_path / f"some{suffix}")
+    write_features(tmp_path / f"features{suffix}", features)
+    read = read_features(tmp_path / f"features{suffix}")
     np.testing.assert_array_equal(read.features, array)
     assert (read.source_rows.tolist(), read.splits.tolist()) == ([3, 4, 5, 6, 7, 8], ["test"] * 6)
     assert (read.run, read.view, read.data_name) == ("r", None, "photos")
-    result = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
-    assert result == neighbors(whole, query=1, top=5)
+    result = neighbors(tmp_path / f"features{suffix}", query="photos/1.png", top=5)
+    assert result == neighbors(features, query=1, top=5)
     assert {near.name for near in result} == set(keys) - {"photos/1.png"}
     assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in result)
     assert [near.row for near in result] == [near.position + 3 for near in result]
@@ -101,14 +100,14 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
 def test_shards_with_different_classes_keep_all_class_names(tmp_path: Path, suffix: str) -> None:
     labels, names = np.array([0, 1, 2, 2, 0, 0]), np.array(["a", "b", "c"])
-    whole = Features(some(6), np.arange(6), np.array(["train"] * 6), labels=labels, class_names=names)
-    write_feature_shards(tmp_path / f"some{suffix}", whole, 2)
-    read = read_features(tmp_path / f"some{suffix}")
+    features = Features(make_features(6), np.arange(6), np.array(["train"] * 6), labels=labels, class_names=names)
+    write_feature_shards(tmp_path / f"features{suffix}", features, 2)
+    read = read_features(tmp_path / f"features{suffix}")
     assert list(map(read.class_name_at, range(6))) == ["a", "b", "c", "c", "a", "a"]
 
 
-def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
-    """Set names of the module that a verb is in, which its package calls by the verb's name."""
+def set_module_names(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
+    """Set names in the module of a function; the package has the function under the name of the module."""
     for name, value in values.items():
         monkeypatch.setitem(inspect.unwrap(verb).__globals__, name, value)
 
@@ -116,9 +115,9 @@ def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
 def test_logs_the_largest_similarity_without_duplicates(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setting(monkeypatch, duplicates, TILE_SIZE=1)
+    set_module_names(monkeypatch, duplicates, TILE_SIZE=1)
     caplog.set_level(logging.INFO, "contraport.similarity_search")
-    assert len(duplicates(np.array([[1.0, 0.0], [2.0, 0.0]]), threshold=1.0)) == 1, "of which nothing is to be told"
+    assert len(duplicates(np.array([[1.0, 0.0], [2.0, 0.0]]), threshold=1.0)) == 1
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
     assert duplicates(np.array([[1.0, 0.0]])) == []
     (record,) = caplog.records
@@ -126,8 +125,8 @@ def test_logs_the_largest_similarity_without_duplicates(
     assert re.findall(r"\d[\d.]*\d", record.getMessage()) == ["0.9", "0.8000"]
 
 
-def with_copies(items: int = 300, copies: int = 12) -> np.ndarray:
-    """Return features of items, and behind them changed copies of the first, the k-th changed by k steps."""
+def make_features_with_copies(items: int = 300, copies: int = 12) -> np.ndarray:
+    """Return features of items, followed by perturbed copies of the first ones, with increasing perturbations."""
     generator = np.random.default_rng(0)
     features = generator.normal(size=(items, 16))
     noise = generator.normal(size=(copies, 16)) * np.linspace(0.02, 0.3, copies)[:, None]
@@ -140,9 +139,9 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
 ) -> None:
     if with_index:
         pytest.importorskip("faiss")
-    setting(monkeypatch, duplicates, TILE_SIZE=64)
+    set_module_names(monkeypatch, duplicates, TILE_SIZE=64)
     caplog.set_level(logging.INFO, "contraport.similarity_search")
-    features, index = with_copies(), tmp_path / "a.faiss" if with_index else None
+    features, index = make_features_with_copies(), tmp_path / "a.faiss" if with_index else None
     alike = cosines(features)
     np.fill_diagonal(alike, -1)
     of_copies = np.array([alike[place, 300 + place] for place in range(12)])
@@ -171,7 +170,7 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     assert result.threshold_notes[0] in page
 
 
-def test_page_has_a_similarity_below_the_threshold_with_as_many_decimals_as_it_needs(tmp_path: Path) -> None:
+def test_page_shows_enough_decimals_of_similarities_near_the_threshold(tmp_path: Path) -> None:
     cosine = 0.99897
     features = np.array([[1, 0], [cosine, (1 - cosine**2) ** 0.5], [0, -1]], dtype=np.float32)
     duplicates(features, page=tmp_path / "same.html")
@@ -181,7 +180,7 @@ def test_page_has_a_similarity_below_the_threshold_with_as_many_decimals_as_it_n
 
 
 def test_proposes_no_threshold_without_a_gap() -> None:
-    """Points of one cloud, of several and of clouds of other widths: at most one in twenty has such a gap."""
+    """Points of one cluster, of several, and of clusters of different widths: at most one in twenty has such a gap."""
     generator, proposed = np.random.default_rng(0), 0
     for number in range(20):
         width = int(generator.integers(3, 30))
@@ -192,7 +191,7 @@ def test_proposes_no_threshold_without_a_gap() -> None:
 
 
 def test_proposes_no_threshold_in_a_gap_as_narrow_as_rounding_errors() -> None:
-    """1,000 pairs are equal up to rounding, and less similar ones follow without another gap."""
+    """1,000 pairs are equal up to rounding, and less similar pairs follow without a gap."""
     distances = np.concatenate([np.linspace(0, 1e-6, 1_000), 1.9e-6 * np.exp(0.005 * np.arange(2_000))])
     assert _find_proposed_threshold(1 - distances) is None
     distances[1_000:] *= 10
@@ -200,16 +199,16 @@ def test_proposes_no_threshold_in_a_gap_as_narrow_as_rounding_errors() -> None:
 
 
 def test_equal_features_are_duplicates_at_threshold_1() -> None:
-    """Whose cosine is often 0.99999994."""
+    """The computed cosine of equal features is often 0.99999994."""
     features = np.repeat(np.random.default_rng(0).normal(size=(50, 50)).astype(np.float32), 2, axis=0)
     expected = [(place, place + 1) for place in range(0, 100, 2)]
     assert [group.positions for group in duplicates(features, threshold=1.0)] == expected
 
 
 def test_groups_are_connected_components_of_linked_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting(monkeypatch, duplicates, TILE_SIZE=16)
+    set_module_names(monkeypatch, duplicates, TILE_SIZE=16)
     generator = np.random.default_rng(1)
-    features = np.repeat(some(30), 3, axis=0) + 0.05 * generator.normal(size=(90, 5)).astype(np.float32)
+    features = np.repeat(make_features(30), 3, axis=0) + 0.05 * generator.normal(size=(90, 5)).astype(np.float32)
     features = features[generator.permutation(90)]
     for threshold in (0.9, 0.99, 0.9999, 1.0):
         linked = cosines(features) >= threshold
@@ -301,12 +300,12 @@ def test_files_and_terminal_name_items_by_row_key_and_text(
     assert "bag-7: a red bag, used" in result._repr_html_()
 
 
-def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> None:
+def test_page_shows_enough_of_paths_to_distinguish_items(tmp_path: Path) -> None:
     keys = np.array(["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"])
     features = Features(np.ones((4, 3), np.float32), np.arange(4), np.full(4, "train"), keys)
     duplicates(features, page=tmp_path / "same.html")
-    shown = re.findall(r"<strong title=.*?>(.*?)</strong>", (tmp_path / "same.html").read_text())
-    assert shown == ["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"]
+    names = re.findall(r"<strong title=.*?>(.*?)</strong>", (tmp_path / "same.html").read_text())
+    assert names == ["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"]
 
 
 def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
     assert lines[0] == "position,row,name,cluster"
     assert lines[-1] == "119,119,train row 119,2"
     assert len(lines) == 121
-    with pytest.raises(UsageError, match=r"^out: .*overwrite=True"):
+    with raises_usage_error("out.exists", "overwrite=True"):
         cluster(stored, k=3, out=out)
     assert [len(cluster(features, k=k).clusters) for k in (1, 2, 120)] == [1, 2, 120]
 
@@ -341,9 +340,9 @@ def test_clusters_of_equal_items_are_one_with_a_note(caplog: pytest.LogCaptureFi
 
 
 def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of items that are in no groups, which Lloyd's iterations move for long."""
-    setting(monkeypatch, cluster, MAX_KMEANS_INIT_ITEMS=40)
-    features = some(400, width=3)
+    """Items without clusters, which need many iterations of Lloyd's algorithm."""
+    set_module_names(monkeypatch, cluster, MAX_KMEANS_INIT_ITEMS=40)
+    features = make_features(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)
     numbers, of = assign_kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
@@ -351,7 +350,7 @@ def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPat
         centres = np.stack([of[numbers == number].mean(axis=0) for number in range(5)])
         of, before = unit, numbers
         numbers = np.square(unit[:, None] - centres).sum(axis=2).argmin(axis=1)
-    assert np.array_equal(numbers, before), "it has come to its end"
+    assert np.array_equal(numbers, before), "expected convergence of the reference"
     place = np.argsort(np.argsort(-np.bincount(numbers), kind="stable"))
     assert cluster(features, k=5).labels.tolist() == place[numbers].tolist()
     with raises_usage_error("k.invalid", 40, 41):
@@ -361,14 +360,14 @@ def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPat
 def test_typical_items_and_pictures_are_members_of_their_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The items of a narrow cluster are nearer to the direction of a wide one than those that are in it."""
+    """Items of a narrow cluster are closer to the direction of a wide cluster than its own members."""
     wide = np.concatenate([np.full((8, 1), 0.5), 0.75**0.5 * np.repeat(np.eye(5)[:4], 2, axis=0)], axis=1)
-    wide[::2, 1:] *= -1  # around the first axis
-    narrow = np.array([0.8, 0, 0, 0, 0, 0.6]) + 1e-3 * some(20, width=6)
+    wide[::2, 1:] *= -1  # cluster around the first axis
+    narrow = np.array([0.8, 0, 0, 0, 0, 0.6]) + 1e-3 * make_features(20, width=6)
     labels, names = np.array([0, 0, 0, 1, 1, 1, 1, 2, 0, *[2] * 19]), np.array(["a", "b", "c"])
     features = np.concatenate([wide, narrow]).astype(np.float32)
     stored = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
-    setting(
+    set_module_names(
         monkeypatch,
         cluster,
         MAX_SECTION_CARDS=3,
@@ -444,7 +443,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
     grey = make_run(tmp_path / "grey", build_image_model())
     other = neighbors(photos, query=copy, run=grey, top=3)
     assert len(other) == 3
-    assert other[0].similarity < 0.99, "another run sees something else in it"
+    assert other[0].similarity < 0.99
 
 
 @pytest.mark.parametrize(
@@ -464,7 +463,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
 )
 def test_rejects_invalid_options(command: Any, options: dict[str, Any], code: str, values: list[object]) -> None:
     with raises_usage_error(code, *values):
-        command(some(), **options)
+        command(make_features(), **options)
 
 
 @pytest.mark.parametrize(
@@ -473,16 +472,16 @@ def test_rejects_invalid_options(command: Any, options: dict[str, Any], code: st
 def test_rejects_features_that_are_not_finite_rows_of_numbers(
     command: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting(monkeypatch, duplicates, TILE_SIZE=16)
+    set_module_names(monkeypatch, duplicates, TILE_SIZE=16)
     for value in (np.nan, np.inf, 1e300):
-        features = some().astype(np.float64)
+        features = make_features().astype(np.float64)
         features[40, 2] = value
         with raises_usage_error("features.not_finite", "first for item 40."):
             command(features, **options)
     for wrong in (np.array([None] * 70), np.array(1.0), np.array(["a", "b"]), np.ones((70, 3), bool)):
         with raises_usage_error("features.invalid", wrong.dtype, wrong.shape):
             command(wrong, **options)
-    command(some().astype(np.longdouble), **options)
+    command(make_features().astype(np.longdouble), **options)
 
 
 def test_an_unknown_query_proposes_the_nearest_name(photos: Path) -> None:
@@ -494,43 +493,43 @@ def test_an_unknown_query_proposes_the_nearest_name(photos: Path) -> None:
 
 
 def test_rejects_files_without_features(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^features: .*'x\.csv'"):
+    with raises_usage_error("features.suffix", "'x.csv'"):
         duplicates("x.csv")
-    with pytest.raises(UsageError, match=r"^features: .*x\.npz"):
+    with raises_usage_error("features.not_found", "x.npz"):
         duplicates(tmp_path / "x.npz")
     for suffix in (".npz", ".npy", ".parquet"):
         (tmp_path / f"x{suffix}").write_bytes(b"nothing of the kind")
         with raises_usage_error("features.unreadable", f"x{suffix}"):
             duplicates(tmp_path / f"x{suffix}")
     np.savez(tmp_path / "y.npz", other=np.ones(3))
-    with pytest.raises(UsageError, match=r"y\.npz .*'features'"):
+    with raises_usage_error("features.no_features", "y.npz", "'features'"):
         duplicates(tmp_path / "y.npz")
-    with pytest.raises(UsageError, match="first for item 1"):
+    with raises_usage_error("features.not_finite", "item 1"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
     assert nearest_rows.BLOCK_ROWS == 16
 
 
 def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
     neighbors(photos, query=0, top=3, page=tmp_path / "near.html")
-    shown = (tmp_path / "near.html").read_text()
-    assert shown.count('src="data:image/jpeg;base64,') == 4
-    assert shown.count('alt="') == 4
+    page_html = (tmp_path / "near.html").read_text()
+    assert page_html.count('src="data:image/jpeg;base64,') == 4
+    assert page_html.count('alt="') == 4
     copy = tmp_path / "<b>copy.png"
     copy.write_bytes((tmp_path / "photos" / "3.png").read_bytes())
     neighbors(photos, query=copy, top=2, page=tmp_path / "near.html", overwrite=True)
-    shown = (tmp_path / "near.html").read_text()
-    assert shown.count('src="data:image/jpeg;base64,') == 3
-    query, nearest, _ = re.findall(r'src="(data:image/jpeg;base64,[^"]*)', shown)
-    assert query == nearest, "which is the picture that it is a copy of"
-    assert "<b>" not in shown
-    assert "&lt;b&gt;copy.png" in shown
+    page_html = (tmp_path / "near.html").read_text()
+    assert page_html.count('src="data:image/jpeg;base64,') == 3
+    query, nearest, _ = re.findall(r'src="(data:image/jpeg;base64,[^"]*)', page_html)
+    assert query == nearest, "expected the picture of the original"
+    assert "<b>" not in page_html
+    assert "&lt;b&gt;copy.png" in page_html
     cluster(photos, k=2, page=tmp_path / "clusters.html")
     assert (tmp_path / "clusters.html").read_text().count('src="data:image/jpeg;base64,') == 8
     duplicates(photos, threshold=-1.0, page=tmp_path / "same.html")
     assert "1 group of duplicates among 8 items" in (tmp_path / "same.html").read_text()
-    with pytest.raises(UsageError, match=r"^page: .*same\.html exists"):
+    with raises_usage_error("page.exists", "same.html"):
         duplicates(photos, page=tmp_path / "same.html")
-    with pytest.raises(UsageError, match=r"^page: .*near\.html exists"):
+    with raises_usage_error("page.exists", "near.html"):
         neighbors(photos, query=0, page=tmp_path / "near.html")
     with raises_usage_error("page.suffix", ".html", "near.txt"):
         neighbors(photos, query=0, page=tmp_path / "near.txt")
@@ -541,25 +540,25 @@ def test_pages_show_pictures_of_the_run_or_state_that_there_are_none(tmp_path: P
     run = make_run(tmp_path / "run", build_image_model(), data="digits")
     out = contraport.embed(run, out=tmp_path / "digits.npz", split="test", progress=False)
     neighbors(out, query=5, top=3, page=tmp_path / "near.html")
-    shown = (tmp_path / "near.html").read_text()
-    assert shown.count('src="data:image/png;base64,') == 4
+    page_html = (tmp_path / "near.html").read_text()
+    assert page_html.count('src="data:image/png;base64,') == 4
     for near in neighbors(out, query=5, top=3):
-        assert f"<span>{near.similarity:.3f}, {near.class_name}</span>" in shown
+        assert f"<span>{near.similarity:.3f}, {near.class_name}</span>" in page_html
     np.savez(tmp_path / "others.npz", x=np.zeros((9, 1, 8, 8), dtype=np.float32))
     others = contraport.embed(run, data=tmp_path / "others.npz", out=tmp_path / "of.npz", split="train", progress=False)
     neighbors(others, query=5, top=3, page=tmp_path / "others.html")
-    shown = (tmp_path / "others.html").read_text()
-    assert NO_PICTURES_NOTE in shown, "row 5 of other data is no row of the run's own"
-    assert "data:image" not in shown
-    neighbors(some(), query=5, top=3, page=tmp_path / "rows.html")
-    shown = (tmp_path / "rows.html").read_text()
-    assert NO_PICTURES_NOTE in shown
-    assert shown.count("<strong") == 4
-    assert "no picture<" not in shown  # said once, above, rather than by a box for each
+    page_html = (tmp_path / "others.html").read_text()
+    assert NO_PICTURES_NOTE in page_html, "expected no pictures of the run's own data"
+    assert "data:image" not in page_html
+    neighbors(make_features(), query=5, top=3, page=tmp_path / "rows.html")
+    page_html = (tmp_path / "rows.html").read_text()
+    assert NO_PICTURES_NOTE in page_html
+    assert page_html.count("<strong") == 4
+    assert "no picture<" not in page_html  # one note instead of a placeholder for each item
 
 
 def pictures_of(page: Path) -> dict[str, Image.Image]:
-    """Return the pictures of a page by what stands for them."""
+    """Return the pictures of a page by their alternative texts."""
     result = re.findall(r'src="data:image/\w+;base64,([^"]*)" alt="([^"]*)"', page.read_text())
     return {name: Image.open(io.BytesIO(base64.b64decode(letters))) for letters, name in result}
 
@@ -589,17 +588,17 @@ def test_pictures_match_their_split_and_respect_exif_rotation(tmp_path: Path) ->
 def test_page_of_duplicates_shows_the_largest_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.repeat(np.eye(4), [5, 1, 2, 2], axis=0)
 
-    def shown(groups: int) -> str:
-        setting(monkeypatch, duplicates, MAX_HTML_GROUPS=groups, MAX_SECTION_CARDS=2)
+    def page_with(groups: int) -> str:
+        set_module_names(monkeypatch, duplicates, MAX_HTML_GROUPS=groups, MAX_SECTION_CARDS=2)
         duplicates(features, page=tmp_path / "same.html", overwrite=True)
         return (tmp_path / "same.html").read_text()
 
-    two = shown(2)
+    two = page_with(2)
     assert "3 groups of duplicates among 10 items" in two
     assert "The 2 largest groups are shown." in two
     assert ("Group 2" in two, "Group 3" in two) == (True, False)
     assert two.count("and 3 more") == two.count(" more</p>") == 1
-    assert "largest groups" not in shown(3)
+    assert "largest groups" not in page_with(3)
 
 
 def test_index_finds_nearly_all_nearest_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -611,7 +610,7 @@ def test_index_finds_nearly_all_nearest_items(tmp_path: Path, caplog: pytest.Log
     index = tmp_path / "features.faiss"
     hits = 0
     for query in range(0, 3_000, 300):
-        exact, result = (neighbors(features, query=query, top=10, index=given) for given in (None, index))
+        exact, result = (neighbors(features, query=query, top=10, index=index_path) for index_path in (None, index))
         assert result[0].similarity == pytest.approx(exact[0].similarity, abs=1e-6)
         hits += len({near.position for near in exact} & {near.position for near in result})
     assert hits >= 95
@@ -629,7 +628,7 @@ def test_index_finds_nearly_all_nearest_items(tmp_path: Path, caplog: pytest.Log
 
 
 def test_index_misses_no_near_duplicates(tmp_path: Path) -> None:
-    """The bytes of the index cannot tell these items apart, and which cell an item is in says little of the others."""
+    """Items with equal codes in the index, whose cells have little relation to their neighbors."""
     pytest.importorskip("faiss")
     generator = np.random.default_rng(0)
     groups = np.repeat(generator.normal(size=(40, 8)), 20, axis=0) + 1e-2 * generator.normal(size=(800, 8))
@@ -638,7 +637,7 @@ def test_index_misses_no_near_duplicates(tmp_path: Path) -> None:
     features = (np.concatenate([groups, generator.normal(size=(800, 8))]) * sizes).astype(np.float32)
     index, hits = tmp_path / "features.faiss", 0
     for query in range(0, 1_600, 40):
-        exact, result = (neighbors(features, query=query, top=5, index=given) for given in (None, index))
+        exact, result = (neighbors(features, query=query, top=5, index=index_path) for index_path in (None, index))
         hits += len({near.position for near in exact} & {near.position for near in result})
         assert query >= 800 or result == exact
     assert hits >= 195
@@ -650,13 +649,13 @@ def test_index_misses_no_near_duplicates(tmp_path: Path) -> None:
 
 def test_without_faiss_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UsageError, match=r"contraport\[index\]"):
-        neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    with raises_usage_error("index.missing_package", "contraport[index]"):
+        neighbors(make_features(), query=1, index=tmp_path / "a.faiss")
 
 
 def test_suggests_an_index_for_many_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("contraport.similarity_search.nearest_rows.SLOW_SEARCH_ROWS", 50)
-    neighbors(some(), query=1)
+    neighbors(make_features(), query=1)
     (record,) = caplog.records
     assert (record.levelname, record.args) == ("WARNING", ("70",))
     assert "--index FILE" in record.getMessage()
@@ -666,32 +665,32 @@ def test_damaged_index_is_rejected_or_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faiss = pytest.importorskip("faiss")
-    neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    neighbors(make_features(), query=1, index=tmp_path / "a.faiss")
     (tmp_path / "a.faiss").write_bytes(b"nothing")
     with raises_usage_error("index.unreadable", "a.faiss"):
-        neighbors(some(), query=1, index=tmp_path / "a.faiss")
+        neighbors(make_features(), query=1, index=tmp_path / "a.faiss")
     (tmp_path / "a.faiss.json").write_text("[")
-    assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
+    assert len(neighbors(make_features(), query=1, index=tmp_path / "a.faiss")) == 10
     assert "Rebuilding" in caplog.text
     caplog.clear()
     monkeypatch.setattr(faiss, "__version__", "0")
-    assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
+    assert len(neighbors(make_features(), query=1, index=tmp_path / "a.faiss")) == 10
     assert "Rebuilding" in caplog.text
     with raises_usage_error("index.not_a_folder", tmp_path / "a.faiss"):
-        neighbors(some(), query=1, index=tmp_path / "a.faiss" / "b.faiss")
-    neighbors(some(), query=1, index=tmp_path / "new" / "a.faiss")
+        neighbors(make_features(), query=1, index=tmp_path / "a.faiss" / "b.faiss")
+    neighbors(make_features(), query=1, index=tmp_path / "new" / "a.faiss")
     assert (tmp_path / "new" / "a.faiss").is_file()
 
 
 def test_partly_written_index_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
-    neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    neighbors(make_features(), query=1, index=tmp_path / "a.faiss")
     with monkeypatch.context() as stopped:
         stopped.setattr("contraport.similarity_search.nearest_rows.write_json", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            neighbors(-some(), query=1, index=tmp_path / "a.faiss")
+            neighbors(-make_features(), query=1, index=tmp_path / "a.faiss")
     with raises_usage_error("index.exists", "a.faiss"):
-        neighbors(some(), query=1, index=tmp_path / "a.faiss")
+        neighbors(make_features(), query=1, index=tmp_path / "a.faiss")
 
 
 def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -701,17 +700,17 @@ def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["items"] for row in result.format_rows()] == ["7", "2"]
     assert result.format_rows()[0]["names"].endswith(" and 2 more")
     assert result.format_rows()[1]["names"] == "; ".join(result[1].names)
-    shown = result._repr_html_()
-    assert shown.count("<tr>") == 4, "the heads, two groups and a note"
-    assert "more group" not in shown
-    setting(monkeypatch, duplicates, MAX_HTML_GROUPS=1)
+    page_html = result._repr_html_()
+    assert page_html.count("<tr>") == 4
+    assert "more group" not in page_html
+    set_module_names(monkeypatch, duplicates, MAX_HTML_GROUPS=1)
     assert result._repr_html_().count("<tr>") == 4
     assert "and 1 more group<" in result._repr_html_()
     assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item."
     assert duplicates(features[[0, 9]])._repr_html_().endswith("0.6000.")
 
 
-def test_names_a_run_folder_given_as_features(tmp_path: Path) -> None:
+def test_rejects_a_run_folder_as_features(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("data: digits")
     with raises_usage_error("features.run", tmp_path, "embed"):
         read_features(tmp_path)

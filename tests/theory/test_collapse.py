@@ -1,4 +1,4 @@
-"""Dimensional collapse: the order of the objectives on digits, and the numbers of a spectrum that is known."""
+"""Dimensional collapse: order of the objectives on digits, reproducibility, and the figure."""
 
 from __future__ import annotations
 

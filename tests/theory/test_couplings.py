@@ -56,14 +56,14 @@ def test_few_iterations_match_a_plain_sinkhorn_loop():
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     kernel = np.exp(-np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7)) / 0.02)
     right = np.ones(7)
-    for made in range(1, 4):
+    for iteration in range(1, 4):
         left = a / (kernel @ right)
         right = b / (kernel.T @ left)
-        if (coupling := result.lowest_temperature_by_iterations.get(made)) is not None:
+        if (coupling := result.lowest_temperature_by_iterations.get(iteration)) is not None:
             plan = left[:, None] * kernel * right
             np.testing.assert_allclose(coupling.plan, plan, rtol=1e-9)
             assert coupling.marginal_error == pytest.approx(np.abs(plan.sum(1) - a).sum())
-            assert coupling.iterations == made
+            assert coupling.iterations == iteration
 
 
 def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
@@ -72,8 +72,8 @@ def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     ways = [result.exact, *result.by_temperature.values()]
     assert [one.cost for one in ways] == sorted(one.cost for one in ways)
     assert [one.entropy for one in ways] == sorted(one.entropy for one in ways)
-    made = [one.iterations for one in result.by_temperature.values()]
-    assert made == sorted(made, reverse=True)
+    iterations = [one.iterations for one in result.by_temperature.values()]
+    assert iterations == sorted(iterations, reverse=True)
     torch.testing.assert_close(ways[-1].plan, result.a[:, None] * result.b, atol=1e-5, rtol=0)
     errors = [one.marginal_error for one in result.lowest_temperature_by_iterations.values()]
     assert errors == sorted(errors, reverse=True)

@@ -49,7 +49,7 @@ TABLE = {
     "linear_pairs": (lambda s: s, lambda t: t),
     "info_nce": (lambda s: 0.5 * torch.log(1 + s), lambda t: torch.exp(t / 0.5)),
 }
-"""phi and psi of each preset, as the paper's table 1 has them, with its constants 1 and temperature 0.5."""
+"""phi and psi of each preset as in table 1 of the paper, with constants 1 and temperature 0.5."""
 
 
 @pytest.mark.parametrize("preset", TABLE)
@@ -103,7 +103,7 @@ def test_energy_on_the_sphere_is_minus_alpha_cl(regularizer):
 
 
 @pytest.mark.parametrize("setting", [{"p": 2.0}, {"regularizer": "inverse", "gamma": 3.0}])
-def test_the_exponents_are_those_of_alpha_cl(setting):
+def test_exponents_are_those_of_alpha_cl(setting):
     z0, z1 = (torch.nn.functional.normalize(z) for z in views())
     alpha = pair_weights(z0, z1, **setting)
     assert not torch.allclose(alpha, pair_weights(z0, z1, **{k: v for k, v in setting.items() if k == "regularizer"}))

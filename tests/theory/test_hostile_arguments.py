@@ -1,4 +1,4 @@
-"""Arguments of another type, shape or range are refused by the studies of theory."""
+"""Invalid types, shapes and ranges of arguments of the theory studies."""
 
 import math
 from fractions import Fraction
@@ -77,7 +77,7 @@ def test_rejects_arguments(study, code):
         study()
 
 
-def test_takes_tensors_of_integers_and_costs():
+def test_accepts_tensors_of_integers_and_costs():
     whole = torch.tensor([[1, 2, 3], [3, 2, 1], [0, 1, 0]])
     expected = theory.contrastive_covariance(whole.double(), whole.double()).matrix
     torch.testing.assert_close(theory.contrastive_covariance(whole, whole).matrix, expected)
@@ -87,7 +87,7 @@ def test_takes_tensors_of_integers_and_costs():
     )
 
 
-def test_takes_views_that_require_a_gradient():
+def test_accepts_views_that_require_a_gradient():
     views = X.clone().requires_grad_() * 2, X.clone().requires_grad_() + 1
     plain = [view.detach() for view in views]
     train = theory.train_linear_encoder

@@ -68,11 +68,11 @@ def test_hub_takes_all_mass_with_rows_only():
     assert rows.effective_num_columns == pytest.approx(1)
 
 
-def test_figure_draws_lines_by_mass_and_blue_to_partners(tmp_path):
+def test_figure_draws_lines_by_mass_with_partners_in_blue(tmp_path):
     figure = compare_constraints(torch.eye(3), torch.eye(3), temperature=0.05).figure()
     figure.savefig(tmp_path / "figure.png")
     lines = figure.axes[1].get_lines()
-    assert len(lines) == 3  # what is off the partners is too faint to be drawn
+    assert len(lines) == 3  # lines to other items are too faint to be drawn
     assert {line.get_color() for line in lines} == {"#0072b2"}
     weak = compare_constraints(torch.eye(2), torch.eye(2), temperature=10.0).figure().axes[1].get_lines()
     straight = [line for line in weak if line.get_ydata()[0] == line.get_ydata()[1]]

@@ -1,4 +1,4 @@
-"""The uniformity penalty on the toy: its numbers by hand from the plan, and what it does."""
+"""Uniformity penalty on the toy data: summary against the plan, and its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The similarity heatmap, against scikit-learn's cosines and means by loops."""
+"""Similarity heatmap against cosines of scikit-learn and means by loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A linear program over the triangle, against SciPy's solvers."""
+"""Linear program over the triangle against solvers of SciPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perfect uniformity: polygons and simplices; the toy on the circle."""
+"""Perfect uniformity: polygons, simplices, and five Gaussians on the circle."""
 
 from __future__ import annotations
 
