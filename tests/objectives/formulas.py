@@ -343,7 +343,7 @@ def iot_quadratic(
         cost = 1 - cosine(pairing.x, pairing.y)
         N = len(cost)
         logits = (-cost / temperature).masked_fill(~pairing.compared, -math.inf)
-        if constraint == "rows":  # a row counts by the mass that is wanted there, and is compared by its shares
+        if constraint == "rows":  # rows are weighted by their target mass, and compared by their normalized entries
             mass = goal.sum(1)
             return (mass * fenchel_young(N * logits, N * by_rows(goal))).sum()
         whole = logits.masked_fill(~pairing.compared, -math.inf).reshape(1, -1)

@@ -545,7 +545,7 @@ def test_unbalanced_plan_matches_pot(reference, reg_type, temperature, relaxatio
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 def test_quadratic_plan_matches_pot(temperature):
-    """POT's semi-dual with potentials held at zero is the plan with one marginal."""
+    """With potentials of zero, POT's semi-dual has the plan with one marginal."""
     smooth = pytest.importorskip("ot.smooth")
     z0, z1 = views()
     cost = (1 - formulas.cosine(z0, z1)).numpy()
@@ -721,7 +721,7 @@ def test_the_order_of_the_batch_does_not_matter(case, n, seed):
     assert_same(shuffled, (value, [slope[order] for slope in slopes]), 1e-8)
 
 
-# The slope of a value of which a part is held is not that of the value.
+# Detached terms have no gradient, unlike in differences of the value.
 HELD = {"alpha-cl", "quadratic", "byol", "dclw"}
 GRADCHECKED = [case for case in CASES if case[0] not in HELD and not case[1].get("c")]
 GRADCHECKED += [

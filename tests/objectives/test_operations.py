@@ -1,4 +1,4 @@
-"""Number of operations of a call at small batches, whose time they determine, from the second call on."""
+"""Number of operations of a call, which determines its time at small batches; from the second call on."""
 
 import dataclasses
 from collections import Counter

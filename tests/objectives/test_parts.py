@@ -212,7 +212,7 @@ def test_similarity_matrix_gives_the_targets_of_all_views(layout, ids, sparse, i
     if ids is not None:
         block = replace(block, pattern=block.pattern.mask_duplicates(ids))
     matrix = MATRIX.clone()
-    matrix[items[4]] = 0  # a row that wants nothing
+    matrix[items[4]] = 0  # an empty row
     target = SimilarityMatrix(matrix.to_sparse() if sparse else matrix, torch.tensor(items))
     n, m = block.shape
     expected = torch.zeros(n, m, dtype=torch.float64)
