@@ -209,7 +209,7 @@ def test_one_class_is_accepted(command: Command, tmp_path: Path) -> None:
     assert outcome.status == 0
 
 
-def test_errors_of_the_system_are_one_line(command: Command, data: str, tmp_path: Path) -> None:
+def test_os_errors_are_one_line(command: Command, data: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     line = reject(command, tmp_path, "train", "--data", data, "--batch_size", "20", "--out", "file/run")
     assert "file" in line

@@ -81,7 +81,7 @@ def test_short_help_has_common_options_only(command: Command, verb: str) -> None
     assert f"{len(options) - len(common)} more options: contraport {verb} --help_all" in text
 
 
-def test_own_options_come_before_shared_ones(command: Command) -> None:
+def test_options_of_a_command_come_before_shared_ones(command: Command) -> None:
     text = command("neighbors", "--help").out
     places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "device", "page", "trust_remote_code")]
     assert places == sorted(places)

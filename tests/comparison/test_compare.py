@@ -522,7 +522,7 @@ def test_name_of_data_with_a_comma_is_in_the_table_header(tmp_path: Path) -> Non
     assert result.to_json_dict()["column_data"] == ["left, right.npz"] * 2
 
 
-def test_judge_claim() -> None:
+def test_classifies_outcomes_of_claims() -> None:
     better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
     none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
     assert classify_claim_outcome([better, none, unknown]) == HELD

@@ -32,7 +32,7 @@ def test_small_units_are_not_constant():
     assert from_arrays(np.array([[1e-9], [3e-9]])).mean_and_std()[1] == pytest.approx([1e-9])
 
 
-def test_one_item_is_a_batch_of_one():
+def test_a_dataset_item_is_fetched_as_a_batch_of_one():
     dataset = from_arrays(np.arange(6.0).reshape(3, 2), labels=[4, 5, 6])
     batch = dataset[-1]
     assert batch.views[0].tolist() == [[4.0, 5.0]]

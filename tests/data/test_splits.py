@@ -63,7 +63,7 @@ def test_test_fraction_applies_to_unsplit_data(unsplit_file: Path, fraction: flo
     assert train.with_store(train.store).num_random_test_items == held_out
 
 
-def test_existing_split_is_kept(tmp_path: Path) -> None:
+def test_existing_split_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
     assert load(path).num_random_test_items is None

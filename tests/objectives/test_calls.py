@@ -946,7 +946,7 @@ def test_rejects_settings_of_a_wrong_type(create, code, value):
         create()
 
 
-def test_more_than_two_views_show_the_same_items():
+def test_rejects_three_views_of_different_items():
     z = torch.randn(6, 5)
     with raises_usage_error("z2.shape"):
         contraport.cmc()(z, z, z[:4])

@@ -60,7 +60,7 @@ def test_operation_counts_of_plain_cross_entropy():
     assert 25 <= num_backward <= 50
 
 
-def test_cached_results_serve_every_mode():
+def test_results_cached_in_inference_mode_serve_gradients():
     """Results cached in inference mode serve calls with gradients."""
     z0, z1 = torch.randn(2, 37, 4)
     loss = contraport.gca_ince()

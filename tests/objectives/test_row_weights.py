@@ -133,7 +133,7 @@ def test_a_matrix_target_keeps_its_row_masses():
 
 @pytest.mark.parametrize("weights", [None, torch.tensor([3.0, 2.0, 0.5, 1.0])], ids=["equal", "weighted"])
 @pytest.mark.parametrize("constraint", [Rows(), Unbalanced(0.5, iterations=3), Free()], ids=repr)
-def test_kl_weights_the_rows_of_the_target_and_counts_a_fixed_mass_as_1(constraint, weights):
+def test_kl_weights_target_rows_and_counts_a_fixed_mass_as_1(constraint, weights):
     """The first row has no compared pair, as its item is in all columns."""
     (z0, _), (z1, _) = views(4, 3), views(5, 3, seed=1)
     target = torch.rand(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))

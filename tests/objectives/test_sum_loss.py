@@ -8,7 +8,7 @@ import contraport
 from contraport import SumLoss
 
 
-def test_terms_of_one_kind_add_up():
+def test_value_is_the_weighted_sum_of_objectives():
     z0, z1 = torch.randn(2, 6, 4)
     a, b = contraport.nt_xent(0.5), contraport.nt_xent(0.1)
     value = SumLoss({a: 0.5, b: -2.0})(z0, z1)

@@ -117,7 +117,7 @@ def test_runs_without_a_verdict_have_a_neutral_heading(make_run, tmp_path) -> No
     assert "The runs differ in epochs" in words_of_page(path)
 
 
-def test_title_counts_and_lists(make_run) -> None:
+def test_title_names_encoders_data_and_objectives(make_run) -> None:
     runs = load_runs([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
     assert build_report_title(runs) == "3 small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
     unknown = [replace(run, encoder="default encoder") for run in runs[:1]]
@@ -218,7 +218,7 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 
 
-def test_each_data_set_has_its_own_table_and_best(make_run, tmp_path) -> None:
+def test_each_data_set_has_a_table_with_best_cells(make_run, tmp_path) -> None:
     runs = [make_run("a"), make_run("b", data="fashion-mnist", seed=2)]
     groups = tables(runs)
     assert [group.data_name for group in groups] == ["digits", "fashion-mnist"]
@@ -226,7 +226,7 @@ def test_each_data_set_has_its_own_table_and_best(make_run, tmp_path) -> None:
     assert "fashion-mnist" in words_of_page(report(runs, out=tmp_path / "page.html"))
 
 
-def test_different_baselines_of_one_name_name_their_run(make_run) -> None:
+def test_baselines_with_equal_names_include_the_run(make_run) -> None:
     runs = [make_run("a"), make_run("b")]
     values = runs[1].evaluation()
     values["rows"]["untrained"]["knn"] = 0.5

@@ -370,7 +370,7 @@ def test_confusion_rows_are_true_classes() -> None:
     assert very_many["layout"]["xaxis"]["showticklabels"] is False
 
 
-def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
+def test_class_without_a_name_is_shown_by_number(make_run) -> None:
     run = make_run()
     write_npz(run.samples_path, run.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
     ((_, _, worst, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
@@ -662,7 +662,7 @@ def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_nonfinite_losses_are_no_coloring(make_run, wrong) -> None:
+def test_nonfinite_losses_do_not_color_points(make_run, wrong) -> None:
     run = make_run()
     samples = run.page_arrays()
     write_npz(run.samples_path, {**samples, "losses": np.where(np.arange(30) == 3, wrong, samples["losses"])})

@@ -57,7 +57,7 @@ def test_significant_difference_has_its_interval(make_run):
     assert group.encoder_rows[-2].cells[0].interval == "93.0–97.0%"
 
 
-def test_machine_settings_are_no_difference(make_run):
+def test_machine_settings_are_not_differences(make_run):
     runs = load_runs([make_run("one", threads=1, device="cpu"), make_run("two", threads=2, device="cuda")])
     assert "The runs have the same settings." in compose_verdict_sentences(runs)
 

@@ -60,7 +60,7 @@ def sample_numbers(dataset):
     return (dataset.__getitems__(list(range(len(dataset)))).views[0][:, 0, 5, 5] / 4.0).round().long()
 
 
-def test_samples_are_images_with_classes_and_a_fifth_of_each_is_held_out(shards, caplog):
+def test_samples_are_split_by_class(shards, caplog):
     with caplog.at_level(logging.INFO):
         train, test = load(shards), load(f"{shards}/train-{{000..002}}.tar", "test")
     assert (len(train), len(test)) == (48, 12)

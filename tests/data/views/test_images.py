@@ -44,7 +44,7 @@ def test_zero_strength_keeps_the_image():
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
 )
-def test_any_strength_takes_any_shape_to_any_size_within_the_range(strength, count, channels, shape, size):
+def test_views_have_the_requested_size_and_range(strength, count, channels, shape, size):
     images = torch.rand(count, channels, *shape)
     views = ImageTransform(strength, size, flips=True)(images, RandomDraws(images, None))
     assert views.shape == (count, channels, *size)

@@ -58,7 +58,7 @@ def test_scripts_without_spaces_are_split_into_characters():
     assert len(views) > 3
 
 
-def test_processes_that_share_a_batch_make_the_views_of_one():
+def test_text_views_in_several_processes_equal_those_in_one():
     views = Views(from_arrays(TEXTS_), augment="strong")
     texts = texts_to_tensor(TEXTS_)
     torch.manual_seed(3)

@@ -158,7 +158,7 @@ def test_no_gradient_flows_through_the_views():
 
 @pytest.mark.parametrize("augment", ["none", *STRENGTHS, "noise"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_processes_make_the_views_that_one_would(kind, augment):
+def test_views_in_several_processes_equal_those_in_one(kind, augment):
     dataset = KINDS[kind]()
     views, batch = Views(dataset, augment=augment), fetch_all(dataset)
     whole = make_views(views, batch)
@@ -380,7 +380,7 @@ def test_frames_are_transformed_only_by_augment():
 
 
 @pytest.mark.parametrize("augment", ["none", "standard"])
-def test_processes_make_the_frames_that_one_would(augment):
+def test_frames_in_several_processes_equal_those_in_one(augment):
     dataset = series()
     views, batch = Views(dataset, views="frames:6", augment=augment), fetch_all(dataset)
     whole = make_views(views, batch)
