@@ -82,7 +82,7 @@ def propose_alone(paired: PairedFeatures, free: torch.Tensor) -> torch.Tensor:
     result = score_likely_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
     order = np.lexsort((-result.scores, result.rows))
     best = order[np.unique(result.rows[order], return_index=True)[1]]
-    best = best[~result.own_partner_mask[best]]
+    best = best[~result.own_partner_entry_mask[best]]
     partners = torch.full((len(paired),), -1)
     partners[free[result.rows[best]]] = free[result.columns[best]]
     return partners

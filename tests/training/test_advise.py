@@ -14,7 +14,7 @@ from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.data import Dataset, from_arrays
 from contraport.training.advise import CommandAdvice
-from contraport.training.preflight import find_objective_warning
+from contraport.training.preflight import find_default_objective_warning
 from tests.errors import raises_usage_error
 
 rng = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_result_is_text() -> None:
 def test_training_suggests_an_objective_if_none_was_chosen(
     case: str, options: dict[str, object], expected: bool
 ) -> None:
-    suggestion = find_objective_warning(CASES[case][0], options)
+    suggestion = find_default_objective_warning(CASES[case][0], options)
     assert (suggestion is not None and "--recipe cmc" in suggestion) == expected
 
 

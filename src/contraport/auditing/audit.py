@@ -26,9 +26,9 @@ from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
 from contraport.auditing.pairs.partner_proposals import (
-    find_second_view_content_ids,
     lowest_scoring_indices,
     propose_partners,
+    second_view_content_ids_if_repeated,
 )
 from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
@@ -154,7 +154,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         own["resume"] = options.resume and run.config_path.exists()
         result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
-        result = _audit_offline(options, dataset, folder)
+        result = _audit_by_crossfit_or_frozen(options, dataset, folder)
     return replace(result, source_rows=dataset.source_rows.numpy(), keys=dataset.keys)
 
 
@@ -206,7 +206,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
     )
 
 
-def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+def _audit_by_crossfit_or_frozen(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     """Audit two views by cross-fit or on frozen vectors, and propose better partners for suspected mismatches."""
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
@@ -224,7 +224,7 @@ def _audit_offline(options: AuditOptions, dataset: Dataset, folder: Path) -> Aud
     if statistic in ("canonical", "combined") and (projection := find_width_reduction_note(paired.features)):
         log.info("%s", projection)
     free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=find_second_view_content_ids(dataset))
+    proposals = propose_partners(paired, free, statistic, content_ids=second_view_content_ids_if_repeated(dataset))
     return Audit(
         dataset.name,
         options.method,

@@ -305,7 +305,7 @@ def _list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Return a sentence on the first metric in a column: best row, differences from the baseline, failures."""
+    """Summarize the first metric of a column in a sentence: best row, differences from the baseline, failures."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]

@@ -308,7 +308,7 @@ _SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_WORD)
 def parse_column_name_and_options(
     value: str | OptionMap, suggested_names: Iterable[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Parse a setting into its name and options: words joined by ``+`` or ``-``, or a mapping from a name to options.
+    """Parse a setting, a text of words joined by ``+`` or ``-`` or a mapping ``{name: options}``, to name and options.
 
     >>> parse_column_name_and_options("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})

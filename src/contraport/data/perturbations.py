@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:
     transforms = LazyModule("torchvision.transforms.v2.functional")
 
-_CORRUPTION_STRENGTHS: dict[str, tuple[float, ...]] = {
+_CORRUPTION_STRENGTHS_BY_KIND: dict[str, tuple[float, ...]] = {
     "noise": (0.04, 0.08, 0.12, 0.18, 0.26),  # standard deviation, relative to the pixel range
     "blur": (0.010, 0.020, 0.030, 0.045, 0.060),  # standard deviation, relative to the side
     "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),  # offset, relative to the pixel range
@@ -46,7 +46,7 @@ _CORRUPTION_STRENGTHS: dict[str, tuple[float, ...]] = {
 """Strength of each kind of corruption at the severities 1 to 5."""
 
 
-class MismatchedOneViewDataset(Dataset):
+class OneViewDatasetWithPartners(Dataset):
     """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
@@ -81,7 +81,7 @@ class MismatchedLaterViewsStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
-    """Draw each item's partner as a position ``(n,)``: another item for the share `mismatch.share`, else itself.
+    """Draw each item's partner as a position ``(n,)``: another item in the mismatched pairs, itself in all others.
 
     Items that exchange partners differ in the content of each view.
 
@@ -185,7 +185,7 @@ def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedLaterViewsStore(dataset.store, partners), keep_digests=False)
-    paired = MismatchedOneViewDataset(**dataset.get_field_values())
+    paired = OneViewDatasetWithPartners(**dataset.get_field_values())
     paired.partners = partners
     return paired
 
@@ -304,7 +304,7 @@ def _apply_corruptions(view: Tensor, corruptions: Sequence[CorruptionSpec], non_
     for kind, severity in corruptions:
         if non_image_std is not None:
             # The noise of images times 5, in units of the standard deviation of the feature or channel.
-            std = 5.0 * _CORRUPTION_STRENGTHS["noise"][severity - 1] * non_image_std
+            std = 5.0 * _CORRUPTION_STRENGTHS_BY_KIND["noise"][severity - 1] * non_image_std
             view = view + std * torch.randn_like(view)
         else:
             changed = corrupt_images(view, kind, severity)
@@ -329,7 +329,7 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
     tensor([0.5500])
     """
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    strength = _CORRUPTION_STRENGTHS[kind][severity - 1]
+    strength = _CORRUPTION_STRENGTHS_BY_KIND[kind][severity - 1]
     match kind:
         case "noise":
             corrupted = floats + strength * torch.randn_like(floats)

@@ -235,7 +235,7 @@ _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
 def _get_structure_index(structure: TreeStructure) -> int:
-    """Return the integer that stands for a structure in compiled graphs: its index in a table of structures."""
+    """Return the integer that stands for a nested structure of arguments in compiled graphs: its index in a table."""
     with _structures_lock:
         if structure not in _index_by_structure:
             _index_by_structure[structure] = len(_structures)

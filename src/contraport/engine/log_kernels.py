@@ -176,7 +176,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K on a tile, without biases outside the link, and the argument T of the link.
+        """Return log K on a tile, without the biases added after the link, and the input T of the link.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """

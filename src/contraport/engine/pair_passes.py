@@ -1,4 +1,4 @@
-"""Passes over all pairs: the few O(N M) sums that every backend implements, and of which all operations consist.
+"""Passes over all pairs: the few O(N M) sums that every backend implements, and from which all operations are built.
 
 Each pass works on a geometry, S = log K with its masks:
 

@@ -88,7 +88,7 @@ def build_objective_for_test_plan(settings: Settings) -> Loss:
 
 
 def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
-    """Return a copy of the initial objective with its state after `epochs` epochs; None means after all of them."""
+    """Return a copy of an objective at the settings that its schedules reach after `epochs` epochs (default: all)."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
     for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):

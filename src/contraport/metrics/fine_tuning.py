@@ -37,7 +37,7 @@ class ClassificationModel(nn.Module):
         return logits
 
 
-class _CrossEntropyStep(nn.Module):
+class _UnaugmentedCrossEntropyStep(nn.Module):
     """Training step whose loss is the cross-entropy of a batch."""
 
     def __init__(self, model: ClassificationModel, views: Views) -> None:
@@ -89,7 +89,7 @@ def fine_tuning_correctness(
         epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
         Loop(
-            _CrossEntropyStep(model, views),
+            _UnaugmentedCrossEntropyStep(model, views),
             batches,
             optimizer,
             schedule,

@@ -78,7 +78,7 @@ def unit_vectors(argument: str, points: Tensor, least: int = 1, dtype: torch.dty
 
 
 def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return finite points, (n, d), scaled to unit length, without a gradient; rows of zeros stay zero."""
+    """Scale finite points, (n, d), to unit length, without a gradient; rows of zeros stay zero."""
     points = points.detach().to(dtype)
     # Divided by the largest entry first, so that the squared length neither overflows nor underflows.
     largest = points.abs().amax(dim=1, keepdim=True)

@@ -130,7 +130,7 @@ def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Ten
     return tuple(z if z.shape[-2] == size else F.pad(z, (0, 0, 0, size - z.shape[-2])) for z in sets)
 
 
-def zero_masked_vectors(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
     """Convert views of vector sets to (n, t, d), with zeros in place of masked vectors.
 
     Args:

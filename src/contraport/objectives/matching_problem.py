@@ -30,7 +30,7 @@ from contraport.objectives.inputs import (
     parse_call_inputs,
     parse_extra_negatives,
     unpack_views,
-    zero_masked_vectors,
+    zero_vectors_outside_mask,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
@@ -241,7 +241,7 @@ def build_local_problem(
         options["weights"] = weights_from_plan.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
-        views = zero_masked_vectors(views, masks) if sets else views
+        views = zero_vectors_outside_mask(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
@@ -250,7 +250,7 @@ def build_local_problem(
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities)
         views = unpack_views(views)
-        views = zero_masked_vectors(views, masks) if sets else views
+        views = zero_vectors_outside_mask(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None

@@ -1,4 +1,4 @@
-"""Objectives: losses of layout, kernel, constraint, target and divergence; their sums, and Matryoshka losses."""
+"""Objectives: losses composed of a layout, kernel, constraint, target and divergence; sums and Matryoshka losses."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class PairSet:
     def all_pairs(
         cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all pairs that no mask excludes; the tensors in `like` have one entry per row and column."""
+        """Build the set of all pairs that no mask excludes; `like` has a tensor per row, (N,), and per column, (M,)."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)

@@ -123,7 +123,7 @@ class Transport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactTransport(Transport):
-    """Solution of an exact transport problem, whose value is the cost.
+    """Solution of an exact transport problem; `value` is the transport cost.
 
     The gradient is taken with the plan held fixed, which is exact wherever the optimal plan is unique.
     """

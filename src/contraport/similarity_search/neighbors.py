@@ -349,7 +349,7 @@ def _is_existing_path(query: object) -> bool:
 
 
 def _has_file_suffix(query: str) -> bool:
-    """Return whether a query ends in the suffix of an image or array file, so that it is not searched as a text."""
+    """Return whether a query names an image or array file by its suffix; other queries may be texts to search."""
     return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
 
 

@@ -142,7 +142,7 @@ def log_preflight_warnings(
         longer = suggest_longer_training(settings, len(dataset), explicit_options)
         warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)}: {longer.steps_text}")
     if not settings.resume:
-        warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, explicit_options)]
+        warnings += [find_encoder_warning(settings, dataset), find_default_objective_warning(dataset, explicit_options)]
     warnings.append(module.comparison.batch_size_warning(settings.batch_size))
     if are_view_features_identical(module, dataset):
         warnings.append(
@@ -225,7 +225,7 @@ def suggest_batch_size(items: int, max_batch_size: int) -> int:
     return min(max_batch_size, max(MIN_SUGGESTED_BATCH_SIZE, quarter))
 
 
-def find_objective_warning(dataset: Dataset, explicit_options: Mapping[str, Any]) -> str | None:
+def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[str, Any]) -> str | None:
     """Return a warning that recommends another objective; None if the default fits or the user chose one."""
     chosen = explicit_options.keys() & {
         "objective",

@@ -160,7 +160,7 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
 def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
     def solve(result: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
-        return np.where(result.own_partner_mask, own, 0.3), np.full(len(result.own_columns), 0.1)
+        return np.where(result.own_partner_entry_mask, own, 0.3), np.full(len(result.own_columns), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
     first, second, _ = build_swapped_views()

@@ -7,16 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contraport.data.views.images import (
-    LARGE_IMAGE_STRENGTHS,
-    SMALL_IMAGE_STRENGTHS,
+    LARGE_IMAGE_STRENGTH_BY_NAME,
+    SMALL_IMAGE_STRENGTH_BY_NAME,
     ImageTransform,
     split_lightness_and_color,
 )
 from contraport.data.views.random_draws import RandomDraws
 
 NOTHING = replace(
-    SMALL_IMAGE_STRENGTHS["standard"], crop_area=(1, 1), max_aspect_ratio=1, max_degrees=0, max_shift=0, brightness=0,
-    contrast=0, saturation=0, hue=0, gray_probability=0, blur_probability=0, max_noise_std=0, max_erased_fraction=0,
+    SMALL_IMAGE_STRENGTH_BY_NAME["standard"], crop_area=(1, 1), max_aspect_ratio=1, max_degrees=0, max_shift=0,
+    brightness=0, contrast=0, saturation=0, hue=0, gray_probability=0, blur_probability=0, max_noise_std=0,
+    max_erased_fraction=0,
 )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def test_zero_strength_keeps_the_image():
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from([*SMALL_IMAGE_STRENGTHS.values(), *LARGE_IMAGE_STRENGTHS.values()]),
+    st.sampled_from([*SMALL_IMAGE_STRENGTH_BY_NAME.values(), *LARGE_IMAGE_STRENGTH_BY_NAME.values()]),
     st.integers(1, 3),
     st.integers(1, 5),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
@@ -148,7 +149,7 @@ def test_erases_one_rectangle_with_the_mean_of_the_image():
 
 
 def test_strengths_are_ordered_from_weak_to_strong():
-    for strengths in (SMALL_IMAGE_STRENGTHS, LARGE_IMAGE_STRENGTHS):
+    for strengths in (SMALL_IMAGE_STRENGTH_BY_NAME, LARGE_IMAGE_STRENGTH_BY_NAME):
         weak, standard, strong = (strengths[name] for name in ("weak", "standard", "strong"))
         assert weak.crop_area[0] > standard.crop_area[0] > strong.crop_area[0]
         assert weak.brightness < standard.brightness < strong.brightness

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.numeric_views import SERIES_STRENGTHS, SeriesStrength, SeriesTransform
+from contraport.data.views.numeric_views import SERIES_STRENGTH_BY_NAME, SeriesStrength, SeriesTransform
 from contraport.data.views.random_draws import RandomDraws
 
 MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
@@ -66,7 +66,7 @@ def test_noise_is_in_units_of_each_channel():
     assert deviation.tolist() == pytest.approx([0.3, 0.3], rel=0.05)
 
 
-@pytest.mark.parametrize("strength", SERIES_STRENGTHS.values())
+@pytest.mark.parametrize("strength", SERIES_STRENGTH_BY_NAME.values())
 @pytest.mark.parametrize("length", [1, 2, 50])
 def test_the_mean_of_the_data_is_kept_at_any_length(strength, length):
     raw = series(3000, length)

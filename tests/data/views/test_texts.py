@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
 from contraport.data import BatchOffset, Views, from_arrays
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXT_STRENGTHS, TextStrength, TextTransform
+from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextStrength, TextTransform
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 
@@ -21,10 +21,10 @@ def is_within(part, texts):
     return all(word in rest for word in part)
 
 
-@pytest.mark.parametrize("strength", TEXT_STRENGTHS)
+@pytest.mark.parametrize("strength", TEXT_STRENGTH_BY_NAME)
 def test_a_view_has_at_least_one_word_of_its_text_in_order(strength):
     for seed in range(20):
-        for text, view in zip(TEXTS_, augment(TEXTS_, TEXT_STRENGTHS[strength], seed), strict=True):
+        for text, view in zip(TEXTS_, augment(TEXTS_, TEXT_STRENGTH_BY_NAME[strength], seed), strict=True):
             assert view
             assert is_within(list(view.replace(" ", "")), list(text.replace(" ", "")))
             assert view == view.strip()

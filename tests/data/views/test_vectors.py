@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.numeric_views import VECTOR_STRENGTHS, VectorStrength, VectorTransform
+from contraport.data.views.numeric_views import VECTOR_STRENGTH_BY_NAME, VectorStrength, VectorTransform
 from contraport.data.views.random_draws import RandomDraws
 
 MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
@@ -39,7 +39,7 @@ def test_scaling_is_one_factor_about_the_mean():
     assert 0.49 < factors.min() < factors.max() < 1.51
 
 
-@pytest.mark.parametrize("strength", VECTOR_STRENGTHS.values())
+@pytest.mark.parametrize("strength", VECTOR_STRENGTH_BY_NAME.values())
 def test_the_mean_of_the_data_is_kept(strength):
     raw = vectors(20_000)
     torch.manual_seed(0)

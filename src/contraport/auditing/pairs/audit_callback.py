@@ -42,9 +42,9 @@ from contraport.auditing.pairs.paired_features import (
     load_vector_pairs,
 )
 from contraport.auditing.pairs.partner_proposals import (
-    find_second_view_content_ids,
     lowest_scoring_indices,
     propose_partners,
+    second_view_content_ids_if_repeated,
 )
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys
 from contraport.data import BatchOrder
@@ -251,7 +251,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
             proposals = propose_partners(
                 self.extract_paired_features() if scored is None else scored,
                 lowest_scoring_indices(state.mean_scores, state.noise_rate),
-                content_ids=find_second_view_content_ids(self._dataset),
+                content_ids=second_view_content_ids_if_repeated(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
             arrays["partner_scores"] = proposals.scores.numpy()

@@ -239,7 +239,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return how near each candidate is to its query: minus the log of its rank share, ``(p, k)``.
+        """Return minus the log of the share of references that are as near to the query as a candidate, ``(p, k)``.
 
         The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
         mean is 1 in every space. Ties count as one group.

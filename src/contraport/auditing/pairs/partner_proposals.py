@@ -83,10 +83,10 @@ class CandidateScoreMatrix(NamedTuple):
     own_columns: IntArray
 
     @property
-    def own_partner_mask(self) -> NDArray[np.bool_]:
+    def own_partner_entry_mask(self) -> NDArray[np.bool_]:
         """Mask of the entries that pair an item with its own second view, ``(e,)``."""
-        own_partner_mask: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
-        return own_partner_mask
+        own_partner_entry_mask: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
+        return own_partner_entry_mask
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
@@ -101,7 +101,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
     return scores.argsort(stable=True)[:number].sort().values
 
 
-def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
+def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
     """Return the content id of each second view, int64 ``(n,)``; None if all differ.
 
     The second view of a pair of a coupling is a column, and its id that of the column.
@@ -149,8 +149,8 @@ def propose_partners(
         candidates = score_likely_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
         mass, slack = solve_mass_and_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
-        own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
-        order = np.lexsort((-np.where(candidates.own_partner_mask, -1.0, mass), candidates.rows))
+        own[candidates.rows[candidates.own_partner_entry_mask]] = mass[candidates.own_partner_entry_mask]
+        order = np.lexsort((-np.where(candidates.own_partner_entry_mask, -1.0, mass), candidates.rows))
         entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
@@ -213,7 +213,7 @@ def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[
     from scipy.optimize import minimize
 
     stacked = _stack_block_diagonally(samples)
-    is_right = stacked.own_partner_mask
+    is_right = stacked.own_partner_entry_mask
     rows_with = stacked.rows[is_right]
     rows_without = np.setdiff1d(np.arange(len(stacked.own_columns)), rows_with)
     mean, spread = float(stacked.scores.mean()), float(stacked.scores.std()) or 1.0

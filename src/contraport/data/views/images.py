@@ -50,7 +50,7 @@ _STANDARD_LARGE_STRENGTH = ImageStrength(
 )  # fmt: skip
 """Standard strength for larger images."""
 
-SMALL_IMAGE_STRENGTHS = {  # by the name of the augmentation
+SMALL_IMAGE_STRENGTH_BY_NAME = {
     "weak": replace(
         _STANDARD_SMALL_STRENGTH, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2,
         contrast=0.2, saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
@@ -61,7 +61,7 @@ SMALL_IMAGE_STRENGTHS = {  # by the name of the augmentation
         contrast=0.6, max_noise_std=0.1, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
-LARGE_IMAGE_STRENGTHS = {  # by the name of the augmentation
+LARGE_IMAGE_STRENGTH_BY_NAME = {
     "weak": replace(
         _STANDARD_LARGE_STRENGTH, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2,
         saturation=0.2, hue=0.05, gray_probability=0, blur_probability=0,
@@ -76,7 +76,7 @@ LARGE_IMAGE_STRENGTHS = {  # by the name of the augmentation
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     """Return the named strength for an image size (H, W): images with a side of at most 32 pixels are cropped less."""
-    return (SMALL_IMAGE_STRENGTHS if min(size) <= 32 else LARGE_IMAGE_STRENGTHS)[name]
+    return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[name]
 
 
 class ImageTransform(nn.Module):

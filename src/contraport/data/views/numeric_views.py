@@ -26,7 +26,7 @@ class VectorStrength:
     max_scaling: float  # largest relative change of the distance from the mean
 
 
-VECTOR_STRENGTHS = {  # by the name of the augmentation
+VECTOR_STRENGTH_BY_NAME = {
     "weak": VectorStrength(noise_std=0.1, mask_probability=0.1, max_scaling=0.1),
     "standard": VectorStrength(noise_std=0.3, mask_probability=0.2, max_scaling=0.2),
     "strong": VectorStrength(noise_std=0.6, mask_probability=0.4, max_scaling=0.4),
@@ -64,7 +64,7 @@ class SeriesStrength:
     max_masked_fraction: float  # largest fraction of the time in which all channels are replaced by their means
 
 
-SERIES_STRENGTHS = {  # by the name of the augmentation
+SERIES_STRENGTH_BY_NAME = {
     "weak": SeriesStrength(min_crop_fraction=0.9, noise_std=0.05, max_scaling=0.1, max_masked_fraction=0.1),
     "standard": SeriesStrength(min_crop_fraction=0.7, noise_std=0.1, max_scaling=0.2, max_masked_fraction=0.3),
     "strong": SeriesStrength(min_crop_fraction=0.4, noise_std=0.3, max_scaling=0.4, max_masked_fraction=0.5),

@@ -21,7 +21,7 @@ class TextStrength:
     deletion_probability: float  # probability that a word of the span is deleted
 
 
-TEXT_STRENGTHS = {  # by the name of the augmentation
+TEXT_STRENGTH_BY_NAME = {
     "weak": TextStrength(min_span_fraction=0.9, deletion_probability=0.05),
     "standard": TextStrength(min_span_fraction=0.7, deletion_probability=0.1),
     "strong": TextStrength(min_span_fraction=0.5, deletion_probability=0.3),

@@ -26,8 +26,8 @@ from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
 from contraport.data.views.images import ImageTransform, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
-    SERIES_STRENGTHS,
-    VECTOR_STRENGTHS,
+    SERIES_STRENGTH_BY_NAME,
+    VECTOR_STRENGTH_BY_NAME,
     Mixup,
     Noise,
     SeriesTransform,
@@ -35,7 +35,7 @@ from contraport.data.views.numeric_views import (
     cut_adjacent_windows,
 )
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
+from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
@@ -297,7 +297,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
             f"augment: must be none or one of {', '.join(AUGMENT_STRENGTH_NAMES)}, as view {view} of {dataset.name!r} "
         )
         check(augment.name in AUGMENT_STRENGTH_NAMES, f"{message}is a text, got {augment.name!r}.", "text_view")
-        return TextTransform(TEXT_STRENGTHS[augment.name])
+        return TextTransform(TEXT_STRENGTH_BY_NAME[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in AUGMENT_STRENGTH_NAMES and len(shape) == 3:
@@ -313,8 +313,8 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if augment.name in SCALED_NOISE_AUGMENTS:
         return Noise(std, **strength)
     if len(shape) == 2:
-        return SeriesTransform(SERIES_STRENGTHS[augment.name], mean, std)
-    return VectorTransform(VECTOR_STRENGTHS[augment.name], mean, std)
+        return SeriesTransform(SERIES_STRENGTH_BY_NAME[augment.name], mean, std)
+    return VectorTransform(VECTOR_STRENGTH_BY_NAME[augment.name], mean, std)
 
 
 def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:

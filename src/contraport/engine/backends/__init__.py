@@ -176,7 +176,7 @@ def current_exchange() -> ExchangeName:
 
 
 def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> BackendName:
-    """Return the name of the backend for a geometry, the compared pairs: set by `backend`, else by size and device.
+    """Return the name of the backend for some pairs: the one set by `backend`, else the best for size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
@@ -254,7 +254,7 @@ def communication_dtype(like: Tensor) -> torch.dtype:
 
 
 def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
-    """Return the backend, processes and precision for an operation of `half_steps` half-steps and its gradient."""
+    """Choose backend, process group and precision for an operation of `half_steps` half-steps and for its gradient."""
     name, ring = choose_backend_name(geometry, half_steps, passes), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph

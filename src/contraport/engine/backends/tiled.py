@@ -88,7 +88,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def _ranges_by_label_mask(self) -> dict[LabelExclusion, _TileLabelRanges]:
-        """Ranges of the labels of each tile, for each mask that is given by labels."""
+        """Smallest and largest labels of each tile, for each mask that excludes pairs by labels."""
         masks = self.geometry.masks
         return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 
@@ -113,7 +113,7 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        groups = self._group_terms(terms)
+        groups = self._group_terms_by_exponents(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.factor_axis: k for k, term in enumerate(terms)}
@@ -151,7 +151,7 @@ class StreamedPairPasses(PairPasses):
         if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
-        groups = self._group_terms(terms)
+        groups = self._group_terms_by_exponents(terms)
         for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
             weight, *others = (self._gradient_weights_on_tile(group, tile) for group in groups)
             for other in others:
@@ -271,7 +271,7 @@ class StreamedPairPasses(PairPasses):
         by_row, by_column = row_exponents + self.row_bias[rows], column_exponents + self.column_bias[columns]
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
-    def _group_terms(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
+    def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
         """Group the terms whose exponents are similar enough to share one exponential per tile; usually all are.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes

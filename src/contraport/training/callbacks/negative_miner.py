@@ -63,7 +63,7 @@ class NegativeMiner(Callback):
         self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
-    def update_loader_negatives(self, batches: BatchLoader | StreamLoader) -> None:
+    def send_last_negatives_to_loader(self, batches: BatchLoader | StreamLoader) -> None:
         """Add the last mined negatives of each item to later batches, or random negatives before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
@@ -96,7 +96,7 @@ class NegativeMiner(Callback):
                 if is_main_process():
                     self._positions = self._mine_negative_positions(cast(TrainingModule, loop.module), epoch)
             self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
-        self.update_loader_negatives(loop.batches)
+        self.send_last_negatives_to_loader(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
         """Return the positions of mined negatives, ``(items, sets x k)``; the item itself replaces a missing one."""

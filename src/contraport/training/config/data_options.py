@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a string or path that can name sample weights, not a file of a model."""
+    """Raise `UsageError` unless a value is the name or path of sample weights; the path of a model file is rejected."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
@@ -66,7 +66,7 @@ def _check_augment(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(BaseOptions):
-    """Options that select the data and the recipe."""
+    """Options that select the data and the training recipe."""
 
     data: str | Path | Any | None = field(
         default=None,

@@ -324,7 +324,7 @@ class PrototypeLoss(ObjectiveStepLoss):
     """
 
     def __init__(self, objective: nn.Module, num_prototypes: int, dimensions: int, *, views: int = 2) -> None:
-        super().__init__(with_prototype_layout(objective), views=views)
+        super().__init__(with_layout_against_prototypes(objective), views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(num_prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
@@ -377,7 +377,7 @@ class DistillationLoss(ObjectiveStepLoss):
     written: Tensor
 
     def __init__(self, objective: nn.Module, teacher_features: Tensor, queue_size: int, *, views: int = 2) -> None:
-        super().__init__(with_prototype_layout(objective), views=views)
+        super().__init__(with_layout_against_prototypes(objective), views=views)
         self._features = F.normalize(teacher_features, dim=1)
         self._staged: list[Tensor] = []
         self.register_buffer("queue", teacher_features.new_zeros(queue_size, teacher_features.shape[1]))
@@ -418,7 +418,7 @@ class DistillationLoss(ObjectiveStepLoss):
         self._staged.clear()
 
 
-def with_prototype_layout(objective: nn.Module) -> Objective:
+def with_layout_against_prototypes(objective: nn.Module) -> Objective:
     """Return the objective, changed so that it compares each embedding with all prototypes."""
     if not isinstance(objective, Objective):
         raise UsageError(f"prototypes: requires a single Objective, got {objective!r}.", kind="no_single_objective")
