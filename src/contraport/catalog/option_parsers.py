@@ -71,8 +71,8 @@ class MiningRule(NamedTuple):
     Attributes:
         k: number of negatives of an anchor.
         range_min: number of most similar negatives to skip.
-        range_max: number of most similar negatives to consider; None: k more than `range_min`, or ten times as many if
-            a margin or a maximum score excludes some, and one for each positive.
+        range_max: number of most similar negatives to consider; None: `range_min` plus k plus the number of positives,
+            with ten times k if a margin or a maximum score excludes candidates.
         relative_margin: excludes candidates whose score is above ``p - margin * |p|``, where p is the lowest score of
             the anchor's positives; None: no such margin.
         absolute_margin: excludes candidates whose score is above ``p - margin``; None: no such margin.

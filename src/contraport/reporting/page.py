@@ -1,4 +1,4 @@
-"""Function `report`: writes one HTML page that compares runs and opens without a network."""
+"""Writes the report on runs: one HTML page that needs no other file and no network."""
 
 from __future__ import annotations
 
