@@ -60,7 +60,7 @@ def load_or_build_arrays(
 
 
 def cached_array_path(folder: Path, view: int) -> Path:
-    """Return the path of the cached array of a view."""
+    """Return the path of the `.npy` file in a cache folder that holds the array of one view."""
     return folder / f"view{view}.npy"
 
 

@@ -198,7 +198,7 @@ def _log_compressed_arrays(path: str) -> None:
 
 
 def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None) -> np.ndarray:
-    """Read the array of an `.npy` file, or map it to memory, without unpickling.
+    """Return the array in an `.npy` file; with `mmap_mode`, it is memory-mapped. Pickled objects are refused.
 
     Raises:
         ValueError: the file is an archive of arrays, which NumPy would read and leave open.
@@ -248,12 +248,12 @@ def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def checksum_path(path: Path) -> Path:
-    """Return the path of the checksum file of a file."""
+    """Return the path of the checksum file that belongs to a file."""
     return path.with_name(path.name + CHECKSUM_SUFFIX)
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write the checksum file of a file, with its present name or the `name` that it will get."""
+    """Write a checksum file for `path`; it contains the file name, or `name` if the file will be renamed."""
     checksum = checksum_path(path)
     checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
     _flush_to_disk(checksum)

@@ -133,7 +133,7 @@ def to_file_name(text: str) -> str:
 
 
 def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
-    """Map each path to its last parts: the same number for all paths, the smallest that makes them differ.
+    """Return the last n parts of each path, by path; n is the smallest number that keeps all of them different.
 
     >>> shortest_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': 'b/cats/2.png'}

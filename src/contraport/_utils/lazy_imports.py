@@ -1,4 +1,4 @@
-"""Lazy imports: of objects by location ``"module:attribute"``, of modules, and of the public names of packages.
+"""Imports on first use: of modules, of the public names of packages, and of objects given as ``"module:attribute"``.
 
 The public names are listed in `__init__.pyi` and imported on first use. One list serves editors, type checkers and
 Python, and `import contraport` does not import torch.

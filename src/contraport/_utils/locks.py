@@ -85,7 +85,7 @@ class _Lock:
 
     @hint_on_error("contraport docs troubleshooting resume-is-refused")
     def acquire(self, *, wait: bool) -> None:
-        """Create the lock file and start the heartbeat; if another process holds the lock, wait for it or raise.
+        """Create the lock file and start the heartbeat; with `wait`, wait until no other process holds the lock.
 
         Raises:
             FolderInUseError: another process holds the lock, and `wait` is false.

@@ -31,7 +31,7 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
 
 
 def _format_cell(tag: str, value: object, columns: int = 1) -> str:
-    """Format a value as an escaped table cell with the tag ``th`` or ``td``, over several columns if needed."""
+    """Format a value as an escaped HTML table cell that spans `columns` columns; its tag is ``th`` or ``td``."""
     span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
     return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"

@@ -78,12 +78,12 @@ Rows = Tensor | ComputedRows
 
 
 def select_rows(values: Rows, rows: Tensor) -> Rows:
-    """Return the submatrix of the rows with given indices; `ComputedRows` compute them when they are read."""
+    """Return the rows of `values` with given indices; those of `ComputedRows` are still computed only when read."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
-    """Apply the function `scale` to the rows of a matrix: at once, or when rows are read if the matrix is large.
+    """Return the rows of a matrix, scaled by the function `scale`; a large matrix is scaled when rows are read.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -212,7 +212,7 @@ class CellSearch:
         return nearest
 
     def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
-        """Return the largest inner products of each query with rows of its nearest cells, and these rows' indices.
+        """Return the `count` largest inner products of each query with rows in its nearest cells, and the row indices.
 
         Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
         number of rows than the common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix
@@ -244,9 +244,9 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count, for each query and row, the rows in all cells that are nearer to the query than the cell of that row.
+        """Return an int64 matrix ``(q, k)``: the number of rows in cells nearer to the query than a given row's cell.
 
-        The numbers are int64 ``(q, k)``.
+        Each query has its own k rows, which `rows`, ``(q, k)``, lists.
         """
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
         cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
@@ -256,13 +256,13 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Count, for each query and cell, the rows in all cells nearer to the query, int64 ``(q, cells)``."""
+        """Return an int64 matrix ``(q, cells)``: the number of rows in the cells nearer to the query than this cell."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)
 
     def _iter_candidate_rows_by_cell(self) -> Iterator[Tensor]:
-        """Yield for each cell the rows that its queries are compared with: its own and those of the nearest cells."""
+        """Yield for each cell the candidates for its queries: the rows of this cell and of the cells nearest to it."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
@@ -349,7 +349,7 @@ def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) ->
 
 
 def _kmeans_labels(values: Rows, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
-    """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample of 32 rows per cluster."""
+    """Return the cluster of each of m rows, int64 ``(m,)``; spherical k-means is fitted to 32 rows per cluster."""
     drawn = torch.randperm(len(rows), generator=generator)[: 32 * clusters].to(rows.device)
     sample = values[rows[drawn]]
     centers = sample[:clusters]  # the sample is in random order

@@ -116,7 +116,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the audit in `out`, overridden by the explicit_options options."""
+    """Return the recorded options of an audit to resume; values in `explicit_options` replace recorded ones."""
     out = explicit_options.get("out")
     check(out is not None, "out: required with resume, not given.", "missing")
     file = Path(str(out)) / OPTIONS_FILE
@@ -207,7 +207,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
 
 
 def _audit_by_crossfit_or_frozen(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit two views by cross-fit or on frozen vectors, and propose better partners for suspected mismatches."""
+    """Return the audit of two views, cross-fitted or of frozen vectors, with better partners for suspects."""
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
     if options.method == "frozen":
@@ -249,9 +249,10 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 @contextmanager
 def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Context manager: yield the locked output folder, with the options recorded in it; without `out`, a temporary one.
+    """Context manager: yield the locked folder `out`, with the options of the audit recorded in it.
 
-    The record is removed if nothing else was written, as there is no audit to resume.
+    Without `out`, yield a temporary folder. The record is removed if nothing else was written, as there is no audit to
+    resume.
     """
     if options.out is None:
         with tempfile.TemporaryDirectory() as folder:

@@ -65,7 +65,7 @@ class RoundResult(NamedTuple):
 
 
 def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
-    """Score the rounds of an audit of frozen vectors; yield the result of each.
+    """Audit frozen vectors in rounds: score the pairs, and yield the result after each round.
 
     Only pairs that the round before did not suspect count as neighbors.
     """
@@ -128,7 +128,7 @@ class CrossFitScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Train and score the rounds of a cross-fit; yield the result of each, with scores averaged over the rounds so far.
+    """Audit by cross-fit in rounds; yield a result after each round, whose scores are averages over the rounds so far.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and

@@ -29,7 +29,7 @@ SAMPLE_WEIGHT_COLUMN = "audit_weight"
 
 @dataclass(frozen=True)
 class RowEdits:
-    """Edits of the rows of audited data: rows to keep, second views to exchange, and sample weights.
+    """Edits of the rows of audited data: rows to drop, second views to exchange, and new sample weights.
 
     Attributes:
         is_kept: whether each row stays in the data, bool ``(rows,)``.
@@ -163,7 +163,7 @@ def _write_coupling(result: Audit, cleaning: str, path: Path, *, data: str, data
 
 
 def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
-    """Return arrays with training rows dropped or weighted, or, in the array of the repaired view, replaced."""
+    """Return arrays with the edits applied to their training rows; only the array of `repaired_view` exchanges rows."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
     edited[repaired_view] = edited[repaired_view][edits.partner_rows]

@@ -1,4 +1,4 @@
-"""Registry of named objectives: a builder of an `Objective` for each, with citation and formula.
+"""Registry of named objectives: their builders, citations and formulas.
 
 Builders use the public names of `contraport`, which are imported on first use: listing the registry needs no torch. A
 ``temperature`` is in units of the cosine unless its builder names another unit. Invalid settings raise `UsageError`.
@@ -187,7 +187,7 @@ def list_objectives() -> list[str]:
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceT]) -> ChoiceT:
-    """Return the value of `choices` for a name; raise `UsageError`, with the option's name, if there is none."""
+    """Return ``choices[name]``; raise `UsageError` about the option if there is no such name."""
     check_name(option, name, choices)
     return choices[str(name)]
 

@@ -41,7 +41,7 @@ class AugmentSpec(NamedTuple):
 
 
 class MismatchSpec(NamedTuple):
-    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether only within classes."""
+    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether new partners have the same class."""
 
     share: float
     within_class: bool = False

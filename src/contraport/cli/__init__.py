@@ -126,7 +126,7 @@ def _format_commands() -> str:
 
 
 def _print_error(error: BaseException, code: str, argument: str | None = None, *, also_as_json: bool) -> None:
-    """Print an error with its notes on one line of standard error, and if `also_as_json` on standard output."""
+    """Print an error with its notes as one line on standard error; `also_as_json` adds JSON on standard output."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if also_as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))

@@ -232,5 +232,5 @@ def _plugins_by_name() -> dict[str, EntryPoint]:
 
 
 def _package_name(point: EntryPoint) -> str:
-    """Return the name of the distribution that provides an entry point, or of the module if that is unknown."""
+    """Return the name of the package that provides an entry point; if it is unknown, the name of the module."""
     return point.dist.name if point.dist else point.module

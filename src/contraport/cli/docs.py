@@ -121,7 +121,7 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Return the paths of the documentation pages by page name, for each part of the table of contents."""
+    """Return the paths of the documentation pages: by part of the table of contents, then by page name."""
     package = Path(contraport.__file__).parent
     # An editable install has the pages in the project.
     folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"

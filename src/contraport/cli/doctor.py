@@ -123,7 +123,7 @@ def _machine_properties_by_name() -> dict[str, str]:
 
 
 def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
-    """Return the installed version of each optional package, or None, by name of the extra and of the package."""
+    """Return the installed versions of optional packages (None if missing), by extra and package name."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)

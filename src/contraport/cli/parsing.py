@@ -65,7 +65,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
-    """Parse the words of a command line into options by name: those passed, or with `with_defaults` all options."""
+    """Parse command-line words into options by name; only with `with_defaults` are all options included."""
     parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(parser.merge_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
@@ -400,7 +400,7 @@ def _convert_if_number_or_null(value: Any) -> Any:
 
 
 def _command_line_type_of_option(option: Option) -> Any:
-    """Return the type of an option on the command line: a list of texts for a positional option of several values."""
+    """Return the command-line type of an option; it is ``list[str]`` for a positional option with several values."""
     if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _command_line_type(option.type)

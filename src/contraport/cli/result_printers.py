@@ -45,7 +45,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool) -> Table:
-    """Build a rich table in which headings may wrap, and with `wrap_widest_column` also the cells of that column."""
+    """Build a rich table with headings that may wrap; with `wrap_widest_column`, cells of the widest column may too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -58,7 +58,7 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool)
 
 
 def _measure_table_width(table: Table) -> Measurement:
-    """Measure the minimum (with wrapped headings) and the maximum width of a table, in characters."""
+    """Return the minimum and maximum width of a table in characters; at the minimum, headings are wrapped."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 

@@ -178,7 +178,7 @@ def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return the keys of the headline metrics that the first trainable cell of the grid allows.
+    """Return the keys of the headline metrics that can be computed for the first cell of the grid that can be trained.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -242,7 +242,7 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
 
 
 def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
-    """Build the settings and the components of a cell's training, with the batch size reduced for few items."""
+    """Build the training settings and components of a cell; for few items, the default batch size is reduced."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
     is_explicit = "batch_size" in cell.options
@@ -251,7 +251,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 
 
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Raise if no metric of a cell can be computed; with `estimate`, return the seconds that its training takes.
+    """Check that a metric of a cell can be computed; with `estimate`, return the estimated training time in seconds.
 
     The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
 
@@ -277,7 +277,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
 def _unmet_requirement_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
-    """Return for each metric key the first requirement that the data or the model do not meet, or None."""
+    """Return, by metric key, the first requirement that the data or the model does not meet; None if all are met."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = None
@@ -319,7 +319,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context manager: yield a callback that reports finished cells: a progress bar or, without terminal, lines."""
+    """Context manager: yield a callback that shows finished cells: a progress bar in a terminal, else lines."""
     if console is None:
         yield lambda cell, result: None
         return
@@ -436,7 +436,7 @@ def _failed_search_results_by_cell(
 
 
 def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key.
+    """Return metrics of untrained encoders and raw inputs: by reference, then by column, then by metric key.
 
     References are evaluated with the first seed only.
     """

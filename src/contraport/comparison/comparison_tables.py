@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def summary_sentences(self) -> list[str]:
-        """Summary of each column: values of the first metric, metrics that differ, and seeds that would decide."""
+        """Summary of each column: first metric, metrics that differ, and number of seeds to decide the others."""
         if not self.entries:
             return []
         return [
@@ -151,7 +151,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
-        """Return the table entries as CSV text, one line for each row, column and metric."""
+        """Return the table entries as CSV text; each line has the statistics of one metric for one row and column."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
             (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.mean_training_seconds)

@@ -161,11 +161,10 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline, by reference row: the first row with each encoder.
+        """Encoder options that differ from the baseline, by row name, for the first row with each encoder.
 
-        The untrained encoder and the raw inputs of a reference row are evaluated too. The baseline is
-        one, and so is the first row of each other encoder or representation: metrics of another representation do not
-        show what training added.
+        The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
+        row of each other encoder or representation. Metrics of another representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]

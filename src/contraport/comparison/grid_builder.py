@@ -259,7 +259,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters, by name, of the objective that the options select; empty if it has no name."""
+    """Return the parameters, by name, of the objective that the options select; empty if it is not a registered one."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS
@@ -277,7 +277,7 @@ def check_train_options(argument: str, options: OptionMap) -> None:
 
 
 def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
-    """Copy each row once for each value of the options in `over`, such as ``temperature=0.1,0.2``."""
+    """Return a copy of each row for each combination of the values in `over`, such as ``temperature=0.1,0.2``."""
     expanded = tuple(rows)
     for text in over:
         key, equals, values = text.partition("=")

@@ -123,11 +123,11 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
 
 
 def run_job_unless_in_use(job: CellJob) -> JobResult | None:
-    """Train and evaluate a cell, write the result to its JSON file and return it.
+    """Train and evaluate a cell, and save and return the result; return None if another process runs the job.
 
     A saved result is returned without training, and an interrupted training is resumed.
     A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are
-    refused or memory runs out, since these can be fixed. None is returned if another process runs the job.
+    refused or memory runs out, since these can be fixed.
 
     Raises:
         KeyboardInterrupt: it was interrupted; the next call resumes.
@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a job may start if a job of average duration would end within the budget.
+    """Time budget of a comparison: a job may start only if it would end in time with an average duration.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -239,7 +239,7 @@ def iter_finished_jobs_and_results(
 def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes; yield each job with its result, or with None if another process runs the job."""
+    """Run jobs in worker processes, and yield each with its result, which is None if another process runs the job."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

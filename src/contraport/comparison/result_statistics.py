@@ -210,7 +210,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_single_seed_differences(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List, as "row on column", the differences from the baseline in the first metric that rest on a single seed.
+    """List "row on column" for each difference from the baseline whose variance between seeds cannot be estimated.
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """
@@ -342,7 +342,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
 def classify_claim_outcome(
     gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN
 ) -> str:
-    """Return the outcome of a claim, such as "held", from paired differences in its favor with confidence intervals.
+    """Return the outcome of a claim, such as "held in part", from confidence intervals of its paired differences.
 
     Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
     if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below

@@ -202,7 +202,7 @@ def estimate_paired_difference(
 def predict_num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Predict the number of seeds that would decide a test if differences and variances stayed the same.
+    """Predict how many seeds would decide a test, assuming that differences and variances do not change.
 
     It is `MAX_PREDICTED_SEEDS` if no smaller number would: there are too few test items, or the differences contradict
     each other. It is None for a single seed, which cannot separate the variance of seeds from that of items.

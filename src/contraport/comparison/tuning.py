@@ -83,7 +83,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
 
 
 def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return by row name the settings that another row searches and this row fixes."""
+    """Return, by row name, the settings that are searched in another row but fixed in this one."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
@@ -94,7 +94,7 @@ def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> d
 
 
 def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build the cells of the search trials for a row and a column: the defaults first, then points of the search."""
+    """Build the search trials of a row and a column as cells: the defaults first, then points of a Sobol sequence."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:

@@ -108,7 +108,7 @@ def from_arrays(
 
 
 def _is_text_array(array: Any) -> bool:
-    """Return whether an array holds texts: Python objects, ``(n,)``."""
+    """Return whether an array is one-dimensional and contains Python objects, as arrays of texts do."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 

@@ -44,7 +44,7 @@ class CouplingStore(Store):
 
     @cached_property
     def content_digests(self) -> Tensor | None:
-        """Content digest of each pair, repeated for both views.
+        """Content digest of each pair, int64 ``(n, 2)``: the same value for both views.
 
         The digest is that of the pair and not of its row or column: a row has pairs in the training and in the test
         split, and a test pair is new as long as the pair itself was not trained on.

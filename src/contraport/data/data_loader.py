@@ -27,7 +27,7 @@ from contraport.seeding import GENERATOR_LOCK, numpy_generator
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
-    """Start position of a process's part in the global batch, and the size of the global batch.
+    """Position in the global batch where the items of this process begin, and size of the global batch.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.
@@ -62,7 +62,7 @@ def _local_slice(global_batch_size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """List of the positions of a batch's items, with the epoch, from which worker processes seed transforms."""
+    """List of item positions with the epoch, which worker processes use to seed random transforms."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

@@ -150,7 +150,7 @@ def first_indices(codes: Tensor) -> Tensor:
 
 
 def find_constant_view(dataset: Dataset, num_items: int) -> str | None:
-    """Return the name of the first view that is the same in `num_items` evenly spaced items (or all), or None.
+    """Return the name of the first view that is equal in `num_items` evenly spaced items; None if every view varies.
 
     A few items suffice: reading all of them could take minutes.
     """

@@ -135,7 +135,10 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
-        """Run a scoring if one is due after this epoch, then log and save the scores; runs before checkpoints."""
+        """Score the data if a scoring is due after this epoch, then log and save the scores.
+
+        Checkpoints are written afterwards, and contain the new state.
+        """
         is_due = self.score_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
             return
@@ -171,7 +174,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @abstractmethod
     def _compute_next_state(self, epoch: int) -> AuditStateT:
-        """Score after `epoch` epochs, and return the state with the new selection."""
+        """Score the data after `epoch` epochs, and return the new audit state, with the positions to train on."""
 
     @property
     def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
@@ -182,13 +185,13 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         )
 
     def _apply_selection(self) -> None:
-        """Restrict the training to the positions of the last state, or to the initial positions before any scoring."""
+        """Train only on the positions that the last scoring selected; before the first, on the initial selection."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_partner_per_fresh_decoy(self, purpose: str) -> Tensor:
-        """Draw another wrong partner for the item of each decoy, ``(d,)``; the item itself if there is none.
+        """Draw for each decoy another wrong partner of the same item, ``(d,)``; the item itself if there is no other.
 
         These pairs are mismatches that were not trained on.
         """
@@ -235,7 +238,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pair_scores` reads back.
+        """Return the result of the last scoring as named arrays, in the form in which a run folder stores it.
 
         Better partners are only searched for at the end of the training.
         """
@@ -296,7 +299,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return scores, decoy_scores, fresh_scores
 
     def _select_positions(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
-        """Return the sorted positions to train on: all but the share `rate` of the pairs with the lowest scores.
+        """Return the sorted positions to train on, without the lowest-scoring pairs; `rate` is the share to drop.
 
         Decoys stay if they score like pairs that stay.
         """
@@ -315,7 +318,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
 
 def max_audited_batch_size(items: int) -> int:
-    """Return the largest batch size that an audited training on `items` pairs allows.
+    """Return the largest batch size for a training run with an online audit of `items` pairs.
 
     Even if most pairs are dropped, at least one batch of this size is left.
 

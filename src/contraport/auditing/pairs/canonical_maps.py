@@ -133,7 +133,7 @@ def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Ten
 
 
 def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the leading left singular vectors, ``(F, r)``, singular values, ``(r,)``, and right vectors, ``(G, r)``.
+    """Return a truncated SVD of an ``(F, G)`` matrix: u ``(F, r)``, singular values ``(r,)``, and v ``(G, r)``.
 
     Values that are negligible for canonical correlations are left out. The vectors are eigenvectors of the symmetric
     product in double precision: a singular value decomposition in single precision takes longer, and fails to converge
@@ -158,7 +158,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_maps_and_correlations(
     num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Fit the maps and correlations of one fold, from the products ``X'X``, ``Y'Y`` and ``X'Y`` of centered rows."""
+    """Return the canonical maps of one fold and their correlations, given ``X'X``, ``Y'Y`` and ``X'Y`` of two views."""
     roots = []
     for products, width in zip((first_products, second_products), widths, strict=True):
         covariance = products / num_pairs

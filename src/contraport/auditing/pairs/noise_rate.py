@@ -102,7 +102,7 @@ def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Score
 
 
 def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate of each pair, ``(n,)``: share of good pairs among pairs that score no higher.
+    """Estimate the false discovery rate of each pair, ``(n,)``: share of right pairs among pairs that score no higher.
 
     It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
     monotone in s. It is an estimate without a guarantee.
@@ -120,7 +120,7 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
 
 
 def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
-    """Estimate the AUC of right pairs against known mismatches, given the share of wrong pairs, `rate`.
+    """Estimate the AUC of scores that separate right pairs from mismatches; `rate` is the share of wrong pairs.
 
     Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
     is a cautious one.

@@ -180,7 +180,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of the items nearest to each item by view, itself included, among all items and not only the pool."""
+        """Indices of the items nearest to each item in each view; they may be the item itself or outside the pool."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 
@@ -241,8 +241,7 @@ class PairedFeatures:
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
         """Return minus the log of the share of references that are as near to the query as a candidate, ``(p, k)``.
 
-        The rank share is the share of the references that are at least as near. It is uniform for a random item, so the
-        mean is 1 in every space. Ties count as one group.
+        The share is uniform for a random item, so the mean is 1 in every space. Ties count as one group.
         """
         values, thresholds = self.features[view], self._similarities_at_ranks[view]
         if self._similarity_matrices is not None:
@@ -261,7 +260,7 @@ class PairedFeatures:
 
     @cached_property
     def _compared_ranks(self) -> Tensor:
-        """Ranks at which each item's similarities to the reference sample are stored, ``(r,)``: at most 64, log-spaced.
+        """At most 64 log-spaced ranks, ``(r,)``; similarities to reference items are stored at these ranks only.
 
         Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
         """
@@ -271,7 +270,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to its r-th nearest reference item, by compared rank r, ``(n, ranks)`` per view."""
+        """Similarity of each item to its reference items at the stored ranks, one matrix ``(n, r)`` for each view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -303,7 +302,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Canonical coordinates of the reference sample, ``(r, k)``, by fold, entry of `CANONICAL_POWERS` and view."""
+        """Canonical coordinates of the reference sample: a matrix ``(r, k)`` for each fold, pair of powers and view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -321,14 +320,14 @@ class PairedFeatures:
 
     @cached_property
     def hub_similarities_by_view(self) -> tuple[Tensor, Tensor]:
-        """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
+        """Mean similarity of each embedding to its nearest embeddings in the other view, ``(n,)`` per view."""
         assert self.embeddings is not None
         x, y = self.embeddings[0][:], self.embeddings[1][:]
         return mean_top_products(x, y, self.neighbors), mean_top_products(y, x, self.neighbors)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows, small enough that rows times `width` is at most a million numbers."""
+    """Split a tensor into blocks of rows; the number of rows in a block times `width` is at most about a million."""
     blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
 
@@ -381,7 +380,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Read rows of a view, scaled to unit length: each is divided by its two `row_divisors`, ``(2, n, 1)``."""
+    """Return rows of a view, scaled to unit length: each is divided by both of its divisors, ``(2, n, 1)``."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 
@@ -400,7 +399,7 @@ def encode_pairs(
 def encode_and_project_views(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Encode all items of a dataset with a model; return the features and the projections, one tensor per view each.
+    """Return the features and the projections of all items of a dataset: two tuples with one tensor per view.
 
     The mode and device of the model stay as they are.
     """

@@ -90,7 +90,7 @@ class CandidateScoreMatrix(NamedTuple):
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
-    """Return the sorted indices of the lowest scores, int64 ``(f,)``: the fraction max(share, min_share) of all scores.
+    """Return the sorted indices of the lowest scores; their share is the larger of `share` and `min_share`.
 
     The minimum is for users, who also inspect pairs beyond the estimated noise rate.
 
@@ -113,7 +113,7 @@ def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
 def propose_partners(
     paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
 ) -> PartnerProposals:
-    """Propose better partners for the exchangeable items: second views of other exchangeable items.
+    """Propose a better partner for each item in `exchangeable`: the second view of another of these items.
 
     An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
     best candidate is proposed to another item with more mass.
@@ -206,9 +206,10 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
 
 
 def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:
-    """Return the slope and offset of the transport plan under which the known right partners are most likely.
+    """Return the slope and offset that turn scores into a transport plan, fitted to pairs that are known to be right.
 
-    The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
+    The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
+    log mass of right partners is maximized.
     """
     from scipy.optimize import minimize
 
@@ -253,9 +254,10 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
 def solve_mass_and_slack(
     candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
-    """Solve the plan; return the mass of each entry, ``(e,)``, and the mass of each row's slack, ``(r,)``.
+    """Return the mass of each matrix entry in the plan, ``(e,)``, and the unmatched mass of each row, ``(r,)``.
 
-    With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
+    With the unmatched mass (slack), rows have mass 1 and columns their capacity; columns exactly, as their potentials
+    are updated last.
 
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
     >>> mass, slack = solve_mass_and_slack(CandidateScoreMatrix(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
@@ -277,7 +279,7 @@ def solve_mass_and_slack(
 def _assign_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Assign an item to each proposal, largest mass first, ``(p,)``; -1 if no item with the proposed view is left.
+    """Return the item that provides the view of each proposal, ``(p,)``; -1 if larger proposals took all such items.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -126,7 +126,7 @@ def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapp
 
 
 def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw groups of two sets of items that exchange partners; a set is one item, or all items of equal content.
+    """Divide the items at random into groups of two sets that exchange partners; items of equal content share a set.
 
     The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
@@ -153,7 +153,7 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
 
 
 def rotate_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return mismatched partners, int64 ``(n,)``: each set of items gets the partners of another set of its group.
+    """Return a wrong partner for each item, int64 ``(n,)``, from another set of items in the same group.
 
     >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -91,7 +91,7 @@ def dataset_from_arrays(
 
 
 def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    """Read the array in an `.npy` file, or map it to memory; never unpickles.
+    """Return the array in an `.npy` file; with `mmap_mode`, it is memory-mapped. Pickled objects are refused.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.
@@ -103,7 +103,7 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) ->
 
 
 def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Read the arrays in an `.npz` file by key, without unpickling; if `mapped`, large arrays stay in the file.
+    """Return the arrays in an `.npz` file by key, without unpickling; if `mapped`, large arrays stay in the file.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.

@@ -323,7 +323,7 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
 def _find_image_path_or_row_number(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the path of the first image of each row, or the row number as a text; None if no view has image files."""
+    """Return the path of each row's first image, or its row number as text if it has none; None without image views."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -337,7 +337,7 @@ def _find_image_path_or_row_number(
 def _read_keys_unless_incomplete(
     rows: TableRows, name: str | None, where: str, *, raise_if_incomplete: bool
 ) -> np.ndarray | None:
-    """Return the key of each row; None without a key column, or if it has empty cells and that raises no error."""
+    """Return the key of each row; None without a key column, or if cells are empty and nothing is raised."""
     if name is None:
         return None
     try:

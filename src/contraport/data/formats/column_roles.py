@@ -199,7 +199,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 def _find_role_column(
     role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], where: str
 ) -> str | None:
-    """Return the column that is declared for a role, or else the only one whose name implies it; None if none does."""
+    """Return the column declared for a role, else the one whose name implies it; None if there is none."""
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:

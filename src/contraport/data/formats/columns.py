@@ -220,7 +220,7 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
 
 
 def get_plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values in an Arrow dictionary or extension type; return other types unchanged."""
+    """Return the value type of an Arrow dictionary type, or the storage type of an extension type; keep other types."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -279,7 +279,10 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Encode labels or domains as codes, in numerical order if all are integers; ``(None, None)`` if there are none."""
+    """Return codes and their names for labels or domains; ``(None, None)`` if no sample has any.
+
+    Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
+    """
     values = [getattr(sample, role) for sample in samples]
     if all(value is None for value in values):
         return None, None

@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Return the kept rows of a table, with one view of each row taken from its partner row.
+    """Return the rows of a table that `kept` selects; one view of each row is replaced by that of another row.
 
     Args:
         table: all rows, parsed.
@@ -239,7 +239,7 @@ def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Tabl
 
 
 def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Restore the texts of labels, domains, keys and sequences where parsing changed them, such as 007 to 7."""
+    """Undo the parsing of labels, domains, keys and sequences where it changed the text, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}
