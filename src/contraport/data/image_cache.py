@@ -77,7 +77,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _list_image_stores(store: Store) -> list[DecodingStore]:
-    """List the stores of encoded images within a store; none within a subset, of which they would have more items."""
+    """Return the stores of encoded images within a store, except those of which a subset selects only some items."""
     if isinstance(store, MultiViewStore):
         return [image_store for part in store.stores for image_store in _list_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
@@ -86,7 +86,7 @@ def _list_image_stores(store: Store) -> list[DecodingStore]:
 
 
 def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
-    """Return a store with each store within it whose id is a key replaced."""
+    """Return a nested store with some innermost stores replaced: `replacements` maps ``id(old)`` to the new store."""
     if isinstance(store, MultiViewStore):
         return combine_views([_replace_stores(part, replacements) for part in store.stores])
     if isinstance(store, StoreWrapper):

@@ -74,7 +74,7 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
 def log_undecodable_names_by_position(
     views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
 ) -> dict[int, str]:
-    """Log a warning of the images that cannot be decoded, if any; return the name of each by item position.
+    """Return the names of the images that cannot be decoded, keyed by position; log a warning if there are any.
 
     Args:
         views: images of each view, and the positions to check.

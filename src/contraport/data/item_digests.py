@@ -98,7 +98,7 @@ class SplitDigests:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of all three attributes."""
+        """SHA-256 in hexadecimal of the digests of both splits and the fingerprint of the training items."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 

@@ -172,7 +172,7 @@ class ItemMetadata:
         return torch.stack(columns, dim=1)
 
     def _select_positions_with_view(self, view_index: int, positions: Positions) -> Positions:
-        """Return those of the positions whose items have one view."""
+        """Return those `positions` at which the item has the view `view_index`."""
         return positions if self.present is None else positions[self.present[positions, view_index]]
 
     def _build_view_store(

@@ -83,7 +83,7 @@ class MismatchedLaterViewsStore(StoreWrapper):
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
     """Draw each item's partner as a position ``(n,)``: another item in the mismatched pairs, itself in all others.
 
-    Items that exchange partners differ in the content of each view.
+    A fraction `mismatch.share` of the items get another item that differs in the content of each view, if there is one.
 
     Raises:
         UsageError: partners are to be exchanged within classes, and the data have no labels.
@@ -134,7 +134,7 @@ def draw_wrong_partners(
 def swap_correct_pairs(
     first: Positions, second: Positions, content_ids: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Swap second items between random pairs, in place, until no pair is correct or 50 rounds have passed.
+    """Make correct pairs wrong by exchanging second items with random pairs, in place, in at most 50 rounds.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
@@ -373,7 +373,7 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
 
 
 def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
-    """Assign images to four domains at random, and rotate or restyle each image by its domain.
+    """Return a dataset with each image assigned to one of four domains at random, and rotated or restyled accordingly.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
 
@@ -401,7 +401,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
 def _shift_domains(
     views: tuple[Tensor, ...], positions: Tensor, *, domains: Tensor, rotates: bool
 ) -> tuple[Tensor, ...]:
-    """Rotate or restyle the images at some positions by their domains."""
+    """Return the images at some positions, each in the rotation or style of its domain."""
     chosen_domains, shifted = domains[positions], tuple(view.clone() for view in views)
     for view, changed in zip(views, shifted, strict=True):
         for number in chosen_domains.unique().tolist():

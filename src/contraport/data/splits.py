@@ -85,7 +85,7 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRACTION) -> float:
-    """Return the maximum size of a group of items that a random split may hold out as a whole."""
+    """Return the maximum size of a group of items that a random split may hold out; larger groups stay in training."""
     return max(test_fraction * length, 2.0)
 
 

@@ -16,7 +16,7 @@ from contraport.errors import UsageError, check, one_line_reason
 
 
 class ParsedItem(NamedTuple):
-    """Parsed item of a torch dataset or stream.
+    """Views, label and key of one item of a torch dataset or stream.
 
     Attributes:
         views_as_batches: views of the item as batches of one, ``(1, *shape)`` each.
@@ -50,7 +50,7 @@ def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int 
 
 
 class Stream(Dataset):
-    """Dataset of the items of an iterable, read in order; access by position covers only the first items.
+    """Dataset that reads the items of an iterable in order; only the first items, `head`, are accessible by position.
 
     Each iteration over the source is a pass. Before a pass ``source.set_epoch(number)`` is called if it exists. A
     resumed run skips the items it has already read, so a pass of one number must always yield the same items.

@@ -1,4 +1,4 @@
-"""Processes of `torch.distributed` that share a batch: their collectives, with gradients, and their errors.
+"""Processes of `torch.distributed` that share a batch: differentiable collectives, and errors that end all processes.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
@@ -160,7 +160,7 @@ _IS_DISTRIBUTED_AVAILABLE = dist.is_available()  # read once: this is on the pat
 
 
 def current_processes() -> Processes:
-    """Return the processes that currently share a batch: all, or one within `use_local_batch`."""
+    """Return the processes that share a batch: all of `torch.distributed`, or this one alone in `use_local_batch`."""
     if not _IS_DISTRIBUTED_AVAILABLE or not dist.is_initialized() or _uses_local_batch.get():
         return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())
@@ -314,7 +314,7 @@ def stop_all_on_error() -> Iterator[None]:
 
 
 def _get_error_group() -> dist.ProcessGroup:
-    """Return the process group of `stop_all_on_error`, with a long timeout; it is created on first use."""
+    """Return the process group through which processes report errors to each other; its timeout is a day."""
     if dist.group.WORLD not in _error_group_by_default_group:
         _error_group_by_default_group.clear()  # groups of a process group that was destroyed
         # The default timeout of minutes is too short if one process prepares data for all.

@@ -45,8 +45,9 @@ class RingExchange:
 
     @property
     def gradient_accumulator(self) -> Tensor:
-        """Sum of gradients of the current block, to which callers add; after the last block, of this process's block.
+        """Tensor to which callers add their gradient of the current block; it travels around the ring with the block.
 
+        After the last block, it is the gradient of this process's block, summed over the processes that added to it.
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
         if self._gradient is None:

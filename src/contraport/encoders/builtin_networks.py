@@ -184,7 +184,7 @@ def _compute_hog_features(images: Tensor) -> Tensor:
 
 
 def _compute_hue_features(images: Tensor) -> Tensor:
-    """Return half the square roots of hue histograms of RGB images, ``(b, 441)``."""
+    """Return features from hue histograms of RGB images, ``(b, 441)``: the square root of each bin, times 0.5."""
     red, green, blue = images.split(1, dim=1)
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)

@@ -164,7 +164,7 @@ class InitialWeights:
 
     @property
     def encoder_option(self) -> Encoders:
-        """Encoder names as the option `encoder` takes them: one, one per tower (None if any is unknown), or by view."""
+        """Value of the option `encoder`: a name, a list by tower, or a mapping by view; None if a name is unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -222,7 +222,7 @@ class InitialWeights:
     def _list_tower_weights(
         self, num_towers: int, names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[EncoderWeights]:
-        """Return the weights of each tower: all the same if there is one encoder, empty for a tower without weights."""
+        """Return one `EncoderWeights` per tower: the same for all if there is only one, empty if a tower has none."""
         if isinstance(self.encoders, Mapping):
             by_view = optional_values_per_view(self.option_name, self.encoders, names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:num_towers]]
@@ -361,7 +361,7 @@ def _read_model_folder(
     trust_remote_code: bool,
     view: str | None,
 ) -> InitialWeights:
-    """Read the encoders' weights from a folder of `Model.save_pretrained`."""
+    """Read the encoders' weights from a folder that `Model.save_pretrained` wrote."""
     names = config.get("encoder")
     saved = names if isinstance(names, list) else [names]
     own = any(map(is_user_module_description, saved))
@@ -426,7 +426,7 @@ def _timm_config_or_empty(name: str) -> dict[str, Any]:
 
 
 def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | nn.Module | None]:
-    """Return the encoder that the user requested for each tower; None: any encoder, as for all towers of a mapping."""
+    """Return the requested encoder of each tower; None where nothing is requested, or where `encoder` is a mapping."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * num_towers
     return [encoder] * num_towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

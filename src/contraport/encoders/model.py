@@ -182,7 +182,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
-        """Return a model that shares the towers and outputs the first `dims` coordinates of each view.
+        """Return a copy that outputs the first `dims` coordinates of each representation; it shares the towers.
 
         Raises:
             UsageError: dims is not an integer from 1 to the length of the representation of a view, or the
@@ -275,7 +275,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
-        """Apply each tower's module to its view, or a shared module to all views, in one batch per item shape."""
+        """Apply each module to its view; a single module is applied to all views, those of equal shape as one batch."""
         if len(modules) > 1:
             message = f"views: must be {len(modules)}, one per tower, got {len(inputs)}."
             check(len(inputs) == len(modules), message, "shape")

@@ -109,7 +109,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return pooling, maximum length and tokenizer digest for the repr, which identifies cached features."""
+        """Return pooling, maximum length and tokenizer digest as text for the `repr`, the key of cached features."""
         tokenizer: Any = self.tokenizer
         behavior: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
         if tokenizer.is_fast:

@@ -143,7 +143,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the rows scaled to `length`, (n, d), and the two divisors of each row, (n, 1) each, that scale it."""
+    """Return the rows scaled to `length`, (n, d), and the two numbers by which each row was divided, (n, 1) each."""
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
     constant = z.detach() if torch.is_grad_enabled() else z
     largest = constant.abs().amax(1, keepdim=True)

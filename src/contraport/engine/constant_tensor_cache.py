@@ -86,7 +86,7 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
 
 @cached
 def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Create a vector of a repeated number, (size,); cached."""
+    """Return a cached vector, (size,), with all elements equal to `value`."""
     return torch.full((size,), value, dtype=dtype, device=device)
 
 

@@ -104,7 +104,7 @@ class Operation(ABC):
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient of each tensor, differentiable again (``create_graph=True``); None if unused."""
+        """Return the gradient of each of the `tensors`, itself differentiable (`create_graph=True`); None if unused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +249,7 @@ _get_structure_index._dynamo_marked_constant = True  # type: ignore[attr-defined
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
 def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Custom operator of the forward pass: outputs and saved tensors, see `_run_forward`."""
+    """Custom operator of the forward pass; returns the outputs, followed by the tensors saved for the gradient."""
     return _run_forward(unflatten(_structures[structure], tensors))
 
 

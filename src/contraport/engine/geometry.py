@@ -216,7 +216,7 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return this geometry with another link: log K_ij = link(scale T_ij + row_bias_i), T as before."""
+        """Return the geometry with another link, applied to scale T + row_bias; T is the present link's argument."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_row_or_column
         )

@@ -40,7 +40,7 @@ MIN_LEARNED_TEMPERATURE = 0.01
 
 
 class InitialTemperature(float):
-    """Initial value of a learned temperature: passed as a temperature, it becomes a parameter with this value."""
+    """Number that, passed as a temperature, makes the temperature a learned parameter with this initial value."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
@@ -467,7 +467,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings and biases: an inner product plus both biases is the negative cost in a given unit.
+    """Scaled embeddings z and biases: <z_i, z_j> + bias_i + bias_j is the negative cost of a pair in a given unit.
 
     Attributes:
         z: Scaled embeddings, (n, d).

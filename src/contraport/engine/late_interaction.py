@@ -175,7 +175,7 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Temperature over the price of deviating from the masses, for rows and columns: 0 if fixed, inf if free."""
+        """Temperature divided by the price of changing the masses, for rows and columns: 0 if masses are fixed."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
@@ -331,7 +331,7 @@ class _PaddedSetBlock(NamedTuple):
     sizes: Tensor
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
-        """Backpropagate the gradient of the normalized vectors to the original ones, and write it into (n, t, d)."""
+        """Write the gradient of the original vectors to `out`, (n, t, d), given that of the normalized vectors."""
         gradient = _backward_normalization(gradient, self.units, self.divisors)
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
@@ -386,10 +386,10 @@ class _CosineTile:
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
     def run_half_steps(self) -> _CosineTile:
-        """Run the half-steps for all pairs of sets at once, as products with the kernel e^((cosine - shift) / tau).
+        """Run the half-steps for all pairs of sets at once, as products of vectors with the kernel of the cosines.
 
-        Without steps on columns the shift is the maximum of each row, so that nothing vanishes at any temperature. With
-        such steps it is 1, and the temperature is bounded from below.
+        The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
+        so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.
         """
         matching, tau = self.matching, self.matching.temperature
         shift: Tensor | float = self.cosines.amax(3, keepdim=True) if matching.iterations == 0 else 1.0

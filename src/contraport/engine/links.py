@@ -1,4 +1,4 @@
-"""Link functions h, which turn minus a cost T into the logarithm of a kernel K: log K = h(T), elementwise.
+"""Link functions h, applied to each negative cost T to give the logarithm of a kernel K: log K = h(T).
 
 T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
 """

@@ -89,7 +89,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices in `inputs` of those that belong to columns; each follows the corresponding input of the rows."""
+        """Indices of the column inputs in `inputs`; each comes directly after the corresponding row input."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
@@ -112,7 +112,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel with another link: log K_ij = link(scale T_ij + row_bias_i), for the present argument T."""
+        """Return the kernel with another link, applied to scale T + row_bias; T is the present link's argument."""
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add a tile's gradient of sum(weight * T), T being the link's argument, to `gradients` that are not None."""
+        """Add a tile's gradient of sum(weight * T) to the tensors in `gradients`; T is the argument of the link."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""

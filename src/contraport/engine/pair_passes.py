@@ -99,16 +99,16 @@ class PairPasses(ABC):
 
     @abstractmethod
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
-        """Return the log-sums of the rows, log sum_j exp(S_ij + q_j), (N,), and of the columns, (M,), in one pass.
+        """Return the log-sum-exps of rows, (N,), and columns, (M,), of the log-kernel plus a potential, in one pass.
 
         Args:
-            column_potential: q, (M,), or None to skip the sums over columns.
-            row_potential: p, (N,), or None to skip the sums over rows.
+            column_potential: potential, (M,), added in the log-sum of each row, or None to skip those of the rows.
+            row_potential: potential, (N,), added in the log-sum of each column, or None to skip those of the columns.
         """
 
     @abstractmethod
     def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return for each term the sums of its weights over the axis of its factor, rows or columns, in one pass.
+        """Return one vector per term: its weights summed over the rows if its factor is per row, else over columns.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.
@@ -187,6 +187,6 @@ class DensePairPasses(PairPasses):
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:
-        """Return the weights of a term as an (N, M) matrix: exp(S_ij + A_i + B_j) times its factor."""
+        """Return the weights of a term, (N, M): its factor times exp(log K + row exponent + column exponent)."""
         factor = term.factor[:, None] if term.factor_axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

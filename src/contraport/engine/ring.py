@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the indices of the rows in a slice that counts them in owner order."""
+        """Return the indices of the rows that a slice selects from the rows sorted by owning process."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
@@ -107,7 +107,7 @@ class RingVisit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RingLogKernel(LogKernel):
-    """Log-kernel between the rows and columns of all processes; each process holds only its own ones.
+    """Log-kernel between the rows and columns of all processes, of which each process holds only its own.
 
     Gradients follow `contraport.distributed`: that of an own embedding is the whole gradient times the number of
     processes.
@@ -257,7 +257,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients of a visit's columns to the gradient that travels around the ring with these columns."""
+        """Add the gradients of the visiting columns to the tensor that travels around the ring with these columns."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.gradient_accumulator, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -270,7 +270,7 @@ class RingLogKernel(LogKernel):
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Return views of a block of columns, one for each column input of the process `owner`, or for its gradient."""
+        """Return the column inputs of the process `owner`, or their gradients, as views of a flat block."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]
@@ -391,7 +391,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return weight terms whose vectors are permuted from block order to owner order."""
+        """Return weight terms with all vectors sorted by the process that owns the row or column."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -399,7 +399,7 @@ class RingPairPasses(PairPasses):
         ]
 
     def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
-        """Combine the partial log-sums of all processes, and return them in the order of rows."""
+        """Return the log-sums over all processes, given those of this process, in the order of the rows or columns."""
         if partial is None:
             return None
         total = torch.ones_like(partial)

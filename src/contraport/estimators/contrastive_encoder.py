@@ -53,7 +53,7 @@ class _UnwrappedTransform:
     """
 
     def transform(self: ContrastiveEncoder, X: _ArrayOrViews) -> NDArray[np.float32]:  # type: ignore[misc]
-        """Return the features of items, (m, features), or a frame if `set_output` was called.
+        """Return the features of items, (m, features), or a data frame if `set_output` was called.
 
         Args:
             X: (m, ...), or views as in `fit`; or a dict with some of the views, by the names in `fit` ("0", "1", ... of
@@ -71,7 +71,7 @@ class _UnwrappedTransform:
 
 
 class _ViewTransformer(TransformerMixin, BaseEstimator):
-    """Transformer of all or some views by a fitted encoder, with feature names for scikit-learn's `set_output`."""
+    """Transformer that computes the features of all or some views with a fitted encoder, and names them."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -364,7 +364,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return {name: X[name] for name in self._names if name in X}
 
     def _resolve_settings(self) -> Settings:
-        """Return the training settings of these parameters, with a seed drawn from `random_state`."""
+        """Return the training settings given by the estimator's parameters, with a seed drawn from `random_state`."""
         values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
         options = {
             name: value for name, value in values.items() if value is not None or parameters[name].default is not None
@@ -393,7 +393,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         )
 
     def _num_batches_per_epoch(self, num_items: int) -> int:
-        """Return the number of batches per epoch, at least 1; an audit limits the batch size."""
+        """Return the number of batches per epoch, at least 1; the option `audit` limits the batch size."""
         limit = max_audited_batch_size(num_items) if self.audit else self.batch_size
         return max(1, num_items // min(self.batch_size, limit))
 

@@ -116,7 +116,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
 
 
 def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
-    """Load the 100,000 unlabeled photographs of STL-10 for training, and the test split of ``stl10``.
+    """Load STL-10 with 100,000 unlabeled training photographs; the test split is the labeled one of ``stl10``.
 
     They stay in their file, which is memory-mapped.
     """
@@ -215,7 +215,7 @@ def _load_padded_series(name: str, files: str, split: str, root: Path | None) ->
 def _get_data_folder(
     name: str, root: Path | None, pattern: str, package: str, pip_name: str, package_subfolder: str
 ) -> Path:
-    """Return the folder that contains the files of named data: `root`, or a folder of an installed package.
+    """Return the folder that contains the files of a named dataset: `root`, or a folder of an installed package.
 
     Raises:
         UsageError: neither has them; the message lists the places and how to install the package.
@@ -234,7 +234,7 @@ def _get_data_folder(
 
 
 def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]:
-    """Read a ``.ts`` file of aeon and sktime: series ``(C, T)``, whose lengths may differ, and the class of each.
+    """Return the time series in a ``.ts`` file, ``(C, T)`` each with its own length T, and the class of each.
 
     After the header, which ends in ``@data``, each line is a series: its channels and then its class, separated by
     colons, with commas between the values of a channel.
@@ -312,7 +312,7 @@ def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
 
 
 def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocstring]:
-    """Yield the functions that have a docstring, file by file."""
+    """Yield the library's functions whose docstring begins with a sentence of at least three words."""
     # Outside the library proper, or missing from some versions of Python.
     excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
     for file in sorted(library.rglob("*.py")):

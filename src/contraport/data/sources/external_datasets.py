@@ -146,7 +146,7 @@ def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> 
 
 
 def _find_stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
-    """Return the labels that a torch dataset stores beside its items, or None; a subset has labels of its dataset."""
+    """Return the integer labels that a torch dataset or subset stores in `targets` or `labels`; None if it has none."""
     if isinstance(dataset, Subset):
         whole = _find_stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]
@@ -310,7 +310,7 @@ def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | No
 
 
 def _is_image_field(name: str, value: Any) -> bool:
-    """Return whether a field holds an image: a PIL image, bytes named like "left.jpg", or a mapping with bytes."""
+    """Return whether a field holds an image: a PIL image, a mapping with bytes, or bytes if `name` ends like ".jpg"."""
     return (
         isinstance(value, Image.Image)
         or (isinstance(value, bytes) and f".{name.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES)

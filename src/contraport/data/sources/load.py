@@ -121,7 +121,7 @@ def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) 
 
 
 def load_without_random_split(data: Any, split: str = "train", **options: Any) -> Dataset:
-    """Load data without a random split: one split if the source defines splits, otherwise all items.
+    """Load `split` if the source defines splits, otherwise all items: none are held out at random.
 
     A dataset is a single split and is returned unchanged. The arguments are those of `load`, except `test_fraction`.
 

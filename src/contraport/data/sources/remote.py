@@ -1,4 +1,4 @@
-"""Downloads data from URLs into a local cache with fsspec, and again when the data have changed."""
+"""Local cache of data at URLs, downloaded with fsspec; data that have changed are downloaded again."""
 
 from __future__ import annotations
 

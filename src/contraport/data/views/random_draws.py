@@ -38,22 +38,22 @@ class RandomDraws:
         self._device = items.device
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """Draw uniform numbers between `low` and `high`, (b, *shape)."""
+        """Return uniform random numbers (b, *shape) between `low` and `high`."""
         return low + (high - low) * torch.rand(self._total, *shape, device=self._device)[self._part]
 
     def log_uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """Draw numbers between `low` and `high` whose logarithm is uniform, (b, *shape)."""
+        """Return random numbers (b, *shape) between `low` and `high`, with uniformly distributed logarithms."""
         # The function before the slice: the last bit of exp and cos may depend on a number's place in a tensor.
         exponents = (math.log(high) - math.log(low)) * torch.rand(self._total, *shape, device=self._device)
         return (math.log(low) + exponents).exp()[self._part]
 
     def rotation_cos_sin(self, max_radians: float, *shape: int) -> tuple[Tensor, Tensor]:
-        """Draw angles of at most `max_radians` either way; return cosine and sine, each (b, *shape)."""
+        """Return the cosine and sine of random angles between -`max_radians` and `max_radians`, each (b, *shape)."""
         angles = max_radians * (2 * torch.rand(self._total, *shape, device=self._device) - 1)
         return angles.cos()[self._part], angles.sin()[self._part]
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw standard normal numbers, (b, *shape)."""
+        """Return standard normal random numbers (b, *shape)."""
         return torch.randn(self._total, *shape, device=self._device)[self._part]
 
     def integers(self, below: int) -> Tensor:
@@ -68,7 +68,7 @@ class RandomDraws:
         return (places >= start) & (places < start + fraction)
 
     def random_batch_items(self, items: Tensor) -> Tensor:
-        """Draw an item of the whole batch for each item, which may be the item itself, as a tensor (b, ...).
+        """Return a tensor (b, ...) of items drawn from the whole batch with replacement, one for each of `items`.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -405,7 +405,7 @@ def _launch_kernel(
     blocks: _LaunchConfig,
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel on a grid: row blocks, times `column_programs` that share the columns."""
+    """Launch a Triton kernel in which `column_programs` programs share the columns of each block of rows."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _device_context(inputs.x):
         getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks.BLOCK_M), column_programs](

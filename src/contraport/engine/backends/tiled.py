@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights W of a group of terms on a tile; W + W^T for a symmetric geometry."""
+        """Return the pair weights on a tile, summed over a group of terms, and over (i, j) and (j, i) if symmetric."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -341,12 +341,12 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_max_stored_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the stored tile, so that a tile is computed in place."""
+        """Return the storage of a tile, so that the tile is computed in place."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the part of the storage that holds a tile of the kernel, or of the argument of its link."""
+        """Return the stored tile of the kernel or, with `link_input`, of the argument of the link function."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -392,7 +392,7 @@ def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
 
 
 class _TileLabelRanges:
-    """Smallest and largest label of each tile's rows and columns, to skip tiles without masked pairs."""
+    """Smallest and largest label of the rows and columns of each tile, to skip masks that exclude no pair of a tile."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
         blocks = (side.split(TILE_SHAPE[0]) for side in labels)

@@ -157,8 +157,9 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rewrites a term of the weights with the exponents of the first term, if both are close.
+    """Triton kernel that converts each term of the weights to the exponents of the first term.
 
+    `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
     """
@@ -206,7 +207,7 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 
 @triton.jit
 def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the rows of this program, the first BLOCK_D coordinates, and the block of embeddings at both."""
+    """Return the row indices of this program, the first BLOCK_D coordinate indices, and the entries of x at both."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, num_rows, D)
