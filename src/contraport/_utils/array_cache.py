@@ -60,7 +60,7 @@ def load_or_build_arrays(
 
 
 def cached_array_path(folder: Path, view: int) -> Path:
-    """Return the path of the `.npy` file in a cache folder that holds the array of one view."""
+    """Return the path of one view's array in a cache folder."""
     return folder / f"view{view}.npy"
 
 

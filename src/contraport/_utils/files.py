@@ -198,7 +198,7 @@ def _log_compressed_arrays(path: str) -> None:
 
 
 def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None) -> np.ndarray:
-    """Return the array in an `.npy` file; with `mmap_mode`, it is memory-mapped. Pickled objects are refused.
+    """Return the array in an `.npy` file, without unpickling; with `mmap_mode`, it is a memory map.
 
     Raises:
         ValueError: the file is an archive of arrays, which NumPy would read and leave open.
@@ -318,6 +318,6 @@ def _sha256(path: Path) -> str:
 
 
 def _flush_to_disk(path: Path) -> None:
-    """Flush a file to the disk, so that it is not empty after a power failure."""
+    """Flush a file to the disk, so that its content survives a power failure."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -126,7 +126,7 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
 
 
 def create_blank_items(num_items: int, shape: Sequence[int]) -> Tensor:
-    """Create blank items of a shape: zeros, or empty texts."""
+    """Create placeholder items: zeros of the given shape, or empty texts."""
     if is_text_shape(shape):
         return torch.zeros(num_items, 1, dtype=torch.uint8)
     return torch.zeros(num_items, *shape)

@@ -78,7 +78,7 @@ Rows = Tensor | ComputedRows
 
 
 def select_rows(values: Rows, rows: Tensor) -> Rows:
-    """Return the rows of `values` with given indices; those of `ComputedRows` are still computed only when read."""
+    """Return the rows of a matrix with given indices; if it is a `ComputedRows`, they are computed when read."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
@@ -244,9 +244,9 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return an int64 matrix ``(q, k)``: the number of rows in cells nearer to the query than a given row's cell.
+        """Return for each query and each of its k rows the number of rows in cells nearer to it than that row's cell.
 
-        Each query has its own k rows, which `rows`, ``(q, k)``, lists.
+        The rows of each query and the result are int64 ``(q, k)``.
         """
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
         cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
@@ -256,7 +256,7 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Return an int64 matrix ``(q, cells)``: the number of rows in the cells nearer to the query than this cell."""
+        """Return an int64 matrix; entry (i, j) is the number of rows in the cells nearer to query i than cell j is."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

@@ -207,7 +207,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
 
 
 def _audit_by_crossfit_or_frozen(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Return the audit of two views, cross-fitted or of frozen vectors, with better partners for suspects."""
+    """Return the audit of two views (cross-fit or frozen), with better partners for suspected mismatches."""
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
     if options.method == "frozen":

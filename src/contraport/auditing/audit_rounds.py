@@ -128,7 +128,7 @@ class CrossFitScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Audit by cross-fit in rounds; yield a result after each round, whose scores are averages over the rounds so far.
+    """Audit by cross-fit in rounds; after each round, yield a result with scores averaged over the rounds so far.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and

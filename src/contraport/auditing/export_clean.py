@@ -43,7 +43,7 @@ class RowEdits:
 
     @classmethod
     def from_audit(cls, result: Audit, cleaning: str, rows: NDArray[np.int64], length: int) -> RowEdits:
-        """Build the edits that an export needs; rows that were not audited stay unchanged."""
+        """Build the edits for a way of cleaning, such as "repair"; rows that were not audited stay unchanged."""
         kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
         if cleaning == "weigh":
             weights = np.ones(length, dtype=np.float32)
@@ -163,7 +163,7 @@ def _write_coupling(result: Audit, cleaning: str, path: Path, *, data: str, data
 
 
 def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
-    """Return arrays with the edits applied to their training rows; only the array of `repaired_view` exchanges rows."""
+    """Return arrays after the edits of their training rows; rows are exchanged in the array `repaired_view` only."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
     edited[repaired_view] = edited[repaired_view][edits.partner_rows]

@@ -565,7 +565,7 @@ def alpha_cl(
     normalize: bool = True,
     phi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """alpha-CL: weights negatives by closeness, then minimizes the weighted contrastive energy with fixed weights.
+    """alpha-CL: contrastive energy with detached weights that are larger for closer negatives.
 
     The weights of a row minimize 2 sum_j alpha_j d_j^2 - R(alpha) over the probability simplex.
 

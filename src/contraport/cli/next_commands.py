@@ -41,7 +41,7 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands to run after `embed`: find duplicates, find neighbors, and search by text if possible."""
+    """List commands to run after `embed`: duplicates, neighbors, and search by text if another view has texts."""
     features = shlex.quote(str(options["out"]))
     commands = [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
     run = as_run_folder(options["run"])

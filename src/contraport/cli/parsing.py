@@ -65,7 +65,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
-    """Parse command-line words into options by name; only with `with_defaults` are all options included."""
+    """Parse command-line words into options by name; with `with_defaults`, add the defaults of the other options."""
     parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(parser.merge_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)

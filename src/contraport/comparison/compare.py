@@ -178,7 +178,7 @@ def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return the keys of the headline metrics that can be computed for the first cell of the grid that can be trained.
+    """Return the keys of the default metrics: headline metrics that can be computed for the first trainable cell.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -436,7 +436,7 @@ def _failed_search_results_by_cell(
 
 
 def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metrics of untrained encoders and raw inputs: by reference, then by column, then by metric key.
+    """Return metrics of the references (untrained encoders, raw inputs): by reference, column and metric key.
 
     References are evaluated with the first seed only.
     """

@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def summary_sentences(self) -> list[str]:
-        """Summary of each column: first metric, metrics that differ, and number of seeds to decide the others."""
+        """Summary of each column: the first metric, metrics that differ, and how many seeds would decide the rest."""
         if not self.entries:
             return []
         return [

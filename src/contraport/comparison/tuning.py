@@ -83,7 +83,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
 
 
 def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return, by row name, the settings that are searched in another row but fixed in this one."""
+    """Return, by row name, the settings that the row fixes although another row searches them."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {

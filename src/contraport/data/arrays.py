@@ -324,7 +324,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode values as in `factorize`, with the codes as a tensor; return ``(None, None)`` for None."""
+    """Return the codes of values as a tensor, and the name of each code; ``(None, None)`` if the values are None."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

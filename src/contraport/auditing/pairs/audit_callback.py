@@ -185,7 +185,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         )
 
     def _apply_selection(self) -> None:
-        """Train only on the positions that the last scoring selected; before the first, on the initial selection."""
+        """Train on the positions that the last scoring selected; before any scoring, replace items by their decoys."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
@@ -238,7 +238,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as named arrays, in the form in which a run folder stores it.
+        """Return the result of the last scoring as arrays by name, to store in the run folder.
 
         Better partners are only searched for at the end of the training.
         """

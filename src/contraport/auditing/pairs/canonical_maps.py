@@ -158,7 +158,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_maps_and_correlations(
     num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return the canonical maps of one fold and their correlations, given ``X'X``, ``Y'Y`` and ``X'Y`` of two views."""
+    """Return the canonical maps of one fold and their correlations, from ``X'X``, ``Y'Y`` and ``X'Y`` of two views."""
     roots = []
     for products, width in zip((first_products, second_products), widths, strict=True):
         covariance = products / num_pairs

@@ -120,7 +120,7 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
 
 
 def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
-    """Estimate the AUC of scores that separate right pairs from mismatches; `rate` is the share of wrong pairs.
+    """Estimate how well scores separate right pairs from mismatches, as AUC; `rate` is the share of wrong pairs.
 
     Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
     is a cautious one.

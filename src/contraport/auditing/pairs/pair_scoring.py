@@ -148,7 +148,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each item of a pair to the partners of the other item's neighbors, averaged over both."""
+    """Mean similarity of each item of a pair to the partners of the other item's neighbors, over both items."""
     (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
@@ -206,7 +206,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return, for each item in `values`, the share of `others` that are nearer to it than its own partner."""
+    """Return for each row of `values` the share of `others` that are nearer to it than its partner in `partners`."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

@@ -162,7 +162,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarity_matrices(self) -> tuple[Tensor, Tensor] | None:
-        """Similarities of all items within each view, ``(n, n)`` each; None if there are too many items to keep."""
+        """Similarities of all items within each view, ``(n, n)`` each; None if they would take too much memory."""
         if self._parent is not None:
             return self._parent._similarity_matrices
         if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
@@ -180,7 +180,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of the items nearest to each item in each view; they may be the item itself or outside the pool."""
+        """Indices of the nearest items of each item in each view, including itself and items outside the pool."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 
@@ -270,7 +270,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to its reference items at the stored ranks, one matrix ``(n, r)`` for each view."""
+        """Similarity of each item to the reference items at r selected ranks, ``(n, r)`` for each view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -380,7 +380,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a view, scaled to unit length: each is divided by both of its divisors, ``(2, n, 1)``."""
+    """Return rows of a view at unit length, from division by ``row_divisors[0]``, then by ``row_divisors[1]``."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 

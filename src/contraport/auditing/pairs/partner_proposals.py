@@ -279,7 +279,7 @@ def solve_mass_and_slack(
 def _assign_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Return the item that provides the view of each proposal, ``(p,)``; -1 if larger proposals took all such items.
+    """Return for each proposal an item with the proposed view, ``(p,)``; -1 if proposals of larger mass took all.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -101,7 +101,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
 
     def _apply_selection(self) -> None:
-        """Train only on the items and views that the latest scoring selected; before the first, no view is left out."""
+        """Train on the items and views that the last scoring selected; before any scoring, no view is left out."""
         super()._apply_selection()
         trusted = self._dataset.trusted_view_mask
         assert trusted is not None

@@ -91,7 +91,7 @@ def dataset_from_arrays(
 
 
 def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    """Return the array in an `.npy` file; with `mmap_mode`, it is memory-mapped. Pickled objects are refused.
+    """Return the array in an `.npy` file, without unpickling; with `mmap_mode`, it is a memory map.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.

@@ -244,7 +244,7 @@ def _build_roles_with_inferred_views(
 
 
 def _is_separate_view(column: pa.Field) -> bool:
-    """Return True for a column of lists, images or strings, which is a view by itself."""
+    """Return whether a column holds lists, images or strings, and is therefore a view by itself."""
     return is_list(column.type) or can_hold_encoded_images(column) or is_string(column.type)
 
 

@@ -29,7 +29,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Return whether a type is a string: a text, or the name of a file."""
+    """Return whether an Arrow type is a string type, which holds texts or file names."""
     kind = get_plain_type(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 

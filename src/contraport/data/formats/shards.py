@@ -279,7 +279,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Return codes and their names for labels or domains; ``(None, None)`` if no sample has any.
+    """Return the codes of labels or domains and the name of each code; ``(None, None)`` if no sample has any.
 
     Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
     """

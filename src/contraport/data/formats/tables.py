@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Return the rows of a table that `kept` selects; one view of each row is replaced by that of another row.
+    """Return the rows of a table that `kept` selects; in one view, each row has the values of its partner row.
 
     Args:
         table: all rows, parsed.
