@@ -189,7 +189,7 @@ def _init_worker_thread() -> None:
 
 
 def _is_thread_safe(model: nn.Module) -> bool:
-    """Return whether threads may share a model: no forward hooks, and only modules that keep no state in a call."""
+    """Return whether threads may share a model: modules of torch, torchvision, timm or contraport, without hooks."""
     for part in model.modules():
         is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
         if not is_known or part._forward_hooks or part._forward_pre_hooks:

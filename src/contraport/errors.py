@@ -64,7 +64,7 @@ class UsageError(ValueError):
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager and decorator: add the note "More: COMMAND" to errors raised in the block.
+    """Context manager and decorator: add the note "More: COMMAND" to a `UsageError` or `FloatingPointError`.
 
     Python prints the note below the message, the command line behind it. A note of an inner block stays, as it is more
     specific.

@@ -167,7 +167,7 @@ def current_processes() -> Processes:
 
 
 def gather(value: Tensor) -> Tensor:
-    """Gather the rows of all processes; see `Processes.gather`."""
+    """Return the rows of all processes in the order of their ranks; differentiable."""
     return current_processes().gather(value)
 
 

@@ -174,7 +174,7 @@ class InitialWeights:
 
     @property
     def image_size(self) -> int | None:
-        """Side of the training images in pixels; None if it differs between the encoders."""
+        """Side of the training images in pixels; None if it is unknown or differs between the encoders."""
         sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -233,7 +233,7 @@ class InitialWeights:
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine initial weights by view name into the initial weights of one model."""
+    """Combine the initial weights of single views, keyed by view name, into those of one model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return InitialWeights(source, {view: part._list_encoder_weights()[0] for view, part in parts.items()}, "init")
 

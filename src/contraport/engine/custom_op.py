@@ -296,7 +296,7 @@ def _gradient_op_fake(structure: int, tensors: list[Tensor], *others: Any) -> li
 
 @torch.library.custom_op("contraport::run_host_loop", mutates_args=())
 def _run_host_loop_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Custom operator that runs a host loop, see `run_host_loop`."""
+    """Custom operator that runs a host loop and returns its outputs."""
     loop: HostLoop = unflatten(_structures[structure], tensors)
     with torch.no_grad():
         return loop.run()

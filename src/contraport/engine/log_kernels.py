@@ -1,4 +1,4 @@
-"""Log-kernels: the logarithm of a kernel K between given rows and columns. Passes over all pairs take it as input.
+"""Log-kernels: the logarithm of a kernel K between given rows and columns, as input of passes over all pairs.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::

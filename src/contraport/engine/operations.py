@@ -68,13 +68,13 @@ def run_half_steps(
 
 
 def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
-    """Return the log-sum-exp of each row, log sum_j exp(log K_ij + q_j), (N,).
+    """Return log sum_j exp(log K_ij + potential_j) for each row i, (N,).
 
     A row without any weight gives minus infinity, without gradient.
 
     Args:
         geometry: the pairs, (N, M).
-        potential: q, (M,); None is zero.
+        potential: summand of each column, (M,); None is zero.
 
     Raises:
         UsageError: the potential has another shape.
@@ -83,11 +83,11 @@ def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
 
 
 def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
-    """Return the log-sum-exp of each column, log sum_i exp(log K_ij + p_i), (M,); see `row_log_sums`.
+    """Return log sum_i exp(log K_ij + potential_i) for each column j, (M,).
 
     Args:
         geometry: the pairs, (N, M).
-        potential: p, (N,); None is zero.
+        potential: summand of each row, (N,); None is zero.
     """
     return _log_sums(geometry, "columns", potential)
 

@@ -318,7 +318,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
 
 
 def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
-    """Return the definition of a random RGB image; its lightness and its colors will be the two views of an item."""
+    """Return the definition of a random RGB image, which is later split into two views: lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}."

@@ -171,7 +171,7 @@ def exchange(name: str) -> Iterator[None]:
 
 
 def current_exchange() -> ExchangeName:
-    """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``; see `exchange`."""
+    """Return how processes currently exchange embeddings: ``"gather"`` or ``"ring"``."""
     return _exchange.get()
 
 

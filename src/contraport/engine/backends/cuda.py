@@ -241,7 +241,7 @@ class _FactoredWeights(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights that are sums of terms, in two forms: an exponential for each term, or one shared by all terms.
+    """Pair weights in two forms: a sum of terms with one exponential each, or with one exponential for all terms.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -276,7 +276,7 @@ class _WeightVariants(NamedTuple):
 
 
 def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
-    """Build pair weights with one exponential per term, and with the first term's exponential for all terms.
+    """Build both forms of pair weights: one exponential per term, and the first term's exponential for all terms.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
@@ -524,7 +524,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
-    """Return the labels and exception labels of rows (side 0) or columns (side 1), two rows of int64 for each mask."""
+    """Return int64 labels of rows (side 0) or columns (side 1): for each mask a row of labels, then of exceptions."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
