@@ -128,7 +128,7 @@ class Option:
         return self.is_python_positional and not self.is_cli_flag
 
     def numpy_numbers_to_python(self, value: Any) -> Any:
-        """Convert the NumPy numbers in a value, which `config.yaml` cannot hold, to Python numbers."""
+        """Convert NumPy numbers in a value to Python numbers, since `config.yaml` cannot hold NumPy numbers."""
         if value is None or type(value) in (str, int, float, bool):
             return value
         accepts_objects = self.type is Any or Any in get_args(self.type)  # whose contents are not options
@@ -168,7 +168,7 @@ def has_object_placeholder(value: Any) -> bool:
 def merge_resumed_options(
     options: Mapping[str, Option], recorded: Mapping[str, Any], explicit_options: Mapping[str, Any], file: Path
 ) -> dict[str, Any]:
-    """Merge options recorded in a file with the explicit options of a resumed call, which take precedence.
+    """Merge the options recorded in a file with those of a resumed call; options of the call override recorded ones.
 
     Raises:
         UsageError: a recorded option is unknown, a recorded object is not passed again, or an explicit option differs
@@ -353,7 +353,7 @@ def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str
 
 
 def _add_args_section(docstring: str, details: str, options: Mapping[str, Option]) -> str:
-    """Insert `details`, then an "Args:" section with all options, before the "Raises:" section of a docstring."""
+    """Return a docstring with `details` and an "Args:" section of all options inserted before its "Raises:" section."""
     wrapper = textwrap.TextWrapper(
         116, initial_indent="    ", subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
     )
@@ -587,7 +587,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator for type checkers only: declares `result` for calls with `options`, `other_result` for the others."""
+    """Decorator that declares two signatures: calls with `options` return `result`, other calls `other_result`."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

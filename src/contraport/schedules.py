@@ -21,7 +21,7 @@ RAMP_FUNCTION_BY_SHAPE: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class RampSchedule:
-    """Ramp of a number: moves from `start` to `end` over `steps`, then stays constant.
+    """Schedule of a number that moves from `start` to `end` over `steps`, then stays constant.
 
     Args:
         start: value at step 0.

@@ -1,4 +1,4 @@
-"""Optimal transport between two sets of points: plan, Sinkhorn divergence, soft assignments, and plan weights."""
+"""Optimal transport between two sets of points: plan, Sinkhorn divergence, soft assignments, and weights of items."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Transport:
 
     @property
     def _temperature(self) -> float | Tensor:
-        """Temperature of the kernel of the plan."""
+        """Temperature with which the plan was computed."""
         return self.plan.scaled_negative_cost_kernel.temperature
 
     @cached_property
@@ -75,7 +75,7 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """Transport cost <C, P> of the plan, a scalar tensor.
+        """Transport cost of the plan, a scalar tensor: the sum of cost times mass over all pairs of points.
 
         It takes one pass over the pairs, and another for a cost that is not a distance.
         """
@@ -83,7 +83,7 @@ class Transport:
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Dual potentials, (N,) and (M,), in units of the cost.
+        """Dual potentials of the points of both sets, (N,) and (M,), in units of the cost.
 
         P = a b exp((f + g - C) / temperature); for `Tsallis`, P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1)). For
         `Exact`, f_i + g_j <= C_ij, with equality where P has mass: they prove that the plan is optimal, as its cost is
@@ -101,7 +101,7 @@ class Transport:
 
     @cached_property
     def marginal_error(self) -> float:
-        """Marginal error of the plan: the L1 distance of its row and column masses from a and b."""
+        """L1 distance of the plan's row and column sums from the masses of the points."""
         return self.plan.marginal_error()
 
     @cached_property
@@ -265,7 +265,7 @@ def sinkhorn_divergence(
 
 
 def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
-    """Return the logs of the masses of points, (size,), after a check; masses of None are 1 / size each."""
+    """Return the log masses of `size` points, (size,), after validation; if `masses` is None, each mass is 1 / size."""
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
@@ -310,7 +310,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
 @accept_deprecated_keywords(given="item_weights")
 @dataclass(frozen=True, eq=False)
 class WeightsFromPlan:
-    """Item weights from the balanced plan of the batch, for ``weights=WeightsFromPlan()`` or ``weights="plan"``.
+    """Weights of the items of a batch in the loss, computed from the batch's balanced transport plan.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch

@@ -68,7 +68,7 @@ def is_percent_column(column: str) -> bool:
 
 
 def evenly_spaced_rows_with_key(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
-    """Return the rows with a value for `key`; only every n-th if there are more than `MAX_POINTS_PER_LINE`.
+    """Return the rows with a value for `key`, reduced evenly to at most `MAX_POINTS_PER_LINE` rows.
 
     >>> evenly_spaced_rows_with_key([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]

@@ -228,7 +228,7 @@ def _get_singular_values(source: Any) -> torch.Tensor:
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
-    """Return the indices of the query items: `queries` itself, or as many evenly spaced items if it is a number."""
+    """Return the indices of the query items: the list `queries`, or evenly spaced ones if `queries` is their number."""
     if is_integer(queries):
         check_integer("queries", queries, most=num_items)
         return [round(place) for place in np.linspace(0, num_items - 1, queries)]
@@ -265,7 +265,7 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
 
 
 def class_name_positions(points: Array, labels: Array) -> Array:
-    """Return the place of each class name on a map of points (n, 2): coordinates (classes, 2), by sorted label.
+    """Return the position of each class name on a map of points (n, 2), as an array (classes, 2) in label order.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.

@@ -146,7 +146,7 @@ def escape_dollars(name: str) -> str:
 
 
 def legend_label(name: str) -> str:
-    r"""Return the label of a line: dollar signs escaped, and a space before a leading underscore.
+    r"""Return the legend label for a name: dollar signs are escaped, and a space precedes a leading underscore.
 
     Matplotlib leaves labels that begin with an underscore out of the legend.
 
@@ -233,7 +233,7 @@ def is_run_source(value: object) -> bool:
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Open a run folder as a `RunFolder`, which needs the extra `report`."""
+    """Open a run folder as a `RunFolder`; this requires the optional dependencies ``report``."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 
@@ -241,7 +241,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Convert the argument of a figure function to a mapping from names to the arrays or runs to draw.
+    """Return the arrays or runs to draw in a figure, by name; `source` is one of them, a list of runs or a mapping.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 

@@ -33,7 +33,7 @@ MAX_DECADES = 5
 
 
 class LogScale(NamedTuple):
-    """Logarithmic color scale of transport masses, given by log10 of the masses at its two ends."""
+    """Logarithmic color scale for transport masses from ``10**log10_low`` to ``10**log10_high``."""
 
     log10_low: float
     log10_high: float
@@ -78,7 +78,7 @@ def share_on_target(plan: Array, target: Array) -> float:
 
 
 def excludes_self_pairs(plan: Array, target: Array) -> bool:
-    """Return whether plan and target are square with an empty diagonal, so that self pairs are excluded."""
+    """Return whether plan and target are square with zeros on the diagonal, as they are if self pairs are excluded."""
     is_square = plan.shape[0] == plan.shape[1] > 1
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
 
@@ -221,7 +221,7 @@ def barycentric_maps_1d(
 
 
 def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw an arrow from each x (N,), below, to the mean of its partners in y (M,), above; a bar shows the spread."""
+    """Draw arrows from up to 24 points `x` to the mean position of their partners in `y`; bars show the spread."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap
@@ -282,7 +282,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw dots with areas proportional to their masses; the ring around each has the area of a uniform mass."""
+    """Draw dots whose areas are proportional to `relative_masses`; the ring around each has the area of mass 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

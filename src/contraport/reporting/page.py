@@ -124,7 +124,7 @@ def build_report_title(runs: Sequence[ReportedRun]) -> str:
 
 
 def _group_metrics_with_indices(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Return the name of each group of metrics, with its metrics and their indices in `metrics`."""
+    """Return the metrics of each group, by name of the group; each metric is paired with its index in `metrics`."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

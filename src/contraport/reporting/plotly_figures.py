@@ -69,7 +69,7 @@ def build_figure(
 
 
 def build_axis_from_zero(title: str, largest_integer: float | None = None) -> dict[str, Any]:
-    """Build the plotly settings of a titled axis from zero; a small `largest_integer` gives a tick at each integer."""
+    """Build plotly settings of a titled axis from zero, with a tick at each integer if `largest_integer` is small."""
     ticks = {} if largest_integer is None or largest_integer > MAX_INTEGER_TICKS else {"dtick": 1}
     return build_titled_axis(title, rangemode="tozero", **ticks)
 

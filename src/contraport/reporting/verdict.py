@@ -21,7 +21,7 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the section of the verdict, without the sentence that heads the page; None if it would be empty."""
+    """Build the section of the verdict's sentences that follow the page heading; None if there are none."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
@@ -43,7 +43,7 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the heading of the report: the first sentence that compares metrics; None if there is none."""
+    """Return the heading of the report: the stored verdict of a single run or the first comparison; None if neither."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_comparison_sentences(runs)), None)
 
@@ -91,7 +91,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
-    """Choose the headline metrics among the metrics that all runs have.
+    """Choose the metrics that the verdict compares, from those that all runs have.
 
     If the data have several views, one metric of cross-view retrieval is added to accuracies, as the training
     optimizes it.
@@ -235,7 +235,7 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
 
 
 def _find_gain_or_loss(metric: Metric, run: ReportedRun, other: str | ReportedRun) -> Difference | None:
-    """Find the difference of a run from a baseline or another run; positive if the run is better."""
+    """Find the difference in a metric between a run and a baseline or another run; positive if the run is better."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 

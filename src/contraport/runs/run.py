@@ -1,4 +1,4 @@
-"""Run of a training, read from its folder: settings, metrics, model and evaluation."""
+"""Training run that is read from its folder: settings, metrics, model and evaluation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
 
 @dataclass
 class _CachedConfig:
-    """Cached content of `config.yaml`; `settings` are validated at first use."""
+    """Cached content of `config.yaml`, and the settings that are built from it at first use."""
 
     file_version: tuple[int, int, int] | None
     values: dict[str, Any]
@@ -54,7 +54,7 @@ class _CachedConfig:
 
 @keep_deprecated_attributes(metrics="metrics_rows", pairs="pair_scores")
 class Run:
-    """Training that was written to a folder: its settings, metrics, trained model and evaluation.
+    """Training run stored in a folder: its settings, metrics, trained model and evaluation.
 
     Creating a `Run` touches no file. Methods raise `UsageError` if the folder is not a run, or the file is missing or
     corrupt.
@@ -132,7 +132,7 @@ class Run:
         return f"contraport.train(resume=True, {', '.join(arguments)}) in Python, with the same objects"
 
     def config(self) -> dict[str, Any]:
-        """Read the keyword arguments of the training from `config.yaml`."""
+        """Read the options of the training from `config.yaml`, as keyword arguments of `contraport.train`."""
         return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
@@ -301,7 +301,7 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-    """Read a file of a run folder with a reader; errors become a `UsageError`.
+    """Read a file of a run folder by calling `reader`; raise `UsageError` if the file is missing or corrupt.
 
     Any exception of the reader means that the file is corrupt; `remedy` ends the message.
     """
@@ -338,7 +338,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
 
 
 def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
-    """Return whether a JSON value is a mapping of numbers or null, nested to the given depth.
+    """Return whether a JSON value is a mapping, nested `depth` levels deep, that contains only numbers or null.
 
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)

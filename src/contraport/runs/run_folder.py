@@ -171,7 +171,7 @@ class RunFolder(Run):
         return (*self.subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a new run may be written to this folder; see `RunFolder.create`.
+        """Raise `UsageError` unless the folder is new or empty, or is a run folder and `overwrite` is set.
 
         A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`. A
         folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
@@ -202,7 +202,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice in error messages on how to resume: the run's own command, or to repeat its `parent_command`."""
+        """Advice in error messages: how to resume, by the run's command or by `parent_command` with the option `resume`."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
@@ -262,7 +262,7 @@ class RunFolder(Run):
             write_text(self.trained_path, record)
 
     def save_initial_model(self, model: Model, *, configs_only: bool = False) -> None:
-        """Write the initial model, so that the training can resume without the source of its weights.
+        """Write the model that the training starts from, so that a resumed training need not load it from its source.
 
         With `configs_only`, for random weights, only tokenizer and architecture of transformers models are written.
         """
@@ -273,7 +273,7 @@ class RunFolder(Run):
                 _save_model_files(model, self.initial_path)
 
     def find_initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Load the initial model; None if its weights were random."""
+        """Load the model that the training started from; None if it started from random weights."""
         from contraport.encoders.model import CONFIG_FILE
 
         if not (self.initial_path / CONFIG_FILE).exists():
@@ -296,7 +296,7 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the saved model is from before the last planned epoch or of unknown epoch, else None."""
+        """Return a warning if the training was extended after the model was saved, or its epoch is unknown; else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."

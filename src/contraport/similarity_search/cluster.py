@@ -143,7 +143,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
 
 
 def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
+    """Cluster normalized features by k-means; return each item's cluster, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iter_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
     sample = normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
@@ -167,7 +167,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
 
 
 def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
-    """Summarize a cluster of the rows `members`; `nearest_rows` are those nearest to its center, the nearest first."""
+    """Summarize the cluster of the items `members`; `nearest_rows` lists items, the nearest to the center first."""
     typical = tuple(map(features.item_title, nearest_rows[:3].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
@@ -179,7 +179,7 @@ def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Te
 def _write_clusters_page(
     path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]
 ) -> None:
-    """Write the HTML page of the clusters; `nearest` has, for each cluster, cosines and rows of the items to show."""
+    """Write the HTML page of the clusters; `nearest` holds cosines and indices of the items to show per cluster."""
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [

@@ -193,7 +193,7 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
 
 
 def _format_below(cosine: float, threshold: float) -> str:
-    """Format a cosine similarity below a threshold with four decimals, or as many as round it to less than that.
+    """Format a cosine similarity with at least four decimals, and enough of them that it stays below the threshold.
 
     >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999), _format_below(0.5 - 2**-40, 0.5)
     ('0.9800', '0.99896', '0.499999999999')
@@ -279,7 +279,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Set the nearest item of each of the distinct `rows` to that in `others`, if its cosine is larger."""
+        """Set the nearest items of the distinct `rows` to `others` where `cosines` exceed the largest ones so far."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
@@ -295,7 +295,7 @@ class _NearestTracker:
 
 
 def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
-    """Link all pairs of rows above the threshold; return the group label of each row, ``(n,)``.
+    """Group items connected by pairs with a cosine of at least `threshold`; return the group of each item, ``(n,)``.
 
     `nearest` is updated by all pairs.
     """
@@ -322,7 +322,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
 
 
 def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
-    """Link the pairs that an index finds above the threshold; return the group label of each row, ``(n,)``.
+    """Group items connected by pairs that the index finds above `threshold`; return the group of each item, ``(n,)``.
 
     `nearest` is updated by the pairs of the index.
     """
@@ -340,7 +340,7 @@ def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _Near
 def _link_components_to_first_item(
     linked: np.ndarray, row_offset: int, column_offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return links (start and end positions) from the first item of each connected component to all its items.
+    """Return two arrays of positions: for each item, the first item of its connected component, and the item itself.
 
     `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
     `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.

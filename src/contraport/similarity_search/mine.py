@@ -110,7 +110,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
 def _read_trusted_mask_and_partners(
     folder: str | Path | None, dataset: Dataset
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Read from an audit the mask of unflagged pairs and the index of each better partner (-1: none), ``(n,)`` each."""
+    """Read from an audit the mask of unflagged pairs, and the index of a better partner for each item (-1: none)."""
     if folder is None:
         return None, None
     file = Path(folder) / "pairs.csv"

@@ -58,7 +58,7 @@ def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_it
 
 
 def find_late_interaction(run: RunFolder) -> LateInteraction | None:
-    """Return the kernel of a run that was trained on sets of vectors; None if items are compared by one vector each."""
+    """Return the late interaction kernel of a run trained on sets of vectors; None for other runs."""
     settings = run.settings()
     if has_object_placeholder(settings.objective):
         log.info("Items are compared by one vector each: the run's objective was an object, which it does not store.")
@@ -154,7 +154,7 @@ class FeatureIndex:
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield pairs of similar rows in blocks: their first rows, second rows and cosines, ``(p,)`` each."""
+        """Yield blocks of pairs of similar rows, as three arrays ``(p,)``: first rows, second rows and cosines."""
         for first, rows in iter_normalized_blocks(self.features, "cpu"):
             _, places = self.faiss_index.search(rows.numpy(), min(32, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])

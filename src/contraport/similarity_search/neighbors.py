@@ -193,7 +193,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 def _find_popularity_bonuses(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
-    """Return a bonus for each item by the number of its training pairs, ``(n,)``; None if `popularity` is 0."""
+    """Return bonuses of items, ``(n,)``, that grow with their numbers of training pairs; None if `popularity` is 0."""
     if options.popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
@@ -251,7 +251,7 @@ def _nearest_items_by_sets(
 
 
 def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
-    """Return the projected vectors of each item, ``(b, t, d)``, by a model of one view."""
+    """Return the projected vectors of each item, ``(b, t, d)``; the model must have a single view."""
     (sets,) = model.project(model.encode([inputs], pooled=False))
     return sets
 
@@ -299,7 +299,7 @@ def _write_page_if_set(
     *sections: CardSection,
     measure: str = "cosine similarity",
 ) -> None:
-    """Write the page of the nearest items below other sections, if the option `page` is set."""
+    """Write an HTML page with `sections`, followed by the nearest items, if the option `page` is set."""
     if options.page is not None:
         cards = [
             ItemCard(one.position, features.item_title(one.position), f"{one.similarity:.3f}", one.class_name or "")
@@ -439,7 +439,7 @@ def _find_saved_features(options: ItemSearchOptions) -> Features | None:
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
-    """Return the view of the query: the option `query_view`, or else the only view of its kind, such as text."""
+    """Return the view of the query: `query_view` if set, else the only view of the query's kind, such as text."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or _has_file_suffix(options.query)
@@ -463,7 +463,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 def _embed_items(
     run: RunFolder, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
-    """Return features of one view of the run's items: those of `compute_features`, by default the representation."""
+    """Return features of one view of the run's items: the results of `compute_features`, or else representations."""
     trusts = options.trust_remote_code
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts

@@ -45,7 +45,7 @@ class ItemCard(NamedTuple):
 
 
 class CardSection(NamedTuple):
-    """Section of the page: cards of items under a heading with short notes; `num_hidden` more items are not shown."""
+    """Section of the page: a heading, cards of items, short notes, and the number of items that are not shown."""
 
     title: str
     cards: Sequence[ItemCard]
@@ -64,7 +64,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 def write_items_csv(
     path: str | Path, features: Features, number_heading: str, numbers_by_position: Mapping[int, int]
 ) -> None:
-    """Write items to a `.csv` file atomically: position, row, name, description if any, and number."""
+    """Write items to a `.csv` file atomically, with a number for each item in the column `number_heading`."""
     described = features.descriptions is not None
     names = ["position", "row", "name", *(["description"] if described else []), number_heading]
     rows = (

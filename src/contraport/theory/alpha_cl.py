@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost function: half the squared distance of unit embeddings, plus a parameter of value zero for each pair.
+    """Cost function: half the squared distance of unit embeddings, plus a shift per pair, a parameter of value zero.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 
@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return the pair weights of a loss, (2n, 2n): -2n times the gradient in the costs of negative pairs."""
+    """Return the pair weights of a loss, (2n, 2n), from its gradient with respect to the costs of the pairs."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL: the negative energy of unnormalized embeddings under fixed pair weights, (2n, 2n)."""
+    """Build the loss of alpha-CL: the negative energy of unnormalized embeddings with the pair weights `weights`."""
     rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
     def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:
@@ -353,7 +353,7 @@ class DeepLinearResult:
     filter_norm_deviation: float
 
     def figure(self) -> Figure:
-        """Draw the energy, the rank-one share of each layer and the alignment of neighboring layers."""
+        """Draw the energy, how close each layer is to rank one, and the alignment of neighboring layers."""
         figure, (left, middle, right) = create_panels(3)
         left.plot(self.energy_by_iteration, color=BLUE)
         left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans of noise and mixup augmentations for a Gaussian mixture, in spaces of several dimensions.
+    """Target plans of noise and mixup augmentations for a Gaussian mixture, for each of several numbers of dimensions.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).
@@ -45,7 +45,7 @@ class AugmentationTargets:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Plot the share of displacements in the centers' plane by dimension, and the plans of noise and mixup."""
+        """Plot the share of displacement in the plane of the centers by number of dimensions; draw the target plans."""
         figure, (left, middle, right) = create_panels(3)
         shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
         for name, share, color in shares:

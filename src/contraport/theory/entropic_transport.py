@@ -1,4 +1,4 @@
-"""Entropic optimal transport: couplings on a line, plans between embeddings, and the path of a small linear program."""
+"""Entropic optimal transport: couplings on a line, plans between embeddings, and a linear program of three masses."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, path: Tensor) -> None:
-    """Draw contours of the objective at one temperature on the triangle of masses, with its optimum and the path."""
+    """Draw contours of an entropic objective on the triangle of masses, its optimum, and `path` with all optima."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

@@ -349,7 +349,7 @@ def sweep_uniformity_penalty(
 
 
 def _compute_penalty_result(trained: _CircleTrainingResult, loss: Loss) -> PenaltyResult:
-    """Compute the plan of a trained encoder's views under the loss, and its statistics."""
+    """Compute the transport plan that a loss gives to the views of a trained encoder, and statistics of the plan."""
     views = trained.view_embeddings
     plan, target = loss.plan(*views), loss.target_plan(*views)
     negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]

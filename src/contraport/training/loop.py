@@ -123,7 +123,7 @@ class Loop:
         self.completed_micro_batches = 0
 
     def run(self) -> None:
-        """Train until the last epoch is complete, or a callback has stopped the training after an epoch."""
+        """Train until all epochs are complete, or until a callback requests a stop at the end of an epoch."""
         order = cast(BatchOrder, self.batches.batch_sampler)
         try:
             for callback in self.callbacks:

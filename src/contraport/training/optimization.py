@@ -130,7 +130,7 @@ def _build_param_groups(
 
 
 def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup_steps: int) -> LambdaLR:
-    """Build the learning rate schedule: linear warmup, then decay to 0 at step `steps`.
+    """Build the learning rate schedule: linear warmup, then cosine or linear decay to 0, or a constant rate.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 

@@ -53,7 +53,7 @@ def select_training_device(name: str) -> torch.device:
 
 
 def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str) -> nn.Module:
-    """Wrap the training module so that gradients are averaged over processes; unchanged for a single process.
+    """Wrap the training module to average gradients over processes; with a single process, return the module itself.
 
     With the strategy `ddp` each process has all weights; with `fsdp` the weights of the encoders are sharded.
     """

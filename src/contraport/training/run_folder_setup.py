@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.training")
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
-    """Return all settings of a training run: explicit options, completed by resumed run, recipe and defaults.
+    """Resolve all settings of a training run; explicit options override those of a resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.

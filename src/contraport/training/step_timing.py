@@ -238,7 +238,7 @@ def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings:
 
 
 def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return the median time of a forward and backward pass, in seconds; if the first is slow, return its time."""
+    """Return the median time of a forward and backward pass, in seconds; a slow first pass is not repeated."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
         # An untimed step, then one to five timed steps within a second.
@@ -292,7 +292,7 @@ class ProfilerCallback(Callback):
             self._profiler = None
 
     def _write_profile(self, profiler: profile) -> None:
-        """Write the trace and the table of operations, and log the share of each section of a step."""
+        """Write the trace and the table of operations, and log the share of CPU time of each part of a step."""
         events = profiler.key_averages()
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.translate_write_errors():

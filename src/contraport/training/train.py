@@ -254,7 +254,7 @@ def _fit_and_save_model(
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Return components that read decoded images from a cache in a folder; unchanged if no image is encoded."""
+    """Return components that read decoded images from a cache in a folder, or `components` if none are cached."""
     dataset = components.dataset
     if settings.audit:
         return components

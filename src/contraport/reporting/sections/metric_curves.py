@@ -79,7 +79,7 @@ def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> Figure:
 
 
 def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute the positions of logged rows on each horizontal axis: step, share of the run, epoch and seconds."""
+    """Compute the horizontal positions of logged rows in steps, as shares of all steps, in epochs and in seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]
@@ -130,7 +130,7 @@ def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
 
 
 def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
-    """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
+    """Draw a metric over the epochs, with a line and error bars per run, and a dotted line for the raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
         values = _list_epoch_values(run, metric)
@@ -253,7 +253,7 @@ def _parse_severity(metric: Metric) -> int:
 
 
 def _list_equal_baselines(runs: Sequence[ReportedRun]) -> list[str]:
-    """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
+    """List the baselines whose linear probe accuracy is the same in all runs; empty if the runs have different data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _DASH_STYLE_BY_BASELINE}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
     return shared if len({run.data_name for run in runs}) == 1 else []

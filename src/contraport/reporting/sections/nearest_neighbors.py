@@ -33,7 +33,7 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
 
 
 def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Build the rows of a run: the template data of a query item, and those of its 8 nearest neighbors."""
+    """Build a table row for each query item of a run: template data of the item and of its 8 nearest neighbors."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 

@@ -126,7 +126,7 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
 def _add_plans_to_page(
     assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Add plots and script data of a run's plans to the page; return the values of the template."""
+    """Add plots and script data of a run's plans to the page; return the values for the section's template."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
@@ -221,7 +221,7 @@ def _dropped_mass_prefix(mass: float) -> str:
 def _draw_heatmap(
     mass: Array, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
 ) -> Figure:
-    """Draw a plan or target as a plotly heatmap, with lines between the blocks of both views."""
+    """Draw a plan or target as a plotly heatmap; a dotted line separates the two views on an axis that has both."""
     rows, columns = mass.shape
     items = len(suffixes)
     trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=HEATMAP_COLORSCALE)
@@ -246,7 +246,7 @@ def _draw_heatmap(
 def _build_view_name_ticks(
     num_embeddings: int, num_items: int, views: tuple[str, str], *, view_index: int
 ) -> dict[str, Any]:
-    """Build plotly ticks that name the views on an axis: one view, or both if there are more embeddings than items."""
+    """Build plotly ticks that name the view on an axis, or both views if the axis has more embeddings than items."""
     names = list(views) if num_embeddings > num_items else [views[view_index]]
     middles = [(place + 0.5) * num_embeddings / len(names) for place in range(len(names))]
     return {

@@ -320,7 +320,7 @@ def _format_seconds(value: float | None) -> str:
 
 
 def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
-    """Format the mean of a logged column over the training steps by a `str.format` pattern; a dash without values."""
+    """Format the mean of a logged metric with the `str.format` string `pattern`; a dash if nothing is logged."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT
 

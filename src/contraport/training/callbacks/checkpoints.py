@@ -99,12 +99,12 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Save a checkpoint if a stream of data failed between two steps: the run can resume there."""
+        """Save a checkpoint if reading a stream failed between two steps, so that the run can resume from there."""
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save_checkpoint(loop)
 
     def _save_checkpoint(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Write a checkpoint, unless `before_save` of a callback raises, and delete the backup of a replaced run."""
+        """Write a checkpoint and delete the backup of a replaced run; a callback prevents both by raising an error."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)

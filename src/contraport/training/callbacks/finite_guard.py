@@ -50,7 +50,7 @@ class FiniteGuard(Callback):
             _log.warning(message, loop.step + 1)
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Raise the `UsageError` of a loss or gradient that is not finite."""
+        """Raise `UsageError` with the values of loss and gradient norm, at least one of which is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",

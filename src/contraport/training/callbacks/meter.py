@@ -84,7 +84,7 @@ class Meter(Callback):
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step; before the last one of a row, read learning rate, temperature and plan mass."""
+        """Count the step; if it completes a row of `metrics.jsonl`, store learning rate, temperature and plan mass."""
         # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
         self._steps_of_row += 1

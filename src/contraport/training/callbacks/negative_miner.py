@@ -99,7 +99,7 @@ class NegativeMiner(Callback):
         self.send_last_negatives_to_loader(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
-        """Return the positions of mined negatives, ``(items, sets x k)``; the item itself replaces a missing one."""
+        """Return the positions of mined negatives, a row per item; the item's own position replaces a missing one."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, two_random_views=False)

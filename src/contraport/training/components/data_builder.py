@@ -57,7 +57,7 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit
 
 
 def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
-    """Return the number of optimizer steps per epoch, without incomplete batches."""
+    """Return the number of optimizer steps per epoch; an incomplete last batch is dropped."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
@@ -144,7 +144,7 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
-    """Return the positions of a random share of the items; if there are labels, each class has the same share."""
+    """Return the positions of a random share of the items, stratified by class if there are labels."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return torch.from_numpy(draw_stratified_split(classes, split, test_fraction=share, purpose=purpose))
 

@@ -140,7 +140,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; its default is "shown" (equal items are positives) if items have equal content."""
+    """Return the option `target`; default: "shown" if the objective pairs views and some items are equal, else None."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -397,7 +397,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _inverse_column_count_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return 1 / (number of training pairs with the same column) for each pair, ``(n,)``: the logQ correction.
+    """Return the logQ correction of each pair, ``(n,)``: 1 / (number of training pairs with the same second item).
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

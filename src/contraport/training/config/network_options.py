@@ -41,7 +41,7 @@ def _is_pretrained_by_default(encoder: Any) -> bool:
 
 
 def _build_per_view_check(each: OptionCheck) -> OptionCheck:
-    """Return an option check that accepts a single value or a mapping by view, and applies `each` to every value."""
+    """Build a check for an option with one value or a value per view; every value must pass the check `each`."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):

@@ -23,7 +23,7 @@ PROTOTYPES_FROM_TEACHER = "teacher"
 
 
 def _check_temperature(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a number, a schedule, or the start of a learned temperature."""
+    """Raise `UsageError` unless a value is a number, a schedule, ``learn``, or ``learn`` with an initial value."""
     if is_learned_temperature(value):
         parse_learned_temperature(value)
     else:

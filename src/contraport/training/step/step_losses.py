@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the arguments `present`, if items lack a view, and `weights`, if they are derived from the plan."""
+        """Return the keyword arguments `present`, if items lack a view, and `weights`, if a plan determines them."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -205,7 +205,7 @@ class ObjectiveStepLoss(StepLoss):
 
 
 class JointOrPairwiseLoss(ObjectiveStepLoss):
-    """Loss of all views at once, or of an objective of two views, averaged over all unordered pairs of views."""
+    """Loss of all views at once; an objective of two views is averaged over all pairs of views instead."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -304,7 +304,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
 
 
 def _make_one_directional(layout: Layout) -> Layout:
-    """Return a layout that compares only view 0 with view 1, not also view 1 with view 0."""
+    """Return the layout in one direction only: view 0 is compared with view 1, but view 1 not with view 0."""
     if isinstance(layout, NestedCoordinates):
         return replace(layout, layout=_make_one_directional(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout

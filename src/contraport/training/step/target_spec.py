@@ -112,12 +112,12 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
 
 
 def _get_constant_target(target: Target, batch: Batch) -> Target:
-    """Return the target unchanged: it does not depend on the batch."""
+    """Return the same target for every batch."""
     return target
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build a target from the values of the items of a batch; `values` has a row for each item, ``(items, ...)``."""
+    """Build the target of a batch from the rows of its items in `values`, which has one row per training item."""
     return build(select_batch_rows(values, batch))
 
 

@@ -34,7 +34,7 @@ class MinedBatchParts(NamedTuple):
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item is followed by its negatives, one set after the other.
+    """Order of rows in a batch with mined negatives: each item is followed by all its negatives, grouped by set.
 
     Attributes:
         num_negatives_per_set: number of negatives of an item in a set.
@@ -227,7 +227,7 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the outputs of `embed`, with zeros for missing views, and the mask of the views that were embedded.
+        """Embed the views that items have; return embeddings, zero for missing views, and the mask of embedded views.
 
         The mask is None if no item lacks a view.
 
@@ -263,7 +263,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of views, counted from the first, whose projections are used as keys.
+    """Return the number of views whose projections serve as keys; these are the first views.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
     """
