@@ -202,7 +202,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice in error messages: how to resume, by the run's command or by `parent_command` with the option `resume`."""
+        """Advice for error messages on how to resume: the run's command, or `parent_command` with ``resume``."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
@@ -296,7 +296,7 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the training was extended after the model was saved, or its epoch is unknown; else None."""
+        """Return a warning if the training was extended after saving the model, or its epoch is unknown; else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."

@@ -212,7 +212,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
 
 
 def suggest_batch_size(items: int, max_batch_size: int) -> int:
-    """Suggest a batch size for few items: a power of two, from `MIN_SUGGESTED_BATCH_SIZE` to a quarter of them.
+    """Suggest a batch size for few items: about a quarter of them, rounded to a power of two.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 
