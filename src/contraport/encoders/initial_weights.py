@@ -200,18 +200,20 @@ class InitialWeights:
         return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_input_statistics(
-        self, defaults: Sequence[InputStatistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
+        self, defaults: Sequence[InputStatistics], view_names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[InputStatistics]:
         """Return the input mean and std of each tower, from the pretraining if the channels match, else `defaults`."""
         result = []
-        for weights, default in zip(self._list_tower_weights(len(defaults), names, shapes), defaults, strict=True):
+        for weights, default in zip(self._list_tower_weights(len(defaults), view_names, shapes), defaults, strict=True):
             own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
-    def list_config_folders(self, num_towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+    def list_config_folders(
+        self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
+    ) -> list[Path | None]:
         """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
-        return [weights.config_folder for weights in self._list_tower_weights(num_towers, names, shapes)]
+        return [weights.config_folder for weights in self._list_tower_weights(num_towers, view_names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
         """Return the weights of all encoders as a list."""
@@ -220,11 +222,11 @@ class InitialWeights:
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
     def _list_tower_weights(
-        self, num_towers: int, names: Sequence[str], shapes: Sequence[Shape]
+        self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[EncoderWeights]:
         """Return one `EncoderWeights` per tower: the same for all if there is only one, empty if a tower has none."""
         if isinstance(self.encoders, Mapping):
-            by_view = optional_values_per_view(self.option_name, self.encoders, names, shapes)
+            by_view = optional_values_per_view(self.option_name, self.encoders, view_names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:num_towers]]
         own = self._list_encoder_weights()
         message = f"init: must have {num_towers} encoders, one per view, got {len(own)} in {self.source}."

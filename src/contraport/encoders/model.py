@@ -478,7 +478,7 @@ def resolve_view_index(
 
 
 def optional_values_per_view(
-    argument: str, values: Mapping[str, T], names: Sequence[str], shapes: Sequence[Shape]
+    argument: str, values: Mapping[str, T], view_names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[T | None]:
     """Convert a mapping from views to values into a list with one value per view, None for views without a value.
 
@@ -488,25 +488,27 @@ def optional_values_per_view(
     >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', None]
     """
-    result: list[T | None] = [None] * len(names)
+    result: list[T | None] = [None] * len(view_names)
     for key, value in values.items():
-        number = resolve_view_index(argument, key, names, shapes)
-        message = f"{argument}: names the view {names[number]!r} twice, in {list(values)}."
+        number = resolve_view_index(argument, key, view_names, shapes)
+        message = f"{argument}: names the view {view_names[number]!r} twice, in {list(values)}."
         check(result[number] is None, message, "duplicate")
         result[number] = value
     return result
 
 
-def list_encoders_per_view(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[str | nn.Module]:
+def list_encoders_per_view(
+    encoder: Encoders, view_names: Sequence[str], shapes: Sequence[Shape]
+) -> list[str | nn.Module]:
     """Resolve the option `encoder` to one encoder per view, a name or a module; views without one get the default.
 
     >>> list_encoders_per_view({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', 'small-tcn']
     """
     if encoder is None or isinstance(encoder, Mapping):
-        chosen = optional_values_per_view("encoder", encoder or {}, names, shapes)
+        chosen = optional_values_per_view("encoder", encoder or {}, view_names, shapes)
         return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
-    several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
+    several = [encoder] * len(view_names) if isinstance(encoder, str | nn.Module) else encoder
     _check_one_per_tower("encoder", several, len(shapes))
     return list(several)
 

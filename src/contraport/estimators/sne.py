@@ -111,7 +111,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             UsageError: an invalid parameter, X that is constant or not finite, or an embedding that diverges.
             ValueError: X fails scikit-learn's checks.
         """
-        data = self._validate_parameters_and_input(X)
+        data = self._validate_as_tensor(X, reset=True)
+        self._check_parameters_and_data(data)
         exact = self.method == "exact"
         # The embedding does not depend on the scale, but squares of extreme numbers overflow or vanish. A power of 2
         # changes no digits.
@@ -188,9 +189,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_finite_float64("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
-    def _validate_parameters_and_input(self, X: ArrayLike) -> Tensor:
-        """Check the data and all parameters before the optimization, and return the data as a tensor."""
-        data = self._validate_as_tensor(X, reset=True)
+    def _check_parameters_and_data(self, data: Tensor) -> None:
+        """Raise `UsageError` for an invalid parameter or constant data."""
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
         check_name("method", self.method, ("sparse", "exact", "interpolated"))
@@ -200,7 +200,6 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         good = is_number(self.early_exaggeration) and 1 <= self.early_exaggeration < math.inf
         check(good, f"early_exaggeration: must be a finite number >= 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
-        return data
 
     def _resolve_early_and_late_learning_rates(self, num_items: int) -> tuple[float, float]:
         """Resolve the learning rates during early exaggeration and after it."""
