@@ -182,7 +182,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
-        """Return a copy that outputs the first `dims` coordinates of each representation; it shares the towers.
+        """Return a copy that shares the towers and outputs the first `dims` coordinates of each representation.
 
         Raises:
             UsageError: dims is not an integer from 1 to the length of the representation of a view, or the

@@ -175,7 +175,7 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Temperature divided by the price of changing the masses, for rows and columns: 0 if masses are fixed."""
+        """Temperature / price of changing the masses, of rows and of columns: 0 if masses are fixed, inf if free."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 

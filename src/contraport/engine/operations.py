@@ -85,6 +85,8 @@ def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
 def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
     """Return log sum_i exp(log K_ij + potential_i) for each column j, (M,).
 
+    A column without any weight gives minus infinity, without gradient.
+
     Args:
         geometry: the pairs, (N, M).
         potential: summand of each row, (N,); None is zero.

@@ -236,8 +236,8 @@ def _get_data_folder(
 def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]:
     """Return the time series in a ``.ts`` file, ``(C, T)`` each with its own length T, and the class of each.
 
-    After the header, which ends in ``@data``, each line is a series: its channels and then its class, separated by
-    colons, with commas between the values of a channel.
+    The format is that of aeon and sktime. After the header, which ends in ``@data``, each line is a series: its
+    channels and then its class, separated by colons, with commas between the values of a channel.
 
     Raises:
         UsageError: the file is missing or has another format, or a value is missing.
