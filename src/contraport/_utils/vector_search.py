@@ -244,7 +244,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return for each query and each of its k rows the number of rows in cells nearer to it than that row's cell.
+        """Return, for k rows per query, the number of rows in cells nearer to the query than the cell of this row.
 
         The rows of each query and the result are int64 ``(q, k)``.
         """

@@ -51,7 +51,7 @@ NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return the completion script of a shell; the only argument is its name: bash, zsh or fish."""
+    """Return the completion script of a shell; the only argument is the name of the shell: bash, zsh or fish."""
     if len(arguments) != 1:
         value = " ".join(arguments) or "nothing"
         raise UsageError(f"print_completion: must be one of {', '.join(SCRIPTS_BY_SHELL)}, got {value}.")

@@ -319,7 +319,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context manager: yield a callback that shows finished cells: a progress bar in a terminal, else lines."""
+    """Context manager: yield a callback that shows finished cells in a progress bar, or as lines without a terminal."""
     if console is None:
         yield lambda cell, result: None
         return

@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a job may start only if it would end in time with an average duration.
+    """Time budget of a comparison: a job may start only if a job of average duration would end in time.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -239,7 +239,7 @@ def iter_finished_jobs_and_results(
 def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes, and yield each with its result, which is None if another process runs the job."""
+    """Run jobs in worker processes, and yield each job with its result (None if another process runs the job)."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

@@ -62,7 +62,7 @@ def _local_slice(global_batch_size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """List of item positions with the epoch, which worker processes use to seed random transforms."""
+    """List of item positions with an `epoch`; worker processes seed random transforms from both."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

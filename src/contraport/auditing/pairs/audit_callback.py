@@ -185,7 +185,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         )
 
     def _apply_selection(self) -> None:
-        """Train on the positions that the last scoring selected; before any scoring, replace items by their decoys."""
+        """Train on the positions that the last scoring selected; before any scoring, use decoys for their items."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())

@@ -239,7 +239,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return minus the log of the share of references that are as near to the query as a candidate, ``(p, k)``.
+        """Return minus the log of the share of references at least as near to the query as each candidate, ``(p, k)``.
 
         The share is uniform for a random item, so the mean is 1 in every space. Ties count as one group.
         """
@@ -302,7 +302,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Canonical coordinates of the reference sample: a matrix ``(r, k)`` for each fold, pair of powers and view."""
+        """Matrices ``(r, k)`` of canonical coordinates of the reference sample: by fold, pair of powers and view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -380,7 +380,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a view at unit length, from division by ``row_divisors[0]``, then by ``row_divisors[1]``."""
+    """Return rows of a view, divided by ``row_divisors[0]`` and ``row_divisors[1]`` to unit length."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 

@@ -254,7 +254,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
 def solve_mass_and_slack(
     candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mass of each matrix entry in the plan, ``(e,)``, and the unmatched mass of each row, ``(r,)``.
+    """Return the transport plan: the mass of each matrix entry, ``(e,)``, and the unmatched mass of each row, ``(r,)``.
 
     With the unmatched mass (slack), rows have mass 1 and columns their capacity; columns exactly, as their potentials
     are updated last.
@@ -279,7 +279,7 @@ def solve_mass_and_slack(
 def _assign_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Return for each proposal an item with the proposed view, ``(p,)``; -1 if proposals of larger mass took all.
+    """Return for each proposal an item with its view, ``(p,)``; -1 if proposals of larger mass took all such items.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

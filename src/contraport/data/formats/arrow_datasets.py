@@ -337,7 +337,7 @@ def _find_image_path_or_row_number(
 def _read_keys_unless_incomplete(
     rows: TableRows, name: str | None, where: str, *, raise_if_incomplete: bool
 ) -> np.ndarray | None:
-    """Return the key of each row; None without a key column or, unless `raise_if_incomplete`, if a cell is empty."""
+    """Return the key of each row; None if there is no key column, or if keys are missing and that is allowed."""
     if name is None:
         return None
     try:
