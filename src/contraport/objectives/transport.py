@@ -57,9 +57,9 @@ class Transport:
 
     @cached_property
     def value(self) -> Tensor:
-        """Value of the transport problem: <C, P> + temperature KL(P | a x b) plus the penalty on marginal violations.
+        """Value of the transport problem: transport cost plus entropic regularizer plus penalty on marginal violations.
 
-        With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
+        The regularizer is temperature KL(P | a x b), or temperature sum P (log P - 1) with ``reference="counting"``.
         """
         plan, constraint = self.plan, self.constraint
         assert isinstance(constraint, SinkhornConstraint)
@@ -106,10 +106,10 @@ class Transport:
 
     @cached_property
     def rounded(self) -> RoundedPlan:
-        """Plan rounded to meet both marginals exactly, without gradient; see `Plan.round_to_marginals`.
+        """Plan that is rounded to meet both marginals exactly, without gradient.
 
         Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact`
-        and balanced ones of `Tsallis` meet both marginals without it.
+        and balanced ones of `Tsallis` meet both marginals without it. See `Plan.round_to_marginals`.
         """
         is_sinkhorn = isinstance(self.constraint, SinkhornConstraint)
         message = f"rounded: requires a plan of Sinkhorn iterations, got one of {self.constraint!r}."
@@ -137,7 +137,7 @@ class ExactTransport(Transport):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TsallisTransport(Transport):
-    """Solution of a transport problem with a Tsallis regularizer of order q (q = 2: quadratic).
+    """Solution of a transport problem with a Tsallis regularizer; order 2 is the quadratic regularizer.
 
     The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
     the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
@@ -276,7 +276,7 @@ def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -
 
 @torch.no_grad()
 def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
-    """Compute soft assignments of items to prototypes (SwAV), (n, k), from a balanced transport plan.
+    """Compute soft assignments (n, k) of items to prototypes, as in SwAV, from a balanced transport plan.
 
     The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
     `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.
@@ -315,7 +315,7 @@ class WeightsFromPlan:
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
     contradicts count less. With more than two views it is the mean over the pairs of views. The plan is that of the
-    objective's kernel.
+    objective's kernel. Usage: ``weights=WeightsFromPlan()``, or ``weights="plan"`` for the default strength.
 
     Args:
         strength: from 0, equal weights, to 1.

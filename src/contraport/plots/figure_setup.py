@@ -227,7 +227,7 @@ def labels_to_numpy(values: object, num_items: int) -> Array:
 
 
 def is_run_source(value: object) -> bool:
-    """Return whether a value is a `Run` or a path of a run folder, rather than numbers; the disk is not read."""
+    """Return whether a value is a `Run` or has the type of a path; no file is read."""
     runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 

@@ -64,7 +64,7 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
-    """Build a JSON record of each preview for ``preview.js``; the key ``is`` holds text, image, vector or series.
+    """Build a JSON record of each preview for ``preview.js``; its key ``is`` is text, image, vector or series.
 
     `contraport.data.thumbnails` makes the previews.
     """

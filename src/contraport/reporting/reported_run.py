@@ -1,4 +1,4 @@
-"""Data of a run that the report shows, read once from the run folder."""
+"""Data that the report shows of a run, read once from the run folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReportedRun:
 
     @property
     def data_name(self) -> str:
-        """Name of the data set on which the run was evaluated, or trained if it is not evaluated."""
+        """Name of the run's evaluation data, or of its training data if it was not evaluated."""
         return shorten_data_name((self.evaluation or self.config).get("data"))
 
     @property

@@ -222,7 +222,7 @@ def _describe_mismatch_rate(run: ReportedRun) -> str:
 
 
 def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence that lists the settings in which runs differ, without those of the machine."""
+    """Return a sentence that lists the settings that differ between runs, except those of the machine."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
     texts_by_name = setting_texts_by_name(runs).items()

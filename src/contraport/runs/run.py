@@ -136,7 +136,7 @@ class Run:
         return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Return the settings of the training, with those in `changes` replaced."""
+        """Return the settings of the training; `changes` replace some of them."""
         config = self._get_cached_config()
         if config.settings is None:
             try:

@@ -352,7 +352,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
 
 
 def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each path; raise `UsageError` if there are no paths, or two name the same folder."""
+    """Return the `RunFolder` of each path; raise `UsageError` if there are no paths, or two paths name one folder."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)

@@ -353,7 +353,7 @@ def _link_components_to_first_item(
 
 
 def _label_components(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
-    """Label each item by the first item of its connected component, ``(n,)``."""
+    """Return for each item the first item of its connected component, ``(n,)``."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

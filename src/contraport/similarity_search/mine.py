@@ -86,7 +86,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
-    """Load the training items to mine negatives for; with `as_one_split`, no random test split is held out."""
+    """Load the items for which negatives are mined; with `as_one_split`, no random test split is held out."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run_folder(options.encoder)
@@ -155,7 +155,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 
 
 def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
-    """Build a table column of the items of a view: their texts; keys or row numbers for other items."""
+    """Build a table column of the items of a view: texts of text items, keys or row numbers of other items."""
     if not is_text_shape(dataset.shapes[view]):
         if dataset.entity_ids is not None and dataset.entity_keys is not None:  # a key of a coupling names the pair
             keys = dataset.entity_keys[view]

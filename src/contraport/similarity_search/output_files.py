@@ -139,7 +139,7 @@ def _find_file_picture_uri(file: Path) -> str | None:
 
 
 def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Load pictures as data URIs from the training data of the run that embedded the features; {} if that fails."""
+    """Load pictures as data URIs from the training data of the run that embedded the features; empty if that fails."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)

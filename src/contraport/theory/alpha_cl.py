@@ -48,7 +48,7 @@ class ContrastiveCovariance:
 
     @property
     def trace(self) -> float:
-        """Trace of the covariance; equal to the energy of alpha-CL with the data as embeddings."""
+        """Trace of the covariance: the energy of alpha-CL with the data themselves as embeddings."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
@@ -130,7 +130,7 @@ def pair_weights(
     p: float = 4.0,
     gamma: float = 2.0,
 ) -> Tensor:
-    """Return the pair weights that alpha-CL or a pairwise loss gives to embeddings, (2n, 2n).
+    """Return the pair weights (2n, 2n) that alpha-CL or a pairwise loss gives to embeddings.
 
     The rows of alpha-CL sum to 1. Those of a loss phi(sum_j psi(d_i^2 - d_ij^2)) are phi' psi'(d_i^2 - d_ij^2), the
     derivatives in half the squared distances: with them held fixed, minus the energy has the gradient of the loss.
@@ -222,7 +222,7 @@ def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Check pair weights, (2n, 2n), and return them in double precision; None gives uniform weights."""
+    """Validate pair weights (2n, 2n) and convert them to double precision; None gives uniform weights."""
     _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")

@@ -137,5 +137,5 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> Cos
 
 
 def _row_normalized_kernel(x: Tensor, kernel: Gibbs) -> Tensor:
-    """Return a kernel between different points, (n, n), with 0 on the diagonal and each row scaled to a sum of 1/n."""
+    """Return a kernel matrix (n, n) between points, with a zero diagonal and each row scaled to the sum 1/n."""
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

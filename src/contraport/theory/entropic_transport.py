@@ -169,7 +169,7 @@ def _check_temperatures(temperatures: Sequence[float]) -> None:
 
 
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
-    """Check positive masses, (n,), and scale them to a sum of 1, in double precision."""
+    """Validate positive masses (n,) and scale them in double precision to the sum 1."""
     good = is_dense_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
     check(good, f"{name}: must be a tensor (n,) of masses, got {type_and_shape(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
@@ -178,7 +178,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
+    """Return positions on a line as a column (n, 1), evenly spaced if None; raise `UsageError` for a wrong shape."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape
@@ -329,7 +329,7 @@ class EntropicPath:
     unregularized_solution: Tensor
 
     def figure(self) -> Figure:
-        """Draw the objective on the triangle of masses at some temperatures, and the path of its minimum."""
+        """Draw the objective on the triangle of masses at some temperatures, with the minima at all temperatures."""
         chosen = torch.linspace(0, len(self.temperatures) - 1, 4).round().long()[1:].unique()  # beside temperature 0
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)

@@ -254,7 +254,7 @@ def train_on_five_gaussians(
     positive_share="positive_mass_share",
 )
 class PenaltyResult(NamedTuple):
-    """Embeddings, plan and metrics of an encoder trained with one given factor of the uniformity penalty.
+    """Embeddings, plan and metrics of an encoder that was trained with one factor of the uniformity penalty.
 
     Attributes:
         clean_embeddings: embeddings of the clean points, (n, 2), unit length.

@@ -370,6 +370,6 @@ def _scale_rows(values: Tensor, factors: Tensor) -> Tensor:
 
 
 def equalize_row_masses(masses: Tensor) -> Tensor:
-    """Scale each row of a matrix of masses, (N, M), to a total of 1/N; rows without mass stay zero."""
+    """Scale each row of a matrix of masses (N, M) to the sum 1/N; rows of zeros stay zero."""
     total = masses.sum(1, keepdim=True)
     return masses / (torch.where(total > 0, total, 1) * len(masses))

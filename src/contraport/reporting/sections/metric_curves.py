@@ -121,7 +121,7 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
 
 
 def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
-    """Return the evaluated epochs and their names in the evaluation, such as 5 and "epoch 5"; 0 is before training."""
+    """Return the evaluated epochs with their row names, such as (5, "epoch 5"); epoch 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.values_by_encoder]
@@ -166,7 +166,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
 
 
 class _EpochValue(NamedTuple):
-    """Value of a metric after an epoch and its confidence interval, which has zero width if none was computed."""
+    """Metric value after an epoch, with its confidence interval, which has zero width if none was computed."""
 
     epoch: int
     value: float

@@ -62,7 +62,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def effective_partners(self) -> float:
-        """Effective number of partners per row: the exponential of the mean entropy of the rows, weighted by mass.
+        """Effective number of partners of a row: the exponential of the mass-weighted mean entropy of the rows.
 
         >>> plan = np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])  # rows with two partners, and with one
         >>> round(PlanSnapshot(None, plan, plan).effective_partners, 3)
@@ -75,7 +75,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def negatives_tv_from_uniform(self) -> float | None:
-        """Total variation distance of the negatives' masses from uniform, 0 to 1; None if negatives have no mass."""
+        """Total variation distance of the masses of negatives from uniform, 0 to 1; None if negatives have no mass."""
         negative = self.target == 0
         if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)
@@ -186,7 +186,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
 
 
 def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
-    """Return each item's mass in the plan divided by its mass in the target, ``(num_items,)``."""
+    """Return plan mass divided by target mass for each item, ``(num_items,)``; ones if rows are not whole views."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items
         return np.ones(num_items)
@@ -197,7 +197,7 @@ def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.nda
 def _add_mass_on_target_plot(
     assets: PageAssets, plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]]
 ) -> PlotElement:
-    """Add a plot of the share of mass on target over the epochs to the page, one line per run."""
+    """Add a plot to the page: share of the plan's mass on the target over the epochs, one line per run."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:

@@ -155,7 +155,7 @@ class MetricCell(NamedTuple):
 
 
 class EncoderRow(NamedTuple):
-    """Table row with the metrics of one encoder: the trained one of a run, or a baseline, whose `run` is None."""
+    """Table row with the metrics of one encoder: the trained encoder of a run, or a baseline (`run` is None)."""
 
     name: str
     run: ReportedRun | None

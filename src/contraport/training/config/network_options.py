@@ -193,7 +193,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_cause(self) -> str:
-        """What freezes the encoder, for messages: "freeze", or the name of an encoder without trainable weights."""
+        """Option or encoder that is named in messages as the cause of freezing: "freeze", or an untrainable encoder."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
