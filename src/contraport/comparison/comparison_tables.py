@@ -413,7 +413,7 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
 
 
 def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
-    """Return name and value of each reference (untrained encoder, raw inputs) that is as good as the best row."""
+    """Return name and value of each reference (untrained encoder, raw inputs) at least as good as the best row."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1
