@@ -240,7 +240,7 @@ class BaseOptions:
                 one.check_value(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
-        """Return a copy with some values replaced by values of the library, which are not validated."""
+        """Return a copy with some values replaced; they are not validated, since only the library sets them."""
         if unknown := values.keys() - get_declared_options(cast(Callable[..., object], type(self))).keys():
             raise TypeError(f"unknown options: {', '.join(unknown)}")
         derived = copy.copy(self)

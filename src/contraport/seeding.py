@@ -60,7 +60,7 @@ def torch_generator(purpose: str, *seed_and_keys: int) -> torch.Generator:
 
 
 def draw_seed(random_state: Any) -> int:
-    """Draw an integer seed from `random_state`: an integer, a `RandomState` or None, as in scikit-learn.
+    """Draw an integer seed; `random_state` is an integer, a `RandomState` or None, as in scikit-learn.
 
     >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
     True

@@ -1,4 +1,4 @@
-"""Data that the report shows of a run, read once from the run folder."""
+"""Data that the report shows for a run, read once from the run folder."""
 
 from __future__ import annotations
 

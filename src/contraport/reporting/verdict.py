@@ -21,7 +21,7 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the section of the verdict's sentences that follow the page heading; None if there are none."""
+    """Build the verdict section from the sentences that follow the page heading; None if there are none."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page

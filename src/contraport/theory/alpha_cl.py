@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost function: half the squared distance of unit embeddings, plus a shift per pair, a parameter of value zero.
+    """Cost function: half the squared distance of unit embeddings, plus a zero-valued parameter per pair.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 

@@ -178,7 +178,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return positions on a line as a column (n, 1), evenly spaced if None; raise `UsageError` for a wrong shape."""
+    """Return `positions` as a column (n, 1), or evenly spaced ones if None; raise `UsageError` for a wrong shape."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape
@@ -390,7 +390,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, path: Tensor) -> None:
-    """Draw contours of an entropic objective on the triangle of masses, its optimum, and `path` with all optima."""
+    """Draw contours of an entropic objective on the triangle of masses, its optimum, and the optima in `path`."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

@@ -79,7 +79,7 @@ def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> Figure:
 
 
 def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute the horizontal positions of logged rows in steps, as shares of all steps, in epochs and in seconds."""
+    """Compute the positions of logged rows on the axes step, share of all steps, epoch, and seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]

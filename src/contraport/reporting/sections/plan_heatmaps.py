@@ -186,7 +186,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
 
 
 def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
-    """Return plan mass divided by target mass for each item, ``(num_items,)``; ones if rows are not whole views."""
+    """Return plan mass divided by target mass for each item, ``(num_items,)``; ones if rows do not belong to items."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items
         return np.ones(num_items)

@@ -176,7 +176,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def _log_flat_metrics(self, loop: Loop) -> None:
-        """Log when an online metric has not improved for the default patience; once until it improves again."""
+        """Log that an online metric has not improved for the default patience; at most once between improvements."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)
             value = self._meter.last_row.get(metric.key, math.nan)
