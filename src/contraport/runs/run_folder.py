@@ -296,7 +296,7 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the training was extended after saving the model or its epoch is not recorded; else None."""
+        """Return a warning if the training was extended after saving the model, or the epoch is unknown; else None."""
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
