@@ -78,8 +78,8 @@ def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.Mon
     nearest = result.top_products_and_indices(computed, 7, 400), expected.top_products_and_indices(copied, 7, 400)
     assert all(map(torch.equal, *nearest))
     assert max(read) <= 600  # rows of 4,000 products, or of the cells compared with a query
-    at = torch.tensor([4, 0])
-    assert torch.equal(select_rows(computed, rows)[at], select_rows(copied, rows)[at])
+    positions = torch.tensor([4, 0])
+    assert torch.equal(select_rows(computed, rows)[positions], select_rows(copied, rows)[positions])
 
 
 @pytest.mark.parametrize("num_compared", [10, 700, 3_000])

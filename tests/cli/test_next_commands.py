@@ -207,8 +207,8 @@ def test_search_is_proposed_first_after_embedding_a_view(command: Command, tmp_p
     view = "one" if kind == "texts" else "number"
     data = write_pairs(tmp_path, "texts") if kind == "texts" else ("--data", write_captioned(tmp_path))
     assert command("train", *data, "--out", "runs/it", *QUICK).status == 0
-    whole = command("embed", "runs/it", "--out", "whole.npz")
-    assert [words[0] for words in printed_commands(whole.err, "next: ", "  or: ")] == ["duplicates", "neighbors"]
+    all_views = command("embed", "runs/it", "--out", "whole.npz")
+    assert [words[0] for words in printed_commands(all_views.err, "next: ", "  or: ")] == ["duplicates", "neighbors"]
     run_all(command, embedded := command("embed", "runs/it", "--view", view, "--out", "of one.npz"), at_most=3)
     (first,) = printed_commands(embedded.err, "next: ")
     assert first[:2] == ["search", "of one.npz"]

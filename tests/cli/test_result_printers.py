@@ -136,9 +136,12 @@ def test_markup_in_names_is_printed_verbatim(capsys: pytest.CaptureFixture[str])
 def test_comparison_prints_the_differences_from_the_baseline(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    interval, apart = Interval(0.8, 0.9), Difference(-0.004, -0.015, 0.006)
-    rows = {"base": None, "other": apart, "failed": None}
-    entries = [TableEntry(row, "on", "knn", 2, 0.85, interval, of, 1.0, None) for row, of in rows.items()]
+    interval, difference = Interval(0.8, 0.9), Difference(-0.004, -0.015, 0.006)
+    rows = {"base": None, "other": difference, "failed": None}
+    entries = [
+        TableEntry(row, "on", "knn", 2, 0.85, interval, row_difference, 1.0, None)
+        for row, row_difference in rows.items()
+    ]
     print_comparison(Comparison("", tmp_path, "base", list(rows), ["on"], entries))
     _, printed = capsys.readouterr().out.split("difference from base")
     table = [line.split() for line in printed.splitlines()]

@@ -407,8 +407,8 @@ def test_all_seeds_use_the_selected_settings() -> None:
         ("info-nce", 1),
         ("gca-ince", 1),
     ]
-    chosen = [trial.options["temperature"] for trial in (first[1], second[2])]
-    assert [build_entry.options["temperature"] for build_entry in cells] == chosen * 2
+    temperatures = [trial.options["temperature"] for trial in (first[1], second[2])]
+    assert [build_entry.options["temperature"] for build_entry in cells] == temperatures * 2
 
 
 def test_trials_keep_common_settings() -> None:
@@ -589,9 +589,9 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
             as_run_folder(path).test_item_metric_values()["knn"].astype(float)
         )
-    apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
-    welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)
-    assert gain.value == pytest.approx(apart.mean())
+    differences = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
+    welch = ttest_ind(differences.mean(axis=1), differences.mean(axis=0), equal_var=False).confidence_interval(0.95)
+    assert gain.value == pytest.approx(differences.mean())
     assert gain.high - gain.low == pytest.approx(welch.high - welch.low)
 
 
@@ -637,11 +637,11 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
 
 
 def build_entry(
-    row: str, mean: float | None, apart: Difference | None = None, *, measure: str, failed: str = ""
+    row: str, mean: float | None, difference: Difference | None = None, *, measure: str, failed: str = ""
 ) -> TableEntry:
     """Return an entry of a table with one column, with an interval of 0.01 around its mean."""
     interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
-    return TableEntry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
+    return TableEntry(row, "on", measure, 0 if mean is None else 3, mean, interval, difference, 1.0, failed or None)
 
 
 @pytest.mark.parametrize(
@@ -768,10 +768,15 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
 
 def test_sentence_counts_the_metrics_that_differ() -> None:
     up, down, unsure = Difference(0.1, 0.05, 0.15), Difference(-0.1, -0.15, -0.05), Difference(0.0, -0.1, 0.1)
-    apart = {"knn": (up, down), "alignment": (up, unsure), "effective_rank": (down, unsure), "nmi": (up, unsure)}
+    differences_by_metric = {
+        "knn": (up, down),
+        "alignment": (up, unsure),
+        "effective_rank": (down, unsure),
+        "nmi": (up, unsure),
+    }
     cells = [
         build_entry(row, 0.9, difference, measure=measure)
-        for measure, differences in apart.items()
+        for measure, differences in differences_by_metric.items()
         for row, difference in zip(("base", "a", "b", "c"), (None, *differences, unsure), strict=True)
     ]
     (sentence,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).summary_sentences
@@ -825,24 +830,26 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
         build_entry("base", 0.9, measure="knn"),
         build_entry("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn"),
     ]
-    known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
+    reference_metrics = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
     (sentence,) = Comparison(
-        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
+        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).summary_sentences
     assert sentence.endswith("; other is significantly worse; not better than without training: raw inputs 95.3%.")
-    known["untrained encoder"]["on"]["knn"] = 0.9
+    reference_metrics["untrained encoder"]["on"]["knn"] = 0.9
     (sentence,) = Comparison(
-        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
+        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).summary_sentences
     assert sentence.endswith("; not better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [build_entry("base", 0.5, measure="alignment")]
-    known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
-    (sentence,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).summary_sentences
+    reference_metrics = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
+    (sentence,) = Comparison(
+        "", Path(), "base", ["base"], ["on"], lower, reference_metrics=reference_metrics
+    ).summary_sentences
     assert sentence.endswith("; not better than without training: raw inputs 0.300.")
 
 
 @pytest.mark.parametrize(
-    ("measure", "mean", "apart", "expected", "head"),
+    ("measure", "mean", "difference", "expected", "head"),
     [
         ("knn", "95.0 ± 1.0", "+1.0 points (−0.5 to +2.5)", "| base | 95.0 ± 1.0 |", "kNN, % (higher is better): "),
         (
@@ -856,15 +863,15 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
     ],
 )
 def test_values_use_the_unit_and_digits_of_their_metric(
-    measure: str, mean: str, apart: str, expected: str, head: str
+    measure: str, mean: str, difference: str, expected: str, head: str
 ) -> None:
-    (chosen,) = measures([measure])
+    (metric,) = measures([measure])
     base = build_entry("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
     result = Comparison(
         "", Path(), "base", ["base"], ["on"], [base], reference_metrics={"raw inputs": {"on": {measure: 0.612}}}
     )
-    assert format_mean_with_interval(chosen, base) == mean
-    assert chosen.format_difference((0.01, -0.005, 0.025), signed=True) == apart
+    assert format_mean_with_interval(metric, base) == mean
+    assert metric.format_difference((0.01, -0.005, 0.025), signed=True) == difference
     assert expected in result.markdown()
     assert head in result.markdown()
 

@@ -31,9 +31,9 @@ ROWS = ["nt-xent", "gca-uot", ATTACK, "failed"]
 def entry(row: str, column: str, measure: str) -> TableEntry:
     mean = None if row == "failed" else 0.9 + 0.01 * ROWS.index(row)
     interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
-    apart = None if mean is None or row == "nt-xent" else Difference(mean - 0.9, mean - 0.915, mean - 0.885)
+    difference = None if mean is None or row == "nt-xent" else Difference(mean - 0.9, mean - 0.915, mean - 0.885)
     why = "the loss is not finite" if mean is None else None
-    return TableEntry(row, column, measure, 2 if mean else 0, mean, interval, apart, 1.5 if mean else None, why)
+    return TableEntry(row, column, measure, 2 if mean else 0, mean, interval, difference, 1.5 if mean else None, why)
 
 
 def comparison(folder: Path) -> Comparison:
@@ -146,8 +146,8 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
     worse = Difference(-0.2, -0.3, -0.1)
     entries = [
         TableEntry(row, "data, standard", measure, 2, mean, None, worse if row == "b" else None, 1.0, None)
-        for measure, of in means.items()
-        for row, mean in zip("abc", of, strict=True)
+        for measure, means_by_row in means.items()
+        for row, mean in zip("abc", means_by_row, strict=True)
     ]
     html = render_comparison_page(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
     rows = re.findall(r'<tr[^>]*><th scope="row">(\w).*?</tr>', html.replace("\n", " "))

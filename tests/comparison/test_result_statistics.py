@@ -98,10 +98,10 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
     }
     entries = build_table_entries(grid, results_of(grid, values))
     mean_prior = estimate_variance_prior(
-        filter(None, (estimate_moderated_variance(column_of(of)) for of in values.values()))
+        filter(None, (estimate_moderated_variance(column_of(by_seed)) for by_seed in values.values()))
     )
-    differences = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
-    others = [estimate_moderated_variance(of) for (name, _), of in differences.items() if name != "info-nce"]
+    differences = {key: column_of(by_seed) - column_of(values["info-nce", key[1]]) for key, by_seed in values.items()}
+    others = [estimate_moderated_variance(by_seed) for (name, _), by_seed in differences.items() if name != "info-nce"]
     difference_prior = estimate_variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row_name, entry.column_name.rpartition(", ")[2]
@@ -143,7 +143,9 @@ def test_small_gains_matter_only_for_shares(tmp_path: Path) -> None:
 def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
     grid = build_test_grid(tmp_path, settings=("plain", "weak"), objectives=["info-nce", "rince"])
     values = {
-        (name, setting): of for setting in ("plain", "weak") for name, of in (("info-nce", BASE), ("rince", MORE))
+        (name, setting): by_seed
+        for setting in ("plain", "weak")
+        for name, by_seed in (("info-nce", BASE), ("rince", MORE))
     }
     everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", setting_names=("weak",))
     unknown = Claim("c", ("rince", "byol"), "nobody")
@@ -202,9 +204,9 @@ def test_entries_predict_the_seeds_that_would_decide(tmp_path: Path) -> None:
     objectives = ["info-nce", "rince", "gca-ince", "iot", "gca-uot"]
     base = {0: 0.5, 1: 0.52}
     changes = {"rince": (0.01, 0.05), "gca-ince": (0.3, 0.301), "iot": (0.0, 0.0005), "gca-uot": (0.1,)}
-    rows = {name: {seed: base[seed] + by for seed, by in enumerate(each)} for name, each in changes.items()}
+    rows = {name: {seed: base[seed] + change for seed, change in enumerate(each)} for name, each in changes.items()}
     grid = build_test_grid(tmp_path, objectives=objectives, seeds=2)
-    values = {("info-nce", "plain"): base} | {(name, "plain"): of for name, of in rows.items()}
+    values = {("info-nce", "plain"): base} | {(name, "plain"): by_seed for name, by_seed in rows.items()}
     entries = {one.row_name: one for one in build_table_entries(grid, results_of(grid, values))}
     rince = entries["rince"].difference
     assert rince is not None

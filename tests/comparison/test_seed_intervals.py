@@ -143,14 +143,14 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     seeds, number, comparisons = 5, 40, 6
     items = random.normal(0.8, 0.3, (seeds, number)) + random.normal(0, 0.05, (seeds, 1))
     others = random.normal(0.7, 0.3, (seeds, number))
-    apart = items - others
-    welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
+    differences = items - others
+    welch = ttest_ind(differences.mean(axis=1), differences.mean(axis=0), equal_var=False)
     low, high = welch.confidence_interval(1 - 0.05 / comparisons)
     result = estimate_paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
         comparisons=comparisons
     )
     assert result is not None
-    assert result.value == pytest.approx(apart.mean())
+    assert result.value == pytest.approx(differences.mean())
     assert result.high - result.low == pytest.approx(high - low)
     assert result.high - result.value == pytest.approx(result.value - result.low)
 

@@ -177,9 +177,9 @@ def dense_target_of_pairs() -> torch.Tensor:
 @pytest.mark.parametrize("sparse", [True, False])
 def test_target_has_all_known_partners_in_both_directions(sparse: bool) -> None:
     ids = torch.tensor(PAIRS[rng.permutation(len(PAIRS))[:16]])
-    known = dense_target_of_pairs() if sparse else dense_target_of_pairs().to_dense()
+    pairs_matrix = dense_target_of_pairs() if sparse else dense_target_of_pairs().to_dense()
     (block,) = Cross()(torch.zeros(16, 2), torch.ones(16, 2))
-    target = SimilarityMatrix(known, ids)
+    target = SimilarityMatrix(pairs_matrix, ids)
     partners = dense_target_of_pairs().to_dense()[ids[:, 0]][:, ids[:, 1]]
     expected = [each / each.sum(1, keepdim=True) / 16 for each in (partners, partners.T)]
     torch.testing.assert_close(target(block, {}).dense(), expected[0])

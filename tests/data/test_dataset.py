@@ -85,14 +85,14 @@ def test_deprecated_names_warn_and_still_work(old, new):
 
 
 def test_deprecated_name_of_source_rows_warns_and_still_works():
-    whole = from_arrays(np.ones((3, 2)))
+    all_items = from_arrays(np.ones((3, 2)))
     with pytest.warns(FutureWarning, match="source_rows"):
-        dataset = contraport.data.Dataset(whole.store, whole.name, "train", rows=torch.tensor([4, 5, 7]))
+        dataset = contraport.data.Dataset(all_items.store, all_items.name, "train", rows=torch.tensor([4, 5, 7]))
     with pytest.warns(FutureWarning, match="source_rows"):
         assert dataset.rows is dataset.source_rows
     assert dataset.source_rows.tolist() == [4, 5, 7]
     with raises_usage_error("rows.shape"):
-        contraport.data.Dataset(whole.store, whole.name, "train", source_rows=torch.arange(2))
+        contraport.data.Dataset(all_items.store, all_items.name, "train", source_rows=torch.arange(2))
 
 
 def test_repr_has_name_split_size_and_shapes():

@@ -72,9 +72,9 @@ def test_a_column_of_lists_of_captions(folder: Path) -> None:
     pq.write_table(pa.table({"photo": contents, "captions": lists}), folder / "all.parquet")
     dataset = load(str(folder / "all.parquet"), "train", image_size=8)
     expected = [(row, text) for row, texts in enumerate(lists) for text in texts]
-    chosen = [one for one in expected if one[0] in set(dataset.source_rows.tolist())]
-    assert list(zip(dataset.source_rows.tolist(), captions(dataset), strict=True)) == chosen
-    check_content_ids(dataset, [str(row) for row, _ in chosen], [text for _, text in chosen])
+    rows_of_split = [one for one in expected if one[0] in set(dataset.source_rows.tolist())]
+    assert list(zip(dataset.source_rows.tolist(), captions(dataset), strict=True)) == rows_of_split
+    check_content_ids(dataset, [str(row) for row, _ in rows_of_split], [text for _, text in rows_of_split])
     other = load(str(folder / "all.parquet"), "test", image_size=8)
     assert not {*dataset.source_rows.tolist()} & {*other.source_rows.tolist()}
 

@@ -41,16 +41,16 @@ def all_items_of(dataset: Dataset) -> torch.Tensor:
     return dataset.__getitems__(list(range(len(dataset)))).views[0]
 
 
-@pytest.mark.parametrize("likely", [False, True])
+@pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_mismatch_fraction_of_pairs_exchanges_partners(share: float, likely: bool) -> None:
+def test_mismatch_fraction_of_pairs_exchanges_partners(share: float, by_class: bool) -> None:
     dataset = pictures()
     assert dataset.labels is not None
-    partners = draw_mismatched_partners(dataset, MismatchSpec(share, likely), seed=3)
+    partners = draw_mismatched_partners(dataset, MismatchSpec(share, by_class), seed=3)
     assert sorted(partners.tolist()) == list(range(40))
-    expected = 4 * round(share * 10) if likely else round(share * 40)
+    expected = 4 * round(share * 10) if by_class else round(share * 40)
     assert int((partners != torch.arange(40)).sum()) == expected
-    if likely:
+    if by_class:
         assert torch.equal(dataset.labels[partners], dataset.labels)
 
 
@@ -100,14 +100,14 @@ def test_partners_replace_the_second_random_view() -> None:
 )
 def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio: float, expected: list[int]) -> None:
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    whole = from_arrays(np.arange(float(len(labels)))[:, None], labels)
-    few = make_imbalanced(whole, ratio)
+    dataset = from_arrays(np.arange(float(len(labels)))[:, None], labels)
+    few = make_imbalanced(dataset, ratio)
     assert few.labels is not None
     assert few.labels.bincount(minlength=len(sizes)).tolist() == expected
     remaining = all_items_of(few)[:, 0].long()
     assert remaining.tolist() == few.source_rows.tolist() == sorted(remaining.tolist())
     assert torch.equal(torch.from_numpy(labels)[remaining], few.labels)
-    assert torch.equal(make_imbalanced(whole, ratio).source_rows, few.source_rows)
+    assert torch.equal(make_imbalanced(dataset, ratio).source_rows, few.source_rows)
 
 
 def test_class_weights_are_balanced() -> None:
@@ -148,13 +148,15 @@ def test_corruptions_are_applied_in_order() -> None:
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
 def test_corruption_does_not_depend_on_position(kind: str) -> None:
-    dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
-    whole, part = (corrupt_dataset(of, CorruptionSpec(kind, 3)) for of in (dataset, dataset.subset(some)))
-    assert all_items_of(whole).dtype == torch.uint8
+    dataset, positions = pictures(side=32), torch.tensor([5, 2, 31])
+    all_items, subset = (
+        corrupt_dataset(source, CorruptionSpec(kind, 3)) for source in (dataset, dataset.subset(positions))
+    )
+    assert all_items_of(all_items).dtype == torch.uint8
     assert (
-        all_items_of(whole)[some].int() - all_items_of(part).int()
+        all_items_of(all_items)[positions].int() - all_items_of(subset).int()
     ).abs().max() <= 1  # sums in another order have other rounding errors
-    assert not torch.equal(all_items_of(whole), all_items_of(dataset))
+    assert not torch.equal(all_items_of(all_items), all_items_of(dataset))
 
 
 def test_bytes_are_rounded() -> None:
@@ -166,10 +168,10 @@ def test_bytes_are_rounded() -> None:
 
 def test_noise_of_vectors_is_in_units_of_their_deviation() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
-    apart = (
+    noise = (
         all_items_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
     )
-    assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
+    assert noise.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with raises_usage_error("corrupt.not_images"):
         corrupt_dataset(from_arrays(wide), CorruptionSpec("blur", 1))
     captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
@@ -185,12 +187,12 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     dataset = pictures()
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
-        lambda of: corrupt_dataset(of, CorruptionSpec("noise", 2)),
-        lambda of: shift_and_hold_out_domains(of, DomainsSpec("style")),
+        lambda source: corrupt_dataset(source, CorruptionSpec("noise", 2)),
+        lambda source: shift_and_hold_out_domains(source, DomainsSpec("style")),
     ):
         assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))
-        some = [31, 4, 17, 5]
-        assert torch.equal(change(lazy).__getitems__(some).views[0], all_items_of(change(dataset))[some])
+        positions = [31, 4, 17, 5]
+        assert torch.equal(change(lazy).__getitems__(positions).views[0], all_items_of(change(dataset))[positions])
         assert pickle.dumps(change(lazy).store)
 
 
@@ -207,11 +209,13 @@ def test_domain_shift_has_four_domains_of_images(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domain_does_not_depend_on_position(name: str) -> None:
-    dataset, some = pictures(60), torch.tensor([41, 7, 30])
-    whole, part = (shift_and_hold_out_domains(of, DomainsSpec(name)) for of in (dataset, dataset.subset(some)))
-    assert whole.domains is not None
-    assert torch.equal(part.domains, whole.domains[some])
-    assert torch.equal(all_items_of(part), all_items_of(whole)[some])
+    dataset, positions = pictures(60), torch.tensor([41, 7, 30])
+    all_items, subset = (
+        shift_and_hold_out_domains(source, DomainsSpec(name)) for source in (dataset, dataset.subset(positions))
+    )
+    assert all_items.domains is not None
+    assert torch.equal(subset.domains, all_items.domains[positions])
+    assert torch.equal(all_items_of(subset), all_items_of(all_items)[positions])
 
 
 def test_domains_are_rotations_and_named_filters() -> None:
@@ -238,7 +242,9 @@ def test_domains_are_rotations_and_named_filters() -> None:
 def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
-    remaining, excluded = (shift_and_hold_out_domains(of, DomainsSpec("style", "inverted")) for of in (train, test))
+    remaining, excluded = (
+        shift_and_hold_out_domains(source, DomainsSpec("style", "inverted")) for source in (train, test)
+    )
     assert remaining.domains is not None
     assert excluded.domains is not None
     assert set(remaining.domains.tolist()) == {0, 1, 2}

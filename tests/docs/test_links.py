@@ -15,11 +15,11 @@ def test_links_resolve(name):
     page = PAGES[name]
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for path, place in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
-        to = (page.parent / path).resolve() if path else page
-        if str(to).startswith(str(ROOT / GENERATED[0])):
+        target = (page.parent / path).resolve() if path else page
+        if str(target).startswith(str(ROOT / GENERATED[0])):
             continue
-        assert to.exists(), f"{name}: {path}"
-        assert not place or place in link_targets(to.read_text()), f"{name}: {path}#{place}"
+        assert target.exists(), f"{name}: {path}"
+        assert not place or place in link_targets(target.read_text()), f"{name}: {path}#{place}"
 
 
 def link_targets(text: str) -> set[str]:

@@ -46,8 +46,8 @@ def test_kernels_match_the_reference_in_the_interpreter(which):
         Path(__file__).with_name("triton_interpreted.py"),
     ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout[-5000:]
 
 
 def test_falls_back_without_a_kernel():
@@ -102,7 +102,7 @@ HOPPER_SHARED_MEMORY = 227 << 10
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("name", "dtype", "way", "dimensions"),
+    ("name", "dtype", "direction", "dimensions"),
     [
         pytest.param("row_sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
         pytest.param("row_sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
@@ -116,7 +116,7 @@ HOPPER_SHARED_MEMORY = 227 << 10
         pytest.param("pair_weights_kernel", "fp32", "ieee", 128, marks=pytest.mark.slow),
     ],
 )
-def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch):
+def test_lowering_to_hopper(name, dtype, direction, dimensions, tmp_path, monkeypatch):
     """Every kernel compiles, with its block sizes, to machine code that fits the device and uses tensor cores."""
     from triton import compile, knobs
     from triton.backends.compiler import GPUTarget
@@ -129,10 +129,12 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
         pytest.skip(f"no assembler: {error}")
-    blocks = choose_launch_config(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)._asdict()
+    blocks = choose_launch_config(
+        name, dimensions, 4 if dtype == "fp32" else 2, direction, HOPPER_SHARED_MEMORY
+    )._asdict()
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
-    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": way} | blocks
+    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": direction} | blocks
     constants |= {"LOGARITHM": True} if name == "row_sums_kernel" else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
     kinds = {**KINDS, "x": f"*{dtype}", "y": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}
     signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
@@ -143,7 +145,7 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
     }
     code = compile(ASTSource(kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32), options=options)
     assert code.metadata.shared <= HOPPER_SHARED_MEMORY
-    assert ("wgmma.mma_async" in code.asm["ptx"]) == (way == "tf32")
+    assert ("wgmma.mma_async" in code.asm["ptx"]) == (direction == "tf32")
     assert len(code.asm["cubin"]) > 0
 
 

@@ -73,6 +73,6 @@ def test_training_matches_one_process():
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_result_depends_on_the_split_into_batches(name):
     """The comparison above can fail."""
-    whole = train(name, "dense", lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
-    half = train(name, "dense", lambda batch: batch[0], lambda learner: learner)
-    assert not torch.allclose(whole[-1], half[-1])
+    on_all_items = train(name, "dense", lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
+    on_own_items = train(name, "dense", lambda batch: batch[0], lambda learner: learner)
+    assert not torch.allclose(on_all_items[-1], on_own_items[-1])

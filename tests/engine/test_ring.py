@@ -104,7 +104,7 @@ def test_ring_is_exact(processes):
         if compute.__name__ in UNSUPPORTED_CASES or name in UNSUPPORTED_OBJECTIVES
     }
     for rank in range(processes):
-        assert {case for at, _, case, _ in result if at == rank} == expected
+        assert {case for reporting_rank, _, case, _ in result if reporting_rank == rank} == expected
     assert {code.split(".")[-1] for *_, code in result} <= {"exchange"}
 
 

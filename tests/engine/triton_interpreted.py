@@ -160,9 +160,9 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
 
 def test_a_narrow_workspace_does_not_change_the_result(monkeypatch):
     x, y, masks = problem(50, 23, 40)
-    whole = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
+    expected = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
     monkeypatch.setattr("contraport.engine.backends.cuda.MAX_WORKSPACE_BYTES", 1)
-    assert_near(outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks), whole, 1e-5)
+    assert_near(outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks), expected, 1e-5)
 
 
 def test_a_row_without_pairs_has_no_effect():
@@ -186,8 +186,8 @@ def test_objectives(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name)
     results = []
-    for way in ("cuda", "dense"):
-        with backend(way):
+    for backend_name in ("cuda", "dense"):
+        with backend(backend_name):
             value = loss(z0, z1, ids=torch.arange(9) % 7)
         results.append([value.detach(), *torch.autograd.grad(value, [z0, z1])])
     assert_near(*results, 1e-5)

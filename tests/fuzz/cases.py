@@ -165,47 +165,47 @@ def _random_options_case(random: Random) -> Case:
             (*JUNK, *BUILTIN_COMMANDS, "--help", "--version", "--config", "-h"), k=random.randrange(4)
         )
         return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no command")
-    chosen = _choose_options(command, random)
+    options = _choose_options(command, random)
     if command == "train" and random.random() < 0.15:
-        chosen[f"objective_settings.{random.choice(OBJECTIVE_SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
+        options[f"objective_settings.{random.choice(OBJECTIVE_SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
     if command == "train" and random.random() < 0.1:
-        chosen |= {"resume": "true", "out": random.choice(("run", "seen", "photos", "missing"))}
+        options |= {"resume": "true", "out": random.choice(("run", "seen", "photos", "missing"))}
         for name in ("data", "batch_size"):
-            chosen.pop(name, None)
-        chosen["epochs"] = "2"
+            options.pop(name, None)
+        options["epochs"] = "2"
     if command == "demo":
-        chosen["epochs"] = random.choice(("0", "-1", "x", "2.5"))
-    if chosen.get("epochs", "1").startswith("9"):
-        del chosen["epochs"]  # a training with so many epochs is valid, but takes too long
-    return Case(_command_words(command, chosen, random), command)
+        options["epochs"] = random.choice(("0", "-1", "x", "2.5"))
+    if options.get("epochs", "1").startswith("9"):
+        del options["epochs"]  # a training with so many epochs is valid, but takes too long
+    return Case(_command_words(command, options, random), command)
 
 
 def _choose_options(command: str, random: Random) -> dict[str, str]:
     """Choose random values for some options of a command."""
-    chosen, names = dict(REQUIRED_OPTIONS[command]), _option_names(command)
+    options, names = dict(REQUIRED_OPTIONS[command]), _option_names(command)
     for name in random.sample(names, k=min(len(names), random.choice((0, 1, 1, 2, 2, 3, 4, 6)))):
         pool = PLAUSIBLE_VALUES.get(name, JUNK) if random.random() < 0.85 else JUNK
-        chosen[name] = random.choice(pool)
-    return chosen
+        options[name] = random.choice(pool)
+    return options
 
 
 def _option_names(command: str) -> list[str]:
     return [name for name in get_command(command).options_by_name if name not in ("progress", "trust_remote_code")]
 
 
-def _command_words(command: str, chosen: dict[str, str], random: Random) -> list[str]:
+def _command_words(command: str, options: dict[str, str], random: Random) -> list[str]:
     argv = [command]
     declared = get_command(command).options_by_name
-    argv += [chosen.pop(name) for name in [*chosen] if name in declared and declared[name].is_python_positional]
+    argv += [options.pop(name) for name in [*options] if name in declared and declared[name].is_python_positional]
     if "progress" in declared:
-        chosen["progress"] = "false"
-    if chosen and random.random() < 0.2:
-        in_file = {name: value for name, value in chosen.items() if "." not in name and random.random() < 0.5}
+        options["progress"] = "false"
+    if options and random.random() < 0.2:
+        in_file = {name: value for name, value in options.items() if "." not in name and random.random() < 0.5}
         values = {name: random.choice((value, _parse_yaml(value))) for name, value in in_file.items()}
         Path("mine.yaml").write_text(yaml.safe_dump(values, allow_unicode=True))
         argv += ["--config", "mine.yaml"]
-        chosen = {name: value for name, value in chosen.items() if name not in in_file}
-    for name, value in chosen.items():
+        options = {name: value for name, value in options.items() if name not in in_file}
+    for name, value in options.items():
         argv += [f"--{name}={value}"] if random.random() < 0.5 else [f"--{name}", value]
     if random.random() < 0.03:
         argv.insert(
@@ -262,11 +262,11 @@ def _data_case(random: Random) -> Case:
 def _pairs_and_features_case(random: Random) -> Case:
     """Build a command on pairs or on embedded features; their file is mutated in some cases."""
     command = random.choice(("audit", "neighbors", "neighbors", "duplicates", "cluster"))
-    chosen = _choose_options(command, random)
-    file = Path(chosen.get("features", chosen.get("data", "")))
+    options = _choose_options(command, random)
+    file = Path(options.get("features", options.get("data", "")))
     if random.random() < 0.4 and os.path.isfile(file) and file.suffix in (".npz", ".npy", ".parquet"):
         mutate(file, random)
-    return Case(_command_words(command, chosen, random), command)
+    return Case(_command_words(command, options, random), command)
 
 
 _QUIET = ["--progress", "false", "--num_workers", "0"]

@@ -36,8 +36,8 @@ def unlabelled(number=12):
     return [{name: value for name, value in item.items() if name != "labels"} for item in items(number)]
 
 
-def collate_items(chosen):
-    return {name: torch.stack([item[name] for item in chosen]) for name in chosen[0]}
+def collate_items(batch):
+    return {name: torch.stack([item[name] for item in batch]) for name in batch[0]}
 
 
 def gradient(network, value):
@@ -62,7 +62,7 @@ def test_loss_matches_clip_of_transformers():
 def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
     """The step is that of the mean loss for any number of accumulated batches."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
-    network, chosen = clip(), items() if labelled else unlabelled()
+    network, dataset = clip(), items() if labelled else unlabelled()
     arguments = transformers.TrainingArguments(
         output_dir=tmp_path, per_device_train_batch_size=6, gradient_accumulation_steps=grad_accum_steps, max_steps=1,
         learning_rate=0.1, optim="sgd", lr_scheduler_type="constant", report_to=[], use_cpu=True, seed=0,
@@ -78,7 +78,7 @@ def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
     # the trainer regards this model as one without a loss of its own
     before = {name: value.clone() for name, value in network.state_dict().items()}
     trainer = transformers.Trainer(
-        network, arguments, train_dataset=chosen, data_collator=collate,
+        network, arguments, train_dataset=dataset, data_collator=collate,
         compute_loss_func=TrainerLoss(objective, arguments=arguments),
     )  # fmt: skip
     trainer.train()

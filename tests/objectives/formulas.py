@@ -98,9 +98,9 @@ def classes(labels: Tensor) -> Target:
     return target
 
 
-def domains(of: Tensor, alpha: float, beta: float) -> Target:
+def domains(domain_labels: Tensor, alpha: float, beta: float) -> Target:
     def target(pairing: Pairing) -> Tensor:
-        alike = of[pairing.row_items][:, None] == of[pairing.column_items]
+        alike = domain_labels[pairing.row_items][:, None] == domain_labels[pairing.column_items]
         level = (alpha * alike.double() + beta * (~alike).double()) * pairing.negative * (pairing.column_items >= 0)
         return by_rows(level + pairing.positive)
 
@@ -346,8 +346,8 @@ def iot_quadratic(
         if constraint == "rows":  # rows are weighted by their target mass, and compared by their normalized entries
             mass = goal.sum(1)
             return (mass * fenchel_young(N * logits, N * by_rows(goal))).sum()
-        whole = logits.masked_fill(~pairing.compared, -math.inf).reshape(1, -1)
-        conjugate = fenchel_young(whole, torch.zeros_like(whole)).sum()
+        all_logits = logits.masked_fill(~pairing.compared, -math.inf).reshape(1, -1)
+        conjugate = fenchel_young(all_logits, torch.zeros_like(all_logits)).sum()
         finite = torch.where(pairing.compared, logits, 0)
         return conjugate - (goal * (finite - unweighted(pairing, target) / 2)).sum()
 
@@ -524,8 +524,8 @@ def within(*views, ids=None):
 def mv_dhel(*views, temperature=0.3, weights=None, ids=None):
     pairs_of_views = [(a, b) for k, a in enumerate(views) for b in views[:k]]
     agree = sum((cosine(a, b).diagonal() / temperature).exp() for a, b in pairs_of_views).log()
-    apart = sum(log_sum(cosine(p.x, p.y) / temperature, p.compared) for p in within(*views, ids=ids))
-    return weighted_mean(apart - agree, cross(*views[:2]), weights)
+    repulsion = sum(log_sum(cosine(p.x, p.y) / temperature, p.compared) for p in within(*views, ids=ids))
+    return weighted_mean(repulsion - agree, cross(*views[:2]), weights)
 
 
 def dhel(z0, z1, temperature=0.3, weights=None, ids=None):
@@ -616,8 +616,8 @@ def kcl(z0, z1, temperature=0.5, gamma=16.0, weights=None, ids=None):
     def k(x, y):
         return (-squared_distance(unit(x), unit(y)) / temperature).exp()
 
-    apart = sum(masked_mean(k(p.x, p.y), p.compared) for p in within(z0, z1, ids=ids))
-    return weighted_mean(-2 * k(z0, z1).diagonal() + gamma * apart, cross(z0, z1), weights)
+    repulsion = sum(masked_mean(k(p.x, p.y), p.compared) for p in within(z0, z1, ids=ids))
+    return weighted_mean(-2 * k(z0, z1).diagonal() + gamma * repulsion, cross(z0, z1), weights)
 
 
 def spectral(z0, z1, normalized=True, weights=None, ids=None):

@@ -87,8 +87,8 @@ def temperature_slope(name, temperature):
     """Return the value at a temperature and its derivative by a central difference."""
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
 
-    def value(at):
-        return build_at_temperature(name, temperature)(*z, **needed(name), temperature=at).item()
+    def value(temperature_of_call):
+        return build_at_temperature(name, temperature)(*z, **needed(name), temperature=temperature_of_call).item()
 
     step = 1e-5 * temperature
     return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
@@ -840,8 +840,8 @@ def test_every_objective_accepts_items_that_lack_a_view(name, backend):
         lambda *z: loss(*(view[remaining] for view in z), **{key: v[remaining] for key, v in attributes.items()}), *z
     )
     assert_same(result, alone)
-    whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **attributes), *z)
-    assert_same(whole, outcome(lambda *z: loss(*z, **attributes), *z))
+    all_present = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **attributes), *z)
+    assert_same(all_present, outcome(lambda *z: loss(*z, **attributes), *z))
 
 
 def test_weights_and_targets_of_items_that_lack_a_view(backend):
@@ -873,9 +873,9 @@ def test_features_of_items_that_lack_a_view():
     for target in (contraport.SoftNeighbors, contraport.Neighbors):
         by_view = build("nt-xent").target_plan(*z, present=present, target=target(features))
         present_rows = torch.cat([present[:, 0], present[:, 1]])
-        whole = build("nt-xent").target_plan(*views(), target=target(features))[present_rows][:, present_rows]
+        of_all_rows = build("nt-xent").target_plan(*views(), target=target(features))[present_rows][:, present_rows]
         if target is contraport.SoftNeighbors:
-            torch.testing.assert_close(by_view, whole / whole.sum(1, keepdim=True) / 8)
+            torch.testing.assert_close(by_view, of_all_rows / of_all_rows.sum(1, keepdim=True) / 8)
         assert by_view.shape == (8, 8)
         of_items = build("info-nce").target_plan(*z, present=present, target=target(features[0]))
         assert of_items.shape == (4, 4)

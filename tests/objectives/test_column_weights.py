@@ -43,12 +43,12 @@ def by_formula(name, *z, **settings):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("attributes", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "ids-weights"])
-@pytest.mark.parametrize(("name", "chosen"), CASES)
-def test_value_and_gradient(weighted_formulas, name, chosen, attributes, backend):
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_value_and_gradient(weighted_formulas, name, settings, attributes, backend):
     z = views(k=3 if name == "cmc" else 2)
     with contraport.engine.backend(backend):
-        result = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **attributes), *z)
-    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *z))
+        result = outcome(lambda *z: build(name, **settings)(*z, column_weights=COLUMNS, **attributes), *z)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **settings, **attributes), *z))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

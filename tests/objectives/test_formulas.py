@@ -143,18 +143,18 @@ def test_the_cases_cover_the_catalog():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_value_and_gradient(case, backend):
-    name, chosen = case
+    name, case_settings = case
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
     with contraport.engine.backend(backend):
-        result = outcome(build(name, **chosen), *z)
-    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
+        result = outcome(build(name, **case_settings), *z)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **case_settings), *z))
 
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_tiny_batches(case, n):
-    name, chosen = case
-    loss = build(name, **chosen)
+    name, case_settings = case
+    loss = build(name, **case_settings)
     if n == 1 and name in NEED_NEGATIVES:
         with raises_usage_error("z0.single_item"):
             loss(*views(1))
@@ -162,7 +162,7 @@ def test_tiny_batches(case, n):
     for backend in BACKENDS:
         with contraport.engine.backend(backend):
             result = outcome(loss, *views(n))
-        assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen), *views(n)))
+        assert_same(result, outcome(lambda *z: by_formula(name, *z, **case_settings), *views(n)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -193,16 +193,16 @@ ATTRIBUTE_CASES = {
 
 
 CASES_WITH_ATTRIBUTES = [
-    (name, chosen, attributes) for name, cases in ATTRIBUTE_CASES.items() for chosen, attributes in cases
+    (name, case_settings, attributes) for name, cases in ATTRIBUTE_CASES.items() for case_settings, attributes in cases
 ]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "chosen", "attributes"), CASES_WITH_ATTRIBUTES)
-def test_objectives_with_required_attributes(name, chosen, attributes, backend):
+@pytest.mark.parametrize(("name", "case_settings", "attributes"), CASES_WITH_ATTRIBUTES)
+def test_objectives_with_required_attributes(name, case_settings, attributes, backend):
     with contraport.engine.backend(backend):
-        result = outcome(lambda *z: build(name, **chosen)(*z, **attributes), *views())
-    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **attributes), *views()))
+        result = outcome(lambda *z: build(name, **case_settings)(*z, **attributes), *views())
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **case_settings, **attributes), *views()))
 
 
 @pytest.mark.parametrize("name", ATTRIBUTE_CASES)
@@ -328,14 +328,14 @@ TARGETED = [
 ]
 
 
-def check_attributes(name, chosen, attributes, backend):
-    entries = CROSS if name in {"info-nce", "cmc"} or chosen.get("layout") == "cross" else JOINT
+def check_attributes(name, case_settings, attributes, backend):
+    entries = CROSS if name in {"info-nce", "cmc"} or case_settings.get("layout") == "cross" else JOINT
     attributes_of_call, formula_settings = ATTRIBUTES[attributes](entries)
-    loss = build(name, **chosen)
+    loss = build(name, **case_settings)
     with contraport.engine.backend(backend):
         result = outcome(lambda *z: loss(*z, **attributes_of_call), *views())
     rtol = 1e-6 if "domains" in attributes else 1e-9  # see test_domains_keep_double_precision
-    assert_same(result, outcome(lambda *z: by_formula(name, *z, **chosen, **formula_settings), *views()), rtol)
+    assert_same(result, outcome(lambda *z: by_formula(name, *z, **case_settings, **formula_settings), *views()), rtol)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -712,10 +712,10 @@ def test_the_order_of_the_views_does_not_matter(case):
 @settings(max_examples=25, deadline=None)
 @given(case=st.sampled_from(CASES), n=st.integers(2, 9), seed=st.integers(0, 10**6))
 def test_the_order_of_the_batch_does_not_matter(case, n, seed):
-    name, chosen = case
+    name, case_settings = case
     z0, z1 = views(n, seed=seed)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    loss = build(name, **chosen)
+    loss = build(name, **case_settings)
     value, slopes = outcome(loss, z0, z1)
     shuffled = outcome(loss, z0[order], z1[order])
     assert_same(shuffled, (value, [slope[order] for slope in slopes]), 1e-8)
@@ -732,9 +732,9 @@ GRADCHECKED += [
 
 @pytest.mark.parametrize("case", GRADCHECKED, ids=name_case)
 def test_gradcheck(case):
-    name, chosen = case
+    name, case_settings = case
     z0, z1 = (z.requires_grad_() for z in views(n=3, d=3, seed=1))
-    loss = build(name, **chosen)
+    loss = build(name, **case_settings)
     loss(z0, z1)
     with contraport.engine.backend("streamed"):
         assert torch.autograd.gradcheck(loss.eval(), (z0, z1))
@@ -861,25 +861,26 @@ HOSTILE = {
     "large": lambda: (1e4 * torch.randn(6, 4), 1e4 * torch.randn(6, 4)),
 }
 VARIANTS = {
-    (name, tuple((key, value) for key, value in chosen.items() if key != "temperature")) for name, chosen in CASES
+    (name, tuple((key, value) for key, value in case_settings.items() if key != "temperature"))
+    for name, case_settings in CASES
 }
 UNSCALED = {"byol", "align-uniform", "quadratic", "spectral", "barlow-twins", "vic-reg"}
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS, key=repr), ids=lambda v: name_case((v[0], dict(v[1]))))
 def test_hostile_batches(variant):
-    name, chosen = variant[0], dict(variant[1])
+    name, case_settings = variant[0], dict(variant[1])
     cold = {} if name in UNSCALED else {"temperature": 0.001}
     for batch in HOSTILE:
         # not float16 at a low temperature, where the slope 1/(floor tau) of the closed form overflows
         for dtype, temperature in [(torch.float32, cold), (torch.bfloat16, cold), (torch.float16, {})]:
-            by_length = name == "vic-reg" or chosen.get("normalized") is False
+            by_length = name == "vic-reg" or case_settings.get("normalized") is False
             if batch == "large" and dtype == torch.float16 and by_length:
                 continue  # the slope of a square of inner products grows with the cube of the length
             torch.manual_seed(0)
             z = [view.to(dtype).requires_grad_() for view in HOSTILE[batch]()]
             try:
-                value = build(name, **chosen, **temperature)(*z)
+                value = build(name, **case_settings, **temperature)(*z)
             except UsageError:
                 continue
             value.backward()
@@ -893,7 +894,7 @@ def test_hostile_targets():
     with_empty_rows = some_matrix(14).fill_diagonal_(0)
     with_empty_rows[4:9] = 0
     different = torch.arange(7)
-    for name, chosen in [*TARGETED, ("iot-quadratic", {}), ("iot-quadratic", {"constraint": "simplex"})]:
+    for name, case_settings in [*TARGETED, ("iot-quadratic", {}), ("iot-quadratic", {"constraint": "simplex"})]:
         entries = with_empty_rows[:7, 7:] if name == "info-nce" else with_empty_rows
         for attributes in [
             {"target": entries},
@@ -902,11 +903,11 @@ def test_hostile_targets():
             {"ids": torch.zeros(7, dtype=torch.long)},  # all items are equal, so there are no negatives
         ]:
             try:
-                value, slopes = outcome(lambda *z: build(name, **chosen)(*z, **attributes), z0, z1)  # noqa: B023
+                value, slopes = outcome(lambda *z: build(name, **case_settings)(*z, **attributes), z0, z1)  # noqa: B023
             except UsageError:
                 continue
-            assert value.isfinite(), (name, chosen, attributes)
-            assert all(slope.isfinite().all() for slope in slopes), (name, chosen, attributes)
+            assert value.isfinite(), (name, case_settings, attributes)
+            assert all(slope.isfinite().all() for slope in slopes), (name, case_settings, attributes)
 
 
 def test_labels_that_all_differ_are_pairs():

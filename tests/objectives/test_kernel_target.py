@@ -29,9 +29,9 @@ def kernel_and_dense_target(request):
 
 def assert_same(target, matrix):
     y = torch.randn(matrix.matrix.shape[1], 2, dtype=torch.float64)
-    for of in (lambda t: t.dense(), lambda t: t.row_mass(), lambda t: t.row_negative_entropy(),
+    for compute in (lambda t: t.dense(), lambda t: t.row_mass(), lambda t: t.row_negative_entropy(),
                lambda t: t.row_squared_norm(), lambda t: t.apply(y), lambda t: t.apply(y[:, 0])):  # fmt: skip
-        torch.testing.assert_close(of(target), of(matrix))
+        torch.testing.assert_close(compute(target), compute(matrix))
 
 
 def test_equals_the_dense_matrix(kernel_and_dense_target):

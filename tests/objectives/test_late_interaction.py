@@ -162,9 +162,9 @@ def test_call_options():
     loss = replace_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
     matrix = max_sim(z0, z1, LENGTHS) / 0.5
     rows = torch.tensor([True, False, True, True, True, True, False])
-    kept = rows.nonzero()[:, 0]
+    positions = rows.nonzero()[:, 0]
     present = torch.stack([rows, torch.ones(7, dtype=torch.bool)], 1)
-    expected = torch.nn.functional.cross_entropy(matrix[kept], kept)
+    expected = torch.nn.functional.cross_entropy(matrix[positions], positions)
     torch.testing.assert_close(loss(z0, z1, masks=LENGTHS, present=present), expected)
     few = LENGTHS[0], LENGTHS[1][:4]
     value = loss(z0, z1[:4], masks=few, labels=(torch.arange(7) % 4, torch.arange(4)), target=contraport.Labels())
@@ -177,9 +177,9 @@ def test_call_options():
 def test_learned_temperature_has_its_gradient():
     loss = replace_kernel(contraport.info_nce(), LateInteraction("soft", "learn").double())
     loss(*sets()).backward()
-    given = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    value = loss(*sets(), temperature=given)
-    expected = torch.autograd.grad(value, given)[0] * 0.5  # of its logarithm
+    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    value = loss(*sets(), temperature=temperature)
+    expected = torch.autograd.grad(value, temperature)[0] * 0.5  # of its logarithm
     torch.testing.assert_close(loss.kernel.log_temperature.grad[0], expected)
 
 

@@ -91,21 +91,21 @@ def test_shares_a_learned_temperature_and_bias():
     assert {id(p) for p in nested.parameters()} == {id(p) for p in loss.parameters()}
 
 
-@pytest.mark.parametrize("way", ["gather", "ring"])
-def test_several_processes_have_the_loss_of_one(way):
+@pytest.mark.parametrize("exchange_name", ["gather", "ring"])
+def test_several_processes_have_the_loss_of_one(exchange_name):
     x, y = views(n=8, d=6, seed=4)
     expected = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), x, y)
-    for rank, value, slopes in run_in_processes(_share, 2, way):
+    for rank, value, slopes in run_in_processes(report_share, 2, exchange_name):
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
         rows = slice(0, 5) if rank == 0 else slice(5, 8)
-        for slope, whole in zip(slopes, expected[1], strict=True):
-            torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, whole[rows])
+        for slope, expected_slope in zip(slopes, expected[1], strict=True):
+            torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, expected_slope[rows])
 
 
-def _share(rank, report, way):
+def report_share(rank, report, exchange_name):
     rows = slice(0, 5) if rank == 0 else slice(5, 8)
     z = [view[rows] for view in views(n=8, d=6, seed=4)]
-    with contraport.engine.exchange(way):
+    with contraport.engine.exchange(exchange_name):
         value, slopes = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), *z)
     report((rank, value.item(), [slope.tolist() for slope in slopes]))
 
@@ -161,7 +161,7 @@ def test_matches_sentence_transformers():
 
 def test_parts_with_averages_keep_their_weight_in_a_sum():
     parts = [build("sog-clr"), build("info-nce")]
-    whole = contraport.matryoshka(contraport.SumLoss({parts[0]: 0.3, parts[1]: 1.0}), DIMS, WEIGHTS)
+    nested = contraport.matryoshka(contraport.SumLoss({parts[0]: 0.3, parts[1]: 1.0}), DIMS, WEIGHTS)
     one, other = (contraport.matryoshka(part, DIMS, WEIGHTS) for part in (build("sog-clr"), parts[1]))
     z, ids = views(), needed("sog-clr")
-    torch.testing.assert_close(whole(*z, **ids), 0.3 * one(*z, **ids) + other(*z))
+    torch.testing.assert_close(nested(*z, **ids), 0.3 * one(*z, **ids) + other(*z))

@@ -94,15 +94,15 @@ def by_formula(name, *z, **settings):
     return getattr(formulas, name.replace("-", "_"))(*z, **settings)
 
 
-def check_case(widen, name, chosen, attributes=None, formula_settings=None, duplicates=None):
+def check_case(widen, name, settings, attributes=None, formula_settings=None, duplicates=None):
     z = views(k=3 if name == "cmc" else 2)
 
     def expected(*inputs):
         widen(inputs[-1], duplicates)
-        return by_formula(name, *inputs[:-1], **chosen, **(formula_settings or {}))
+        return by_formula(name, *inputs[:-1], **settings, **(formula_settings or {}))
 
     # Detached terms have no gradient in the bank in either.
-    result = outcome(lambda *v: build(name, **chosen)(*v[:-1], negatives=v[-1], **(attributes or {})), *z, BANK)
+    result = outcome(lambda *v: build(name, **settings)(*v[:-1], negatives=v[-1], **(attributes or {})), *z, BANK)
     assert_same(result, outcome(expected, *z, BANK))
 
 

@@ -143,14 +143,14 @@ def test_symmetric_balanced_loss_is_the_mean_of_both_directions():
 def test_backends_agree_on_every_objective(monkeypatch, name, backend):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
 
-    def outcome(chosen):
+    def value_and_gradients(backend_name):
         z0, z1 = (z.requires_grad_() for z in views())
-        with contraport.engine.backend(chosen):
+        with contraport.engine.backend(backend_name):
             value = build(name)(z0, z1, **attributes(name, 7))
         value.backward()
         return value, z0.grad, torch.zeros_like(z1) if z1.grad is None else z1.grad
 
-    for a, b in zip(outcome(backend), outcome("dense"), strict=True):
+    for a, b in zip(value_and_gradients(backend), value_and_gradients("dense"), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 

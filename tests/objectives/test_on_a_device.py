@@ -14,19 +14,19 @@ N = 700
 SETTINGS = {"direct-clr": {"dimensions": 8}}
 
 
-def outcome(name, dtype, device, chosen):
+def outcome(name, dtype, device, backend_name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
     z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
     attributes = {key: value.to(device) for key, value in needed(name, N).items()}
-    with backend(chosen):
+    with backend(backend_name):
         value = loss(*z, **attributes)
     return value.detach(), torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
 
 
-@pytest.mark.parametrize("chosen", ["cuda", "dense"])
+@pytest.mark.parametrize("backend_name", ["cuda", "dense"])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_matches_the_cpu(name, chosen):
-    value, slopes = outcome(name, torch.float32, "cuda", chosen)
+def test_matches_the_cpu(name, backend_name):
+    value, slopes = outcome(name, torch.float32, "cuda", backend_name)
     exact, expected = outcome(name, torch.float64, "cpu", "dense")
     assert value.is_cuda
     torch.testing.assert_close(value.cpu().double(), exact, rtol=1e-4, atol=1e-5)

@@ -628,19 +628,19 @@ COSTS = {
 
 
 def kernels():
-    for cost, of in COSTS.items():
-        yield f"{cost}", Gibbs(cost, 0.7), lambda x, y, of=of: -of(x, y) / 0.7
+    for cost, cost_function in COSTS.items():
+        yield f"{cost}", Gibbs(cost, 0.7), lambda x, y, cost_function=cost_function: -cost_function(x, y) / 0.7
     for cost, power in itertools.product(["cosine", "chordal", "sqeuclidean"], [2.0, 1.5, 0.5]):
         yield (
             f"{cost} to the {power}",
             Gibbs(cost, 0.7, power=power),
-            lambda x, y, of=COSTS[cost], power=power: -(of(x, y) ** power) / 0.7,
+            lambda x, y, cost_function=COSTS[cost], power=power: -(cost_function(x, y) ** power) / 0.7,
         )
     for cost, power in itertools.product(["cosine", "chordal", "sqeuclidean"], [1.0, 0.3]):
         yield (
             f"rational {cost} to the {power}",
             RationalQuadratic(cost, 0.7, power=power),
-            lambda x, y, of=COSTS[cost], power=power: -power * (1 + of(x, y) / 0.7).log(),
+            lambda x, y, cost_function=COSTS[cost], power=power: -power * (1 + cost_function(x, y) / 0.7).log(),
         )
     for df in [1.0, 2.5]:
         yield (

@@ -93,20 +93,20 @@ def test_scores_of_a_trainer_are_grades():
     torch.testing.assert_close(adapter.compute_embedding_loss(list(z), GRADES), loss(*z, weights=GRADES))
 
 
-@pytest.mark.parametrize("way", ["gather", "ring"])
-def test_processes_rank_the_pairs_of_all_processes(way):
+@pytest.mark.parametrize("exchange_name", ["gather", "ring"])
+def test_processes_rank_the_pairs_of_all_processes(exchange_name):
     expected = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES), *views())
-    for rank, value, slopes in run_in_processes(_share, 2, way):
+    for rank, value, slopes in run_in_processes(report_share, 2, exchange_name):
         rows = slice(0, 4) if rank == 0 else slice(4, 7)
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
-        for slope, whole in zip(slopes, expected[1], strict=True):
-            torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, whole[rows])
+        for slope, expected_slope in zip(slopes, expected[1], strict=True):
+            torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, expected_slope[rows])
 
 
-def _share(rank, report, way):
+def report_share(rank, report, exchange_name):
     rows = slice(0, 4) if rank == 0 else slice(4, 7)
     z = [view[rows] for view in views()]
-    with contraport.engine.exchange(way):
+    with contraport.engine.exchange(exchange_name):
         value, slopes = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES[rows]), *z)
     report((rank, value.item(), [slope.tolist() for slope in slopes]))
 

@@ -57,10 +57,10 @@ def test_single_precision_is_as_accurate_as_its_logits(order, columns):
         # rounded logits change a sharp plan
         loss = 2e-6 * (1 + 0.1 / temperature)
         torch.testing.assert_close(result / exact.amax(), exact / exact.amax(), rtol=0, atol=2 * loss)
-        for held in (True, False):
+        for requires_grad in (True, False):
             expected = (exact * cost).sum(1)
             torch.testing.assert_close(
-                ROWS * plan.row_cost(detach_plan=held).double(), expected, rtol=2 * loss, atol=1e-7
+                ROWS * plan.row_cost(detach_plan=requires_grad).double(), expected, rtol=2 * loss, atol=1e-7
             )
 
 

@@ -54,8 +54,8 @@ def test_value_falls_as_views_agree_without_creating_mass(temperature, relaxatio
     x, noise = batch(n, clusters=clusters, seed=seed)
     loss = contraport.gca_uot(temperature, iterations=10, relaxation=relaxation)
     values = []
-    for apart in (2.0, 0.8, 0.0):
-        values.append(loss(x, x + apart * noise).item())
+    for noise_scale in (2.0, 0.8, 0.0):
+        values.append(loss(x, x + noise_scale * noise).item())
         assert 0 < loss.last_plan_mass <= 1 + 1e-9
     assert values == sorted(values, reverse=True)
     assert min(values) >= 0

@@ -54,11 +54,11 @@ def test_series_contrast_with_light_and_dark_backgrounds(color, background):
 @pytest.mark.parametrize("vision", COLOR_VISION)
 def test_series_differ_under_color_blindness(vision):
     colors = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES_COLORS]
-    apart = {
+    distances = {
         pair: np.linalg.norm(colors[pair[0]] - colors[pair[1]]) for pair in combinations(range(len(SERIES_COLORS)), 2)
     }
-    assert min(apart.values()) > 0.06
-    assert min(far for pair, far in apart.items() if max(pair) < 4) > 0.075
+    assert min(distances.values()) > 0.06
+    assert min(far for pair, far in distances.items() if max(pair) < 4) > 0.075
 
 
 @pytest.mark.parametrize(("scale", "background"), [(MASS_SCALE_ON_LIGHT, "#ffffff"), (MASS_SCALE_ON_DARK, "#121417")])

@@ -67,14 +67,14 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
         lambda: browser.point(*middle(browser, fourth), click=True),
         "document.querySelector('[data-map=\"map-0\"]').value !== '1'",
     )
-    chosen = browser.evaluate("document.querySelector('[data-map=\"map-0\"]').value")
-    assert browser.evaluate("document.querySelector('[data-map=\"map-1\"]').value") == chosen
+    selected = browser.evaluate("document.querySelector('[data-map=\"map-0\"]').value")
+    assert browser.evaluate("document.querySelector('[data-map=\"map-1\"]').value") == selected
     assert browser.evaluate("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
 
     # The same by keyboard: the number of a point.
     browser.evaluate("document.querySelector('[data-map=\"map-1\"]').focus()")
     browser.press("ArrowUp")
-    browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(chosen) + 1}'")
+    browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(selected) + 1}'")
 
     # Colors by loss, with the limits of their scale.
     assert browser.evaluate("document.querySelector('.scale.continuous').hidden")

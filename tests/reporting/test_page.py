@@ -146,7 +146,9 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     evaluation = run.evaluation()
     for part in ("rows", "differences", "intervals"):
         if "untrained" in evaluation.get(part, {}):
-            evaluation[part] = {"given" if row == "untrained" else row: of for row, of in evaluation[part].items()}
+            evaluation[part] = {
+                "given" if row == "untrained" else row: values for row, values in evaluation[part].items()
+            }
     differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
     evaluation["verdict"] = find_verdict_text(evaluation["rows"]["trained"], differences, num_test_items=50)
     write_json(run.evaluation_path, evaluation)
@@ -213,7 +215,7 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     loaded = load_runs([runs[0]]), load_runs(runs)
-    (alone,), (beside,) = (build_metric_tables(of, [find_metric("knn")]) for of in loaded)
+    (alone,), (beside,) = (build_metric_tables(runs_in_order, [find_metric("knn")]) for runs_in_order in loaded)
     assert alone.encoder_rows[-1].cells[0].is_significantly_best
     assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 
@@ -310,7 +312,7 @@ def test_online_metric_is_a_curve(make_run, tmp_path) -> None:
 
 def change(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a change of one entry of a mapping, which is removed for None."""
-    return lambda of: {key: one for key, one in {**of, name: value}.items() if one is not None}
+    return lambda mapping: {key: one for key, one in {**mapping, name: value}.items() if one is not None}
 
 
 @pytest.mark.parametrize(

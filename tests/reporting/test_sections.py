@@ -111,7 +111,7 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     (one,) = build_plans_section(assets).template_variables["plans"]
     assert not one["last_snapshot"].excludes_self_pairs
     drawn = assets.plots["plan-0"]
-    assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
+    assert [drawn["data"][0]["meta"][values][2] for values in ("rows", "columns")] == [
         "view 1, item 3 (one)",
         "view 2, item 3 (one)",
     ]
@@ -343,16 +343,16 @@ def test_texts_are_shown_verbatim(make_run) -> None:
 
 
 def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
-    made = make_run()
-    evaluation = made.evaluation()
+    evaluated_run = make_run()
+    evaluation = evaluated_run.evaluation()
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     evaluation["directions"] = {"image to text": numbers, "text to image": {}}
-    write_json(made.evaluation_path, evaluation)
-    measures, result = build_results_section(build_assets(made)).template_variables["directions"]
+    write_json(evaluated_run.evaluation_path, evaluation)
+    measures, result = build_results_section(build_assets(evaluated_run)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = result
     assert run.name == "nt-xent"
-    options = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}
+    options = {way: [(cell.text, cell.interval) for cell in values] for way, values in cells.items()}
     assert options == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}
 
 
@@ -375,7 +375,7 @@ def test_class_without_a_name_is_shown_by_number(make_run) -> None:
     write_npz(run.samples_path, run.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
     ((_, _, worst, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
-    others = {name: of for name, of in run.page_arrays().items() if not name.startswith("mistaken")}
+    others = {name: values for name, values in run.page_arrays().items() if not name.startswith("mistaken")}
     write_npz(run.samples_path, others | {"confusion": np.eye(2, dtype=int)})
     ((_, plot, *_),) = build_confusion_section(build_assets(run)).template_variables["entries"]
     assert plot.label == "nt-xent: no errors."
@@ -390,14 +390,14 @@ def test_lists_the_most_frequent_confusions(make_run) -> None:
 
 
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
-    made, other = make_run(), make_run("unbalanced")
-    for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
+    constant, decreasing = make_run(), make_run("unbalanced")
+    for run, masses in ((constant, 1 + 1e-6 * np.arange(20)), (decreasing, 1 - 1e-2 * np.arange(20))):
         run.replace_metrics(
             row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics_rows(), masses, strict=True)
         )
     drawn = [
         [title for title, *_ in build_training_curves_section(build_assets(run)).template_variables["curves"]]
-        for run in (made, other)
+        for run in (constant, decreasing)
     ]
     assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
 
@@ -427,9 +427,12 @@ def test_errors_are_named_by_their_keys(make_run) -> None:
 
 
 def test_plans_have_the_view_names_of_the_data(make_run) -> None:
-    run, given = make_run(), make_run("given")
-    write_npz(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
-    assets = build_assets(run, given)
+    run, with_view_names = make_run(), make_run("given")
+    write_npz(
+        with_view_names.samples_path,
+        with_view_names.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])},
+    )
+    assets = build_assets(run, with_view_names)
     build_plans_section(assets)
     ticks = [assets.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
     assert ticks == [["view 1", "view 2"], ["photo", "a&lt;very long n…"]]
@@ -448,9 +451,11 @@ def test_map_ratio_follows_the_points(make_run) -> None:
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
-    made, labels = make_run(), np.arange(30) % 3
-    write_npz(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
-    assets = build_assets(made)
+    labelled_run, labels = make_run(), np.arange(30) % 3
+    write_npz(
+        labelled_run.samples_path, labelled_run.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)}
+    )
+    assets = build_assets(labelled_run)
     values = build_embedding_map_section(assets).template_variables
     (*of_classes, ring), colors = assets.plots["map-0"]["data"], class_colors(3)
     assert ring["x"] == ring["y"] == []
@@ -585,8 +590,8 @@ def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     evaluation["rows"]["untrained"]["linear_probe"] = 0.5  # baseline of another encoder
     write_json(other.evaluation_path, evaluation)
     assert build_robustness_section(build_assets(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
-    elsewhere = make_run("elsewhere", data="other")
-    assert build_robustness_section(build_assets(one, elsewhere)).template_variables["baselines"] == []
+    on_other_data = make_run("elsewhere", data="other")
+    assert build_robustness_section(build_assets(one, on_other_data)).template_variables["baselines"] == []
     page = render_report(list(load_runs([one, other])))
     assert "Gray: raw inputs (dotted)." in page
 
@@ -644,7 +649,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
         estimate_pair_fdrs(result["scores"], result["mismatched"], 0.1)[:10]
     )
     bars = assets.plots["scores-0"]["data"]
-    assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
+    assert [sum(values["y"]) for values in bars] == pytest.approx([1, 1], abs=1e-3)
     run = make_run("first", audited=True)
     run.save_arrays(run.pairs_path, run.pair_scores() | {"partners": np.full(60, 0)})
     ((first,),) = [build_pair_audit_section(build_assets(run)).template_variables["audits"]]

@@ -170,9 +170,12 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
         write_evaluation(run, 0.9)
         evaluation = run.evaluation()
         ends = {key: sorted((sign * low.get(key, -0.01), sign * (low.get(key, -0.01) + 0.02))) for key in keys}
-        evaluation["rows"]["trained"] |= {key: 0.5 + sum(of) / 4 for key, of in ends.items()}
+        evaluation["rows"]["trained"] |= {key: 0.5 + sum(interval) / 4 for key, interval in ends.items()}
         evaluation["differences"] = {
-            str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
+            str(other.path): {
+                key: {"value": sum(interval) / 2, "low": interval[0], "high": interval[1]}
+                for key, interval in ends.items()
+            }
         }
         write_json(run.evaluation_path, evaluation)
     sentences = compose_verdict_sentences(load_runs([one, two]))

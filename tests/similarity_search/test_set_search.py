@@ -51,7 +51,7 @@ def make_set_run(path: Path, table: Path, kernel: str | None, **options: Any) ->
     return make_run(path, model, **settings | options)
 
 
-def expected_similarities(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[str, float]:
+def expected_similarities(run: Run, kernel: LateInteraction, query: int, *, query_view: str) -> dict[str, float]:
     """Return the similarity of an item to each item of the other view, by position, from all vectors at once."""
     dataset = load(run.settings().data, "test", image_size=8)
     images, texts = dataset.__getitems__(list(range(len(dataset)))).views
@@ -59,7 +59,7 @@ def expected_similarities(run: Run, kernel: LateInteraction, query: int, *, by: 
     with torch.no_grad():
         sets = model.project(model.encode((images.double() / 255, texts), pooled=False))
     images, texts = (z.numpy() for z in sets)
-    if by == "image":
+    if query_view == "image":
         return {str(place): similarity(images[query], one, kernel) for place, one in enumerate(texts)}
     return {str(place): similarity(one, texts[query], kernel) for place, one in enumerate(images)}
 
@@ -71,19 +71,19 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("by", ["image", "caption"])
-def test_equals_pairs_of_sets_matched_one_by_one(table: Path, tmp_path: Path, name: str, by: str) -> None:
+@pytest.mark.parametrize("query_view", ["image", "caption"])
+def test_equals_pairs_of_sets_matched_one_by_one(table: Path, tmp_path: Path, name: str, query_view: str) -> None:
     run = make_set_run(tmp_path / "run", table, name)
     dataset, query = load(table, "test", image_size=8), 3
     captions = contraport.embed(run, view="caption", split="test", out=None, progress=False).keys
     assert dataset.keys is not None
     text = str(captions[query])
-    result = contraport.search(run, dataset.keys[query] if by == "image" else text, top=10)
-    similarities = expected_similarities(run, KERNELS[name], query, by=by)
+    result = contraport.search(run, dataset.keys[query] if query_view == "image" else text, top=10)
+    similarities = expected_similarities(run, KERNELS[name], query, query_view=query_view)
     best = sorted(similarities, key=lambda place: -similarities[place])[:10]
     assert [str(near.position) for near in result] == best
     assert [near.similarity for near in result] == pytest.approx([similarities[place] for place in best], abs=1e-5)
-    names = captions if by == "image" else dataset.keys
+    names = captions if query_view == "image" else dataset.keys
     assert [near.name for near in result] == [names[near.position] for near in result]
     assert {near.class_name for near in result} <= {"0", "1", "2"}
 

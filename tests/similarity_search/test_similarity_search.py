@@ -345,10 +345,10 @@ def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPat
     features = make_features(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)
-    numbers, of = assign_kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
+    numbers, clustered_rows = assign_kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
     for _ in range(100):
-        centres = np.stack([of[numbers == number].mean(axis=0) for number in range(5)])
-        of, before = unit, numbers
+        centres = np.stack([clustered_rows[numbers == number].mean(axis=0) for number in range(5)])
+        clustered_rows, before = unit, numbers
         numbers = np.square(unit[:, None] - centres).sum(axis=2).argmin(axis=1)
     assert np.array_equal(numbers, before), "expected convergence of the reference"
     place = np.argsort(np.argsort(-np.bincount(numbers), kind="stable"))

@@ -69,12 +69,12 @@ def test_few_iterations_match_a_plain_sinkhorn_loop():
 def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     a, b = distributions()
     result = compute_couplings_1d(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
-    ways = [result.exact, *result.by_temperature.values()]
-    assert [one.cost for one in ways] == sorted(one.cost for one in ways)
-    assert [one.entropy for one in ways] == sorted(one.entropy for one in ways)
+    couplings = [result.exact, *result.by_temperature.values()]
+    assert [one.cost for one in couplings] == sorted(one.cost for one in couplings)
+    assert [one.entropy for one in couplings] == sorted(one.entropy for one in couplings)
     iterations = [one.iterations for one in result.by_temperature.values()]
     assert iterations == sorted(iterations, reverse=True)
-    torch.testing.assert_close(ways[-1].plan, result.a[:, None] * result.b, atol=1e-5, rtol=0)
+    torch.testing.assert_close(couplings[-1].plan, result.a[:, None] * result.b, atol=1e-5, rtol=0)
     errors = [one.marginal_error for one in result.lowest_temperature_by_iterations.values()]
     assert errors == sorted(errors, reverse=True)
 

@@ -20,8 +20,8 @@ def by_definition(x0, x1, alpha):
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     for i in range(2 * n):
         for j in range(2 * n):
-            apart, positive = x[i] - x[j], x[i] - x[(i + n) % (2 * n)]
-            total += alpha[i, j] * (torch.outer(apart, apart) - torch.outer(positive, positive))
+            difference, positive = x[i] - x[j], x[i] - x[(i + n) % (2 * n)]
+            total += alpha[i, j] * (torch.outer(difference, difference) - torch.outer(positive, positive))
     return total / 2 / (2 * n)
 
 
@@ -74,8 +74,10 @@ def test_energy_of_a_pairwise_loss_has_its_gradient(preset):
     expected = torch.autograd.grad(pairwise(preset)(z0, z1), free, retain_graph=True)
     alpha = pair_weights(z0.detach(), z1.detach(), loss=pairwise(preset))
     z, n = torch.cat([z0, z1]), 7
-    apart = torch.cdist(z, z).square()
-    minus_energy = (alpha * (apart[range(2 * n), [*range(n, 2 * n), *range(n)]][:, None] - apart)).sum() / (4 * n)
+    squared_distances = torch.cdist(z, z).square()
+    minus_energy = (
+        alpha * (squared_distances[range(2 * n), [*range(n, 2 * n), *range(n)]][:, None] - squared_distances)
+    ).sum() / (4 * n)
     assert energy(z0.detach(), z1.detach(), alpha) == pytest.approx(-minus_energy.item(), abs=1e-9)
     result = torch.autograd.grad(minus_energy, free)
     for one, other in zip(result, expected, strict=True):

@@ -78,9 +78,9 @@ def test_rejects_arguments(study, code):
 
 
 def test_accepts_tensors_of_integers_and_costs():
-    whole = torch.tensor([[1, 2, 3], [3, 2, 1], [0, 1, 0]])
-    expected = theory.contrastive_covariance(whole.double(), whole.double()).matrix
-    torch.testing.assert_close(theory.contrastive_covariance(whole, whole).matrix, expected)
+    integers = torch.tensor([[1, 2, 3], [3, 2, 1], [0, 1, 0]])
+    expected = theory.contrastive_covariance(integers.double(), integers.double()).matrix
+    torch.testing.assert_close(theory.contrastive_covariance(integers, integers).matrix, expected)
     path = theory.solve_entropic_program(torch.tensor([0.0, 0.3, 1.0]), (0.1,))
     torch.testing.assert_close(
         path.solutions, theory.solve_entropic_program((0.0, 0.3, 1.0), (0.1,)).solutions, rtol=1e-6, atol=0

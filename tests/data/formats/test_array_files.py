@@ -99,24 +99,24 @@ def test_rejects_npz_without_data_arrays(tmp_path, arrays, code_and_values):
 
 
 def truncated() -> bytes:
-    whole = io.BytesIO()
-    np.savez(whole, x=np.random.default_rng(0).random((100, 10)))
-    return whole.getvalue()[:3000]
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.random.default_rng(0).random((100, 10)))
+    return buffer.getvalue()[:3000]
 
 
 def flipped_bytes() -> bytes:
-    whole = io.BytesIO()
-    np.savez_compressed(whole, x=np.random.default_rng(0).random((100, 10)))
-    content = bytearray(whole.getvalue())
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.random.default_rng(0).random((100, 10)))
+    content = bytearray(buffer.getvalue())
     content[200:230] = bytes(30)
     return bytes(content)
 
 
 def not_an_array() -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("x.npy", "nothing")
-    return whole.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_a_mapped_npz_has_the_items_of_one_that_is_read(tmp_path, monkeypatch):
             assert one.dtype == other.dtype
             assert torch.equal(one, other)
         assert mapped.select_views([2, 0]).shapes == ((4, 3), (9,))
-        chosen = mapped.select_views([5, 1]).store.fetch_views(positions)
-        assert all(map(torch.equal, chosen, read.select_views([5, 1]).store.fetch_views(positions)))
+        selected = mapped.select_views([5, 1]).store.fetch_views(positions)
+        assert all(map(torch.equal, selected, read.select_views([5, 1]).store.fetch_views(positions)))
 
 
 @pytest.mark.parametrize(("value", "code"), [(np.nan, "data.not_finite"), (1e300, "data.overflow")])

@@ -124,8 +124,8 @@ def test_transparent_pixels_become_white(tmp_path, mode):
 def test_corrupt_images_are_skipped_counted_and_named(classes, caplog):
     (classes / "cat" / "zero.png").write_bytes(b"")
     (classes / "dog" / "text.jpg").write_text("no image")
-    whole = (classes / "dog" / "deep" / "0.jpg").read_bytes()
-    (classes / "dog" / "cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    content = (classes / "dog" / "deep" / "0.jpg").read_bytes()
+    (classes / "dog" / "cut.jpg").write_bytes(content[: len(content) * 2 // 3])
     png = (classes / "cat" / "0.png").read_bytes()
     (classes / "cat" / "cut.png").write_bytes(png[: png.index(b"IEND") - 12])
     with caplog.at_level(logging.WARNING):
@@ -305,17 +305,17 @@ def test_texts_beside_images_are_a_second_view(classes, caplog):
     (classes / "dog" / "deep" / "5.txt").unlink()
     (classes / "README.txt").write_text("no one's")
     parts = [load(classes, split) for split in ("train", "test")]
-    lacking = 0
+    num_without_text = 0
     for part in parts:
         assert part.shapes == ((3, 10, 10), ())
         assert part.view_names == ("image", "text")
         assert part.class_names == ("cat", "dog")
         present = torch.ones(len(part), 2, dtype=torch.bool) if part.present is None else part.present
         assert present[:, 0].all()
-        lacking += int((~present).sum())
+        num_without_text += int((~present).sum())
         for key, label, text, is_present in zip(part.keys, part.labels, texts_of(part, 1), present[:, 1], strict=True):
             assert text == (f"photo {Path(key).stem} of a {part.class_names[label]}" if is_present else "")
-    assert lacking == 2
+    assert num_without_text == 2
     assert "2 of 20 images have no text beside them, or an empty one" in caplog.text
 
 
@@ -388,8 +388,8 @@ def test_less_common_image_suffixes_are_read_or_reported(tmp_path):
     for suffix, kind in (("jpg", "JPEG"), ("jfif", "JPEG"), ("jpe", "JPEG")):
         Image.new("RGB", (9, 9)).save(tmp_path / f"a.{suffix}", kind)
     (tmp_path / "b.heic").write_bytes(b"what a plugin reads")
-    whole = load(tmp_path, test_fraction=0)
-    assert (len(whole), whole.unreadable_files) == (3, (str(tmp_path / "b.heic"),))
+    dataset = load(tmp_path, test_fraction=0)
+    assert (len(dataset), dataset.unreadable_files) == (3, (str(tmp_path / "b.heic"),))
 
 
 def test_rejects_a_class_folder_named_train(tmp_path, caplog):

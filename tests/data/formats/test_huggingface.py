@@ -61,8 +61,8 @@ def test_splits_arrays_and_sequences(hub, tmp_path):
         ]
         return hub.Dataset.from_list(rows, features=features)
 
-    whole = hub.DatasetDict({"train": part(range(8)), "validation": part(range(8, 10)), "unused": part([0])})
-    path = saved(tmp_path / "hf", whole)
+    dataset = hub.DatasetDict({"train": part(range(8)), "validation": part(range(8, 10)), "unused": part([0])})
+    path = saved(tmp_path / "hf", dataset)
     train, test = load(path), load(path, "test")
     assert train.shapes == ((2, 5), (3,), (2,))
     assert (len(train), len(test)) == (8, 2)
@@ -70,8 +70,8 @@ def test_splits_arrays_and_sequences(hub, tmp_path):
     assert batch.views[0][:, 0, 0].tolist() == batch.views[1][:, 0].tolist() == [9, 8]
     assert batch.views[2].tolist() == [[9, -9], [8, -8]]
     assert (test.class_names, test.domains.tolist()) == (("p", "q"), [2, 0])
-    chosen = load(path, columns={"views": ["vector", ["b", "a"]], "labels": None})
-    assert (chosen.shapes, chosen.labels) == (((3,), (2,)), None)
+    with_columns = load(path, columns={"views": ["vector", ["b", "a"]], "labels": None})
+    assert (with_columns.shapes, with_columns.labels) == (((3,), (2,)), None)
     helped = torch.cat([batch.views[0][:, 0, 0] for batch in build_loader(train, 3, num_workers=2)])
     assert helped.tolist() == list(range(8))
 
@@ -133,10 +133,12 @@ def test_rejects_corrupt_offsets(hub, tmp_path):
     content[first + 40 : first + 44] = np.int32(2**30).tobytes()
     file.write_bytes(content)
     code = f"from contraport.data import load; load({str(path)!r}).__getitems__(list(range(40)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    assert done.returncode == 1
-    assert "UsageError: data: " in done.stderr
-    assert "offset for slot 10 out of bounds" in done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=TIMEOUT
+    )
+    assert completed.returncode == 1
+    assert "UsageError: data: " in completed.stderr
+    assert "offset for slot 10 out of bounds" in completed.stderr
 
 
 def test_rejects_files_that_are_not_regular(hub, tmp_path):

@@ -271,18 +271,18 @@ def test_texts_are_views(tmp_path, caplog):
 def test_rejects_a_member_that_is_not_text(tmp_path):
     write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text %d" % i) for i in range(9)])
     dataset = load(tmp_path / "data.tar", test_fraction=0.2)
-    whole = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
+    splits = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
     assert dataset.shapes == ((),)
     with raises_usage_error("data.unreadable", "data.tar", "8"):
-        [part.__getitems__(list(range(len(part)))) for part in whole]
+        [part.__getitems__(list(range(len(part)))) for part in splits]
 
 
 def test_class_names_keep_leading_zeros(tmp_path):
     names = ("01", "1", "2", "10")
     files = [(f"{i}.{field}", content) for i, name in enumerate(names) for field, content in
              (("png", encoded(i)), ("cls", name.encode()))]  # fmt: skip
-    whole = load(write(tmp_path / "all.tar", files), test_fraction=0)
-    assert [whole.class_names[label] for label in whole.labels] == list(names)
+    dataset = load(write(tmp_path / "all.tar", files), test_fraction=0)
+    assert [dataset.class_names[label] for label in dataset.labels] == list(names)
 
 
 def test_rows_count_skipped_samples(tmp_path):

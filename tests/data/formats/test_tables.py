@@ -95,23 +95,23 @@ def test_column_of_keys_names_the_rows(tmp_path):
 
 def test_class_names_like_numbers_keep_their_spelling(tmp_path):
     rows = ["007,01,1,2", "7,1,1,2", "1e5,01,3,4", "12345678901234567890,1,3,4", "2020-01-02,1,5,6"]
-    whole = load(write(tmp_path, lines("id,label,x,z", [[row] for row in rows])), test_fraction=0)
-    assert list(whole.keys) == ["007", "7", "1e5", "12345678901234567890", "2020-01-02"]
-    assert (whole.class_names, whole.labels.tolist()) == (("01", "1"), [0, 1, 0, 1, 1])
+    all_rows = load(write(tmp_path, lines("id,label,x,z", [[row] for row in rows])), test_fraction=0)
+    assert list(all_rows.keys) == ["007", "7", "1e5", "12345678901234567890", "2020-01-02"]
+    assert (all_rows.class_names, all_rows.labels.tolist()) == (("01", "1"), [0, 1, 0, 1, 1])
     dataset = load(write(tmp_path, lines("zip,x", [["01", 1], ["1", 2]])), test_fraction=0, columns={"labels": "zip"})
     assert dataset.class_names == ("01", "1")
 
 
 def test_dates_in_json_lines_are_texts(tmp_path):
     rows = [{"id": f"2020-01-0{i + 1}", "x": i, "domain": f"2020-01-01 0{i % 2}:00:00"} for i in range(4)]
-    whole = load(write(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl"), test_fraction=0)
-    assert list(whole.keys) == [row["id"] for row in rows]
-    assert whole.domain_names == ("2020-01-01 00:00:00", "2020-01-01 01:00:00")
+    dataset = load(write(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl"), test_fraction=0)
+    assert list(dataset.keys) == [row["id"] for row in rows]
+    assert dataset.domain_names == ("2020-01-01 00:00:00", "2020-01-01 01:00:00")
 
 
 def test_integer_classes_and_regression_targets_keep_their_type(tmp_path):
-    whole = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
-    assert whole.class_names == ("9", "10", "100")
+    dataset = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
+    assert dataset.class_names == ("9", "10", "100")
     sized = load(write(tmp_path, lines("size,x", [[1.5, 1], ["2.50", 2]])), test_fraction=0, columns={"labels": "size"})
     assert (sized.labels, sized.regression_targets.tolist()) == (None, [1.5, 2.5])
 
@@ -225,12 +225,12 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     )
     train, test = load(path), load(path, "test")
     for dataset, split in ((train, "train"), (test, "test")):
-        chosen = [row for row in range(40) if names[row] == split]
-        assert dataset.source_rows.tolist() == chosen
-        present = [row != 7 for row in chosen]
-        first, second = dataset.__getitems__(list(range(len(chosen)))).views
-        assert np.allclose(first[present], lists[chosen][present])
-        assert np.allclose(second, numbers[chosen])
+        rows_of_split = [row for row in range(40) if names[row] == split]
+        assert dataset.source_rows.tolist() == rows_of_split
+        present = [row != 7 for row in rows_of_split]
+        first, second = dataset.__getitems__(list(range(len(rows_of_split)))).views
+        assert np.allclose(first[present], lists[rows_of_split][present])
+        assert np.allclose(second, numbers[rows_of_split])
     assert max(sizes) <= most_rows
 
 
@@ -456,10 +456,10 @@ def test_a_column_of_texts_is_a_view(tmp_path, suffix):
 
 def test_text_columns_are_views_with_missing_items(tmp_path):
     answers = [None, " ", *TEXTS[2:]]
-    whole = load(write_parquet(tmp_path, question=TEXTS, answer=answers, split=["train"] * 9 + ["test"]))
-    assert whole.shapes == ((), ())
-    assert whole.present[:3].tolist() == [[True, False], [True, False], [True, True]]
-    assert texts_of(whole.drop_incomplete(), 1) == TEXTS[2:9]
+    dataset = load(write_parquet(tmp_path, question=TEXTS, answer=answers, split=["train"] * 9 + ["test"]))
+    assert dataset.shapes == ((), ())
+    assert dataset.present[:3].tolist() == [[True, False], [True, False], [True, True]]
+    assert texts_of(dataset.drop_incomplete(), 1) == TEXTS[2:9]
 
 
 def test_text_columns_beside_numbers_require_a_text_name(tmp_path):
@@ -478,9 +478,9 @@ QUESTIONS, REPLIES = ([f"{word} number {number}" for number in range(100)] for w
 def test_text_columns_of_few_values_are_labels(tmp_path, caplog):
     path = write(tmp_path, lines("en,de,section", zip(QUESTIONS, REPLIES, CATEGORIES, strict=True)))
     with caplog.at_level("INFO"):
-        whole = load(path, test_fraction=0)
-    assert whole.view_names == ("en", "de")
-    assert whole.class_names == tuple(sorted(set(CATEGORIES)))
+        dataset = load(path, test_fraction=0)
+    assert dataset.view_names == ("en", "de")
+    assert dataset.class_names == tuple(sorted(set(CATEGORIES)))
     (message,) = [record.getMessage() for record in caplog.records if "section" in record.getMessage()]
     assert "column 'section' has 8 distinct values in 100 rows, and is taken as the labels" in message
     assert "columns={'views': ['en', 'de', 'section']} makes it a view" in message
@@ -576,9 +576,9 @@ FRAMES = [("b", 1, 10, 0), ("a", 5, 50, 1), ("b", 2, 20, 0), ("a", 6, 60, 1), ("
 
 def test_rows_of_one_sequence_are_the_frames_of_a_series(tmp_path):
     path = write(tmp_path, lines("clip,x,z,label,frame", [(*row, k) for k, row in enumerate(FRAMES)]))
-    chosen = {"sequence": "clip", "views": [["x", "z"], "frame"], "labels": "label"}
-    train = load(path, columns=chosen, test_fraction=0.5)
-    test = load(path, "test", columns=chosen, test_fraction=0.5)
+    columns = {"sequence": "clip", "views": [["x", "z"], "frame"], "labels": "label"}
+    train = load(path, columns=columns, test_fraction=0.5)
+    test = load(path, "test", columns=columns, test_fraction=0.5)
     assert train.shapes == ((2, 3), (1, 3))
     items = {int(part.source_rows[k]): (part, k) for part in (train, test) for k in range(len(part))}
     assert sorted(items) == [0, 1], "expected the first row of each sequence"
@@ -636,12 +636,12 @@ def test_missing_images_do_not_depend_on_other_items(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     rows = ["bad.png,zero", ",one", "b.png,two", ",three", "a.png,four"]
     path = write(tmp_path, lines("image,caption", [[row] for row in rows]))
-    whole = load(path, test_fraction=0)
-    assert whole.unreadable_files == (str(tmp_path / "bad.png"),)
-    assert whole.source_rows.tolist() == [1, 2, 3, 4]
-    assert whole.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
-    assert list(whole.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]
-    images, captions = whole.__getitems__([0, 1, 2, 3]).views
+    dataset = load(path, test_fraction=0)
+    assert dataset.unreadable_files == (str(tmp_path / "bad.png"),)
+    assert dataset.source_rows.tolist() == [1, 2, 3, 4]
+    assert dataset.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
+    assert list(dataset.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]
+    images, captions = dataset.__getitems__([0, 1, 2, 3]).views
     assert tensor_to_texts(captions) == ["one", "two", "three", "four"]
     assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]
 

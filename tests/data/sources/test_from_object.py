@@ -39,11 +39,11 @@ def test_a_data_frame_is_read_as_its_file(kind: Any, tmp_path: Path) -> None:
     table = frame()
     table.to_parquet(tmp_path / "table.parquet", index=False)
     for split in ("train", "test"):
-        held, read = load(kind(table), split), load(tmp_path / "table.parquet", split)
-        assert held.class_names == read.class_names == ("cat", "dog")
-        assert torch.equal(held.labels, read.labels)
-        assert torch.equal(held.__getitems__([1]).views[0], read.__getitems__([1]).views[0])
-        assert held.num_random_test_items == read.num_random_test_items == 4
+        from_memory, from_file = load(kind(table), split), load(tmp_path / "table.parquet", split)
+        assert from_memory.class_names == from_file.class_names == ("cat", "dog")
+        assert torch.equal(from_memory.labels, from_file.labels)
+        assert torch.equal(from_memory.__getitems__([1]).views[0], from_file.__getitems__([1]).views[0])
+        assert from_memory.num_random_test_items == from_file.num_random_test_items == 4
     assert load(kind(table), columns={"views": ["a"]}).shapes == ((1,),)
     with raises_usage_error("columns.unknown", "c"):
         load(kind(table), columns={"views": ["c"]})
@@ -72,9 +72,9 @@ def test_list_of_texts_has_one_item_per_text() -> None:
 )  # fmt: skip
 def test_columns_of_texts_in_a_data_frame_are_views(kind: Any) -> None:
     table = pandas.DataFrame({"question": TEXTS, "answer": TEXTS[::-1]})
-    read = load(kind(table))
-    assert (read.shapes, read.view_names) == (((), ()), ("question", "answer"))
-    assert texts_of(read, 1) == [TEXTS[::-1][row] for row in read.source_rows]
+    from_file = load(kind(table))
+    assert (from_file.shapes, from_file.view_names) == (((), ()), ("question", "answer"))
+    assert texts_of(from_file, 1) == [TEXTS[::-1][row] for row in from_file.source_rows]
 
 
 def test_texts_of_hugging_face_are_views(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None
     rows = datasets.Dataset.from_dict({"x": [[i, 1.0] for i in range(10)], "label": [0, 1] * 5}, features=features)
     rows.save_to_disk(str(tmp_path / "hub"))
     for split in ("train", "test"):
-        held, read = load(rows, split), load(tmp_path / "hub", split)
-        assert held.source_rows.tolist() == read.source_rows.tolist()
-        assert held.class_names == ("cat", "dog")
-        assert held.name == "Dataset"
+        from_memory, from_file = load(rows, split), load(tmp_path / "hub", split)
+        assert from_memory.source_rows.tolist() == from_file.source_rows.tolist()
+        assert from_memory.class_names == ("cat", "dog")
+        assert from_memory.name == "Dataset"
     both = datasets.DatasetDict(train=rows, validation=rows.select(range(3)))
     assert (len(load(both)), len(load(both, "test"))) == (10, 3)
     with raises_usage_error("data.empty_text", "x"):
@@ -106,9 +106,9 @@ def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None
 
 def test_accepts_a_dict_of_arrays_and_a_single_array() -> None:
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
-    for held in (images, torch.from_numpy(images), list(images), {"x": images}):
-        assert (len(load(held)), len(load(held, "test"))) == (8, 2)
-        assert load(held).shapes == ((3, 8, 8),)
+    for data in (images, torch.from_numpy(images), list(images), {"x": images}):
+        assert (len(load(data)), len(load(data, "test"))) == (8, 2)
+        assert load(data).shapes == ((3, 8, 8),)
     several = load({"view0": images, "view1": np.ones((10, 5)), "labels": ["a", "b"] * 5})
     assert (several.shapes, several.class_names) == (((3, 8, 8), (5,)), ("a", "b"))
 
@@ -132,8 +132,8 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     assert by_path.shapes == by_picture.shapes == ((3, 11, 11),)
     assert by_picture.is_in_memory
     assert set(by_path.keys) < {str(file) for file in files}
-    read = [row for split in ("train", "test") for row in load(files, split).source_rows.tolist()]
-    assert sorted(read) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    from_file = [row for split in ("train", "test") for row in load(files, split).source_rows.tolist()]
+    assert sorted(from_file) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     for dataset in (by_path, by_picture):
         first = dataset.source_rows.tolist().index(7) if 7 in dataset.source_rows.tolist() else None
         if first is not None:

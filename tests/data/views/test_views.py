@@ -161,7 +161,7 @@ def test_no_gradient_flows_through_the_views():
 def test_views_in_several_processes_equal_those_in_one(kind, augment):
     dataset = KINDS[kind]()
     views, batch = Views(dataset, augment=augment), fetch_all(dataset)
-    whole = make_views(views, batch)
+    expected = make_views(views, batch)
     parts = [
         make_views(views, tuple(view[start:end] for view in batch), share=BatchOffset(start, 16))
         for start, end in ((0, 8), (8, 13), (13, 16))
@@ -169,7 +169,7 @@ def test_views_in_several_processes_equal_those_in_one(kind, augment):
     state = torch.get_rng_state()
     make_views(views, batch)
     assert torch.equal(state, torch.get_rng_state())
-    for joined, view in zip(map(torch.cat, zip(*parts, strict=True)), whole, strict=True):
+    for joined, view in zip(map(torch.cat, zip(*parts, strict=True)), expected, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=1e-6 if kind.startswith("large") else 0)  # large: blurred
 
 
@@ -178,10 +178,10 @@ def test_views_in_several_processes_equal_those_in_one(kind, augment):
 def test_processes_make_the_same_crops_and_colours(views, side):
     dataset = images(3, side)
     maker, (batch,) = Views(dataset, augment="strong", views=views), fetch_all(dataset)
-    whole = make_views(maker, (batch,))
+    expected = make_views(maker, (batch,))
     halves = [make_views(maker, (batch[start : start + 8],), share=BatchOffset(start, 16)) for start in (0, 8)]
     tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
-    for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), whole, strict=True):
+    for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), expected, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
 
 
@@ -190,8 +190,8 @@ def gathered_mixup(rank, report):
     for dataset in (images(), vectors(), series(), several()):
         views, batch = Views(dataset, augment="mixup"), fetch_all(dataset)
         part = make_views(views, tuple(view[own] for view in batch), share=share)
-        whole = make_views(views, batch)
-        if not all(torch.equal(a, b[own]) for a, b in zip(part, whole, strict=True)):
+        expected = make_views(views, batch)
+        if not all(torch.equal(a, b[own]) for a, b in zip(part, expected, strict=True)):
             report((rank, dataset.shapes))
 
 
@@ -358,9 +358,9 @@ def test_frames_are_two_consecutive_windows(text, length):
     assert views.unaugmented_shapes == dataset.shapes
     assert views.augment == "none"
     earlier, later = make_views(views, fetch_all(dataset))
-    whole = torch.cat([earlier, later], 2)
-    assert torch.equal(whole, whole[..., :1] + torch.arange(2.0 * length))
-    assert torch.equal(whole[:, 0] // 100, torch.arange(16.0)[:, None].expand(-1, 2 * length))
+    frames = torch.cat([earlier, later], 2)
+    assert torch.equal(frames, frames[..., :1] + torch.arange(2.0 * length))
+    assert torch.equal(frames[:, 0] // 100, torch.arange(16.0)[:, None].expand(-1, 2 * length))
 
 
 def test_frames_start_uniformly():
@@ -383,11 +383,11 @@ def test_frames_are_transformed_only_by_augment():
 def test_frames_in_several_processes_equal_those_in_one(augment):
     dataset = series()
     views, batch = Views(dataset, views="frames:6", augment=augment), fetch_all(dataset)
-    whole = make_views(views, batch)
+    expected = make_views(views, batch)
     parts = [
         make_views(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
     ]
-    assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), whole, strict=True))
+    assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), expected, strict=True))
 
 
 # Invalid settings
