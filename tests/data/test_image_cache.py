@@ -41,7 +41,7 @@ def test_cached_images_equal_decoded_images(photos: Path, tmp_path: Path, caplog
     everything = list(range(len(dataset)))
     assert torch.equal(cached.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
     assert (cached.keys, cached.shapes, cached.allows_flips) == (dataset.keys, dataset.shapes, dataset.allows_flips)
-    assert "decoding 16 images once, into" in caplog.text
+    assert "16 images" in caplog.text
     assert ": 0.0 MB" in caplog.text
     caplog.clear()
     cache_decoded_images(dataset, tmp_path / "kept")
@@ -54,18 +54,18 @@ def test_cache_is_rebuilt_for_other_data_or_a_damaged_file(
     cache = tmp_path / "kept"
     cache_decoded_images(load(photos), cache, num_workers=0)
     cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
-    assert "of other data and shapes" in caplog.text
+    assert "other data and shapes" in caplog.text
     caplog.clear()
     damaged_image = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(damaged_image)
     os.utime(damaged_image, ns=(1, 1))
     again = cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
-    assert "of other data" in caplog.text
+    assert "other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (cache / "view0.npy").write_bytes(b"nothing")
     cache_decoded_images(load(photos, image_size=8), cache, num_workers=0)
-    assert "are made again: they are damaged" in caplog.text
+    assert "damaged" in caplog.text
 
 
 def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
@@ -77,7 +77,7 @@ def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
     monkeypatch.setattr("contraport.data.image_cache.MAX_FREE_DISK_FRACTION", 1e-12)
     dataset = load(photos)
     assert cache_decoded_images(dataset, tmp_path / "kept") is dataset
-    assert "each epoch decodes the images again" in caplog.text
+    assert "each epoch" in caplog.text
 
 
 def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Path) -> None:

