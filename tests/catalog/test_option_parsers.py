@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.catalog.option_parsers import AUGMENTS, parse_augment
+from contraport.catalog.option_parsers import AUGMENT_NAMES, parse_augment
 
 
-@pytest.mark.parametrize("name", AUGMENTS)
+@pytest.mark.parametrize("name", AUGMENT_NAMES)
 def test_parses_names(name: str) -> None:
     assert parse_augment(name) == (name, None)
 

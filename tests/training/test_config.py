@@ -14,12 +14,12 @@ import pytest
 
 from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
-from contraport.catalog.option_parsers import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENT_NAMES
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 from contraport.training.callbacks.loggers import LOGGER_CLASS_BY_NAME
-from contraport.training.config import RECORDED_OPTIONS, TRAIN_OPTIONS, Settings
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, TRAIN_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
@@ -53,7 +53,7 @@ def test_each_default_is_one_of_its_values() -> None:
 
 def test_choices_match_the_registered_names() -> None:
     for name, known in (
-        ("augment", AUGMENTS),
+        ("augment", AUGMENT_NAMES),
         ("lr_scheduler", RAMP_FUNCTION_BY_SHAPE),
         ("predict", RECONSTRUCTION_LOSS_BY_NAME),
         ("negatives", ("in-batch", "queue", "bank", "mined")),
@@ -129,7 +129,7 @@ def test_settings_round_trip_through_the_run_folder(tmp_path: Path) -> None:
     assert run.settings().to_config() == settings.to_config()
     lists = {"logger": ["wandb"], "online_metrics": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
-    assert run.config().keys() == RECORDED_OPTIONS.keys()
+    assert run.config().keys() == RECORDED_OPTIONS_BY_NAME.keys()
 
 
 def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ MAX_STRENGTH_BY_AUGMENT = {
     "mixup": 1.0,
 }
 """Largest strength of each augmentation that accepts a strength."""
-AUGMENTS = ("none", *AUGMENT_STRENGTH_NAMES, *MAX_STRENGTH_BY_AUGMENT)
+AUGMENT_NAMES = ("none", *AUGMENT_STRENGTH_NAMES, *MAX_STRENGTH_BY_AUGMENT)
 """Names of all augmentations."""
 CORRUPTION_KINDS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
 """Kinds of corruptions of images; noise also applies to vectors and time series."""
@@ -168,7 +168,7 @@ def parse_augment(text: object) -> AugmentSpec:
     >>> parse_augment("strong"), parse_augment("mixup:0.3")
     (AugmentSpec(name='strong', strength=None), AugmentSpec(name='mixup', strength=0.3))
     """
-    valid = {name: ("strength",) if name in MAX_STRENGTH_BY_AUGMENT else () for name in AUGMENTS}
+    valid = {name: ("strength",) if name in MAX_STRENGTH_BY_AUGMENT else () for name in AUGMENT_NAMES}
     name, settings = parse_spec(
         "augment", text, valid, unnamed_setting_by_name=dict.fromkeys(MAX_STRENGTH_BY_AUGMENT, "strength")
     )

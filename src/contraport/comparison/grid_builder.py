@@ -14,7 +14,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
-from contraport.catalog.option_parsers import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENT_NAMES
 from contraport.comparison.config import CompareOptions
 from contraport.comparison.grid import (
     SUITE_ONLY_KEYS,
@@ -301,7 +301,7 @@ _OPTION_AND_DEFAULT_BY_WORD = {
 }
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_WORD)
+_SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_WORD)
 """Words in the name of a setting such as "strong+mismatched": augmentations and options."""
 
 
@@ -329,7 +329,7 @@ def parse_column_name_and_options(
         if name not in _SETTING_WORDS:
             names = {*_SETTING_WORDS, *suggested_names}
             raise unknown_name_error("settings", name, names, list_command="contraport compare --help")
-        if name in AUGMENTS:
+        if name in AUGMENT_NAMES:
             options["augment"] = part
         elif name != "plain":
             option, default = _OPTION_AND_DEFAULT_BY_WORD[name]

@@ -398,7 +398,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return max(1, num_items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> None:
-        """Train for `num_epochs`, with warmup in the first `warmup_share` of the steps; an audit sets `audit_`."""
+        """Train for `num_epochs`, with warmup in the first `warmup_share` of the steps; store an audit in `audit_`."""
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)

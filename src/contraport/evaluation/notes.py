@@ -24,7 +24,7 @@ from contraport.metrics.intervals import (
     bootstrap_means_from_zero_to_one,
 )
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES, choose_headline_metrics
-from contraport.training.config import RECORDED_OPTIONS
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 EncoderResults = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
@@ -69,7 +69,7 @@ def build_data_and_model_notes(
     notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
-    if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
+    if unknown := sorted(run.config().keys() - RECORDED_OPTIONS_BY_NAME.keys()):
         notes.append(
             f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
             "not know and ignores. The run was trained by another version."

@@ -22,7 +22,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder
 from contraport.training.components.data_builder import build_dataset
-from contraport.training.config import RECORDED_OPTIONS, Settings
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -246,7 +246,7 @@ class SplitLoader:
             weights = settings.sample_weight if settings.sample_weight_source == "column" else None
             return adapted.replace_unchecked(columns=columns or settings.columns, sample_weight=weights)
         # The same name is another data frame with the same roles.
-        if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:
+        if columns is None and RECORDED_OPTIONS_BY_NAME["data"].serialize(data) == settings.data:
             columns = settings.columns
         # The other settings of data hold for the training data only.
         unset = dict.fromkeys((*_SUBSET_SETTINGS, "sample_weight", "test_fraction", "corrupt", "domains"))

@@ -270,7 +270,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
 @register_link_metric(
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
-def link_coverage(context: EvalContext, number: int) -> float:
+def link_column_coverage(context: EvalContext, number: int) -> float:
     """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
     return context.link_ranking.column_coverage(number)
 

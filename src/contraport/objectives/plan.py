@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def cached_log_row_or_column_mass(self) -> Tensor | None:
-        """Cached log row mass, else the cached log column mass, else None."""
+        """Cached log mass of the rows, or else of the columns (the totals are equal), or None."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_squared_norm(self) -> Tensor:

@@ -15,7 +15,7 @@ from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.pair_audit import NUM_LOWEST_PAIRS
 from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, setting_texts_by_name
-from contraport.training.config import RECORDED_OPTIONS
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence lists by name
 
@@ -224,7 +224,7 @@ def _describe_mismatch_rate(run: ReportedRun) -> str:
 def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
     """Return a sentence that lists the settings that differ between runs, except those of the machine."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
-    machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
+    machine = {name for name, option in RECORDED_OPTIONS_BY_NAME.items() if option.lifetime == "machine"}
     texts_by_name = setting_texts_by_name(runs).items()
     differing = [(key, texts) for key, texts in texts_by_name if len(set(texts)) > 1 and key not in machine]
     if not differing:

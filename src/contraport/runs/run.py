@@ -27,7 +27,7 @@ from contraport.options import (
     keep_deprecated_attributes,
     replace_deprecated_options,
 )
-from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings, check_config_types
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -96,7 +96,7 @@ class Run:
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
-            defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS.items()}
+            defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS_BY_NAME.items()}
             defaults |= dict.fromkeys(("data", "objective", "epochs", "batch_size"))  # always shown
             settings = {
                 name: value
@@ -140,7 +140,7 @@ class Run:
         config = self._get_cached_config()
         if config.settings is None:
             try:
-                names = RECORDED_OPTIONS.keys() & config.values.keys()
+                names = RECORDED_OPTIONS_BY_NAME.keys() & config.values.keys()
                 config.settings = Settings(**{name: config.values[name] for name in names})
             except UsageError as error:
                 raise UsageError(f"run: {self.path / 'config.yaml'} is corrupt: {error}", kind="corrupt") from error
@@ -157,7 +157,9 @@ class Run:
             check_run_folder(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {file} is corrupt: must be a mapping.", "corrupt")
-            values = replace_deprecated_options(RECORDED_OPTIONS, values, warn=False)  # names of earlier versions
+            values = replace_deprecated_options(
+                RECORDED_OPTIONS_BY_NAME, values, warn=False
+            )  # names of earlier versions
             check_config_types(values, file)
             self._cached_config = _CachedConfig(version, values)
         return self._cached_config

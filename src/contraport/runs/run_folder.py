@@ -52,7 +52,7 @@ from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, check_creatable, translate_write_errors
 from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_arrays, read_page_arrays, read_run_file
-from contraport.training.config import RECORDED_OPTIONS
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 if TYPE_CHECKING:
     from contraport.data.item_digests import SplitDigests
@@ -197,7 +197,7 @@ class RunFolder(Run):
             names = self.config().keys()
             message = f"out: {self.config_path} is not that of a run, so {self.path} is not replaced. Choose another."
             marks = (self.checkpoints, self.metrics_path, self.backup.path)
-            is_own = bool(names) and names <= RECORDED_OPTIONS.keys() and any(path.exists() for path in marks)
+            is_own = bool(names) and names <= RECORDED_OPTIONS_BY_NAME.keys() and any(path.exists() for path in marks)
             check(is_own, message, "not_a_run")
 
     @property

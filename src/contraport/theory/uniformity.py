@@ -58,7 +58,9 @@ class _CircleTrainingResult(NamedTuple):
 
 
 @torch.random.fork_rng(devices=[])
-def _train_on_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> _CircleTrainingResult:
+def _train_encoder_to_circle(
+    loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int
+) -> _CircleTrainingResult:
     """Train an encoder that maps items (n, d) to the unit circle, from two noisy views of each item."""
     check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
@@ -237,7 +239,7 @@ def train_on_five_gaussians(
     data = sample_gaussian_mixture() if data is None else data
     check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
     loss = nt_xent() if objective is None else objective
-    trained = _train_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+    trained = _train_encoder_to_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
@@ -343,7 +345,7 @@ def sweep_uniformity_penalty(
     by_factor = {}
     for factor in factors:
         loss = iot(temperature, uniformity=factor)
-        trained = _train_on_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+        trained = _train_encoder_to_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
         by_factor[factor] = _compute_penalty_result(trained, iot_uniform(temperature))
     return PenaltySweep(data, by_factor)
 

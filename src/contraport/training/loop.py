@@ -134,7 +134,7 @@ class Loop:
             while self.completed_epochs < self.epochs and not self.should_stop:
                 order.set_epoch(self.completed_epochs)
                 for batch in self._iterate_timed_batches():
-                    self._train_on_batch(batch.to(self.device))
+                    self._train_on_micro_batch(batch.to(self.device))
                 # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
                 self.completed_epochs, self.completed_batches = self.completed_epochs + 1, 0
                 for callback in self.callbacks:
@@ -146,7 +146,7 @@ class Loop:
                 callback.on_exception(self, error)
             raise
 
-    def _train_on_batch(self, batch: Batch) -> None:
+    def _train_on_micro_batch(self, batch: Batch) -> None:
         """Add the gradient of a batch; after `grad_accum_steps` batches, or at the epoch's end, update the weights."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch

@@ -22,7 +22,7 @@ from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
 from contraport.runs.run import check_run_folder
 from contraport.training.callbacks.checkpoints import read_resume_position
-from contraport.training.config import RECORDED_OPTIONS, Settings
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 from contraport.training.loop import Position
 
 log = logging.getLogger("contraport.training")
@@ -44,7 +44,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
             run = RunFolder(str(out))
             check_run_folder(run.path, "out")
             trust = options.get("trust_remote_code", False) or "encoder" in options
-            options = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
+            options = merge_resumed_options(RECORDED_OPTIONS_BY_NAME, run.config(), options, run.config_path)
             check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
     return Settings(**apply_recipe(options))
 

@@ -41,7 +41,7 @@ from contraport.training.components.data_builder import (
 )
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.components.step_builder import build_objective
-from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Settings
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import OnlineMetrics
@@ -119,7 +119,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.recipe_or_objective_name)
             # A folder cannot store an encoder that is a module of the user.
-            is_module = has_object_placeholder(RECORDED_OPTIONS["encoder"].serialize(settings.encoder))
+            is_module = has_object_placeholder(RECORDED_OPTIONS_BY_NAME["encoder"].serialize(settings.encoder))
             run = RunFolder(path, settings.encoder if is_module else None, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)

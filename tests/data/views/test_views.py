@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
 
-from contraport.catalog.option_parsers import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENT_NAMES
 from contraport.data import BatchOffset, Views, from_arrays, load
 from contraport.data.views.images import split_lightness_and_color
 from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD
@@ -56,7 +56,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("augment", AUGMENT_NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_change_keeps_shape_and_type(kind, augment):
     dataset = KINDS[kind]()
@@ -71,7 +71,7 @@ def test_every_change_keeps_shape_and_type(kind, augment):
             assert 0 <= view.min() <= view.max() <= 1
 
 
-@pytest.mark.parametrize("augment", AUGMENTS[1:])
+@pytest.mark.parametrize("augment", AUGMENT_NAMES[1:])
 @pytest.mark.parametrize("kind", ["grey", "colour", "large colour", "vectors", "series"])
 def test_random_views_differ_from_one_another_and_from_the_item(kind, augment):
     dataset = KINDS[kind]()
@@ -142,7 +142,7 @@ def test_inputs_are_not_modified():
     for dataset in (vectors(), series(), several()):
         batch = fetch_all(dataset)
         before = [view.clone() for view in batch]
-        for augment in AUGMENTS:
+        for augment in AUGMENT_NAMES:
             Views(dataset, augment=augment)(batch)
         assert all(torch.equal(a, b) for a, b in zip(batch, before, strict=True))
 
@@ -211,7 +211,7 @@ def test_paired_views_are_not_transformed_by_default():
         assert all(torch.equal(a, b) for a, b in zip(others, fetch_all(dataset)[1:], strict=True))
 
 
-@pytest.mark.parametrize("augment", AUGMENTS[1:])
+@pytest.mark.parametrize("augment", AUGMENT_NAMES[1:])
 def test_chosen_transform_applies_to_every_view_by_kind(augment):
     dataset = several()
     views = Views(dataset, augment=augment)
@@ -256,7 +256,7 @@ def test_color_split_is_never_grayscale():
     assert (colours.abs().amax(dim=(1, 2, 3)) > 0.02).all()
 
 
-@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("augment", AUGMENT_NAMES)
 def test_color_split_combines_with_every_transform(augment):
     dataset = images()
     views = Views(dataset, augment=augment, views="colour")
@@ -318,7 +318,7 @@ def test_plain_views_are_deterministic():
         st.tuples(st.integers(1, 40)),
     ),
     st.integers(1, 4),
-    st.sampled_from(AUGMENTS),
+    st.sampled_from(AUGMENT_NAMES),
     st.integers(1, 3),
 )
 def test_any_shape_and_any_number_of_items(shape, count, augment, number):
@@ -335,7 +335,7 @@ def test_any_shape_and_any_number_of_items(shape, count, augment, number):
 def test_constant_features_are_accepted():
     for array in (np.full((4, 3), 5.0), np.full((4, 3, 9), 5, np.float32), np.full((4, 3, 9, 9), 5, np.uint8)):
         dataset = from_arrays(array)
-        for augment in AUGMENTS:
+        for augment in AUGMENT_NAMES:
             assert all(view.isfinite().all() for view in Views(dataset, augment=augment)(fetch_all(dataset)))
 
 

@@ -180,7 +180,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of the nearest items of each item in each view, including itself and items outside the pool."""
+        """Indices of each item's nearest items in each view; the item itself and items outside the pool count too."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
 

@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Arguments of a constraint's call: marginals, directions and column weights of the plan.
+    """Arguments of the call of a constraint: marginals, column weights, and whether to solve in both directions.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.

@@ -57,7 +57,7 @@ def build_settings_section(assets: PageAssets) -> Section:
     waiting = [_format_logged_mean(run, "data_wait", "{:.1%}") for run in runs]
     speeds = {
         "steps": steps,
-        "seconds": [_format_seconds(run.training_seconds) for run in runs],
+        "seconds": [_format_seconds_without_unit(run.training_seconds) for run in runs],
         "items per second": [_format_logged_mean(run, "images_per_second", "{:,.0f}") for run in runs],
         "share of time waiting for data": waiting,
     }
@@ -199,7 +199,7 @@ def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[M
             build_metric_cell(m, values.get(m.key), intervals.get(m.key), is_significantly_best=source is best[m.key])
             for m in metrics
         ]
-        seconds = MISSING_VALUE_TEXT if run is None else _format_seconds(run.training_seconds)
+        seconds = MISSING_VALUE_TEXT if run is None else _format_seconds_without_unit(run.training_seconds)
         encoders.append(EncoderRow(source.name, run, cells, seconds))
     return DatasetTable(data, _describe_dataset_sizes(data, runs), encoders)
 
@@ -312,7 +312,7 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
     return "–".join([ends[0].removesuffix("%"), ends[1]])
 
 
-def _format_seconds(value: float | None) -> str:
+def _format_seconds_without_unit(value: float | None) -> str:
     """Format seconds with one decimal below 100, otherwise as an integer; a dash for None."""
     if value is None:
         return MISSING_VALUE_TEXT

@@ -7,7 +7,7 @@ written.
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
 from contraport.training.config.settings import (
     ADVISE_COMMAND_SPEC,
-    RECORDED_OPTIONS,
+    RECORDED_OPTIONS_BY_NAME,
     TRAIN_COMMAND_SPEC,
     TRAIN_OPTIONS,
     AdviseOptions,
@@ -17,7 +17,7 @@ from contraport.training.config.settings import (
 
 __all__ = [
     "ADVISE_COMMAND_SPEC",
-    "RECORDED_OPTIONS",
+    "RECORDED_OPTIONS_BY_NAME",
     "TRAIN_COMMAND_SPEC",
     "TRAIN_OPTIONS",
     "AdviseOptions",

@@ -36,7 +36,7 @@ def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
 
 
 def _is_pretrained_by_default(encoder: Any) -> bool:
-    """Return whether an encoder is a named one that comes with its own pretrained weights, such as lite0."""
+    """Return whether an encoder is given by a name, such as lite0, that comes with its own pretrained weights."""
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 

@@ -102,20 +102,20 @@ class Settings(
         >>> config["data"], config["objective"], "out" in config
         ('photos', '<object>', False)
         """
-        return {name: option.serialize(getattr(self, name)) for name, option in RECORDED_OPTIONS.items()}
+        return {name: option.serialize(getattr(self, name)) for name, option in RECORDED_OPTIONS_BY_NAME.items()}
 
 
 TRAIN_OPTIONS = get_declared_options(Settings)
 """Options of `contraport train` by name."""
 
-RECORDED_OPTIONS = {name: option for name, option in TRAIN_OPTIONS.items() if option.lifetime != "call"}
+RECORDED_OPTIONS_BY_NAME = {name: option for name, option in TRAIN_OPTIONS.items() if option.lifetime != "call"}
 """Options that `config.yaml` records: all except those of a single call, such as `resume`."""
 
 
 def check_config_types(config: Mapping[str, Any], where: object) -> None:
     """Raise `UsageError` if a value from `config.yaml` has the wrong type; unknown option names are ignored."""
-    for name in config.keys() & RECORDED_OPTIONS.keys():
-        option, value = RECORDED_OPTIONS[name], config[name]
+    for name in config.keys() & RECORDED_OPTIONS_BY_NAME.keys():
+        option, value = RECORDED_OPTIONS_BY_NAME[name], config[name]
         if value is not option.default and not matches_type(value, option.type, match_any=False):
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
