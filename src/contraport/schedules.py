@@ -109,7 +109,7 @@ def parse_learned_temperature(text: str) -> float | None:
 
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
+    """Parse a temperature: a number, or ``"start:end:shape"`` for a geometric schedule, such as ``"0.5:0.1:cosine"``.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

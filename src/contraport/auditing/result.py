@@ -113,7 +113,7 @@ class Audit:
 
     @property
     def pair_fdrs(self) -> NDArray[np.float64]:
-        """Estimated false discovery rate at each pair, ``(n,)``: share of right pairs among pairs that score no higher.
+        """False discovery rate, ``(n,)``: share of right pairs if this pair and all lower ones are flagged (estimate).
 
         The estimate has no guarantee.
         """

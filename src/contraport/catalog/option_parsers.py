@@ -235,7 +235,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
 
 
 def parse_domains(text: object) -> DomainsSpec:
-    """Parse the option `domains`: ``rotate`` or ``style``; ``style:edges`` holds out the domain ``edges``.
+    """Parse the option `domains`: ``rotate`` or ``style`` make domains; ``style:edges`` holds out ``edges``.
 
     Raises:
         UsageError: unknown kind or domain.

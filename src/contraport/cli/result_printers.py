@@ -63,7 +63,7 @@ def _measure_table_width(table: Table) -> Measurement:
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
 
-def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     """Print evaluation results: metrics of each run, notes, paired differences and a verdict.
 
     Only the metrics of the verdict are printed, unless `options` has `all`, or `metrics`: those named are all wanted.
@@ -72,9 +72,9 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
     from contraport.reporting.reported_run import load_runs
     from contraport.reporting.verdict import choose_verdict_metrics, compose_comparison_sentences
 
-    runs = load_runs(list(results))
+    runs = load_runs(list(results_by_run))
     shown: dict[str, set[str]] = {}  # metric keys by run
-    for (name, result), run in zip(results.items(), runs, strict=True):
+    for (name, result), run in zip(results_by_run.items(), runs, strict=True):
         measured = {key for values in result["rows"].values() for key in values}
         chosen = () if options.get("all") or options.get("metrics") else choose_verdict_metrics([run])
         shown[name] = {metric.key for metric in chosen} or measured  # all if there is no verdict
@@ -84,7 +84,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
             for row, values in result["rows"].items()
         }
         result = {**result, "rows": rows_of_shown}
-        whose = f"{name} on " if len(results) > 1 else ""
+        whose = f"{name} on " if len(results_by_run) > 1 else ""
         if rows := metric_rows_by_baseline(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
         if rows := retrieval_direction_rows(result):
@@ -97,15 +97,15 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
             print(f"{pluralize(num_hidden, 'more metric')}: --all")
         for note in result["notes"]:
             print(note)
-    first, *others = results
+    first, *others = results_by_run
     for name in others:
-        differences = results[name]["differences"].get(first, {})
+        differences = results_by_run[name]["differences"].get(first, {})
         if rows := metric_difference_rows({key: differences[key] for key in differences if key in shown[name]}):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_comparison_sentences(runs):
         print(sentence)
-    if not others and results[first]["verdict"]:
-        print(results[first]["verdict"])
+    if not others and results_by_run[first]["verdict"]:
+        print(results_by_run[first]["verdict"])
 
 
 def print_neighbors(result: NearestItems) -> None:

@@ -175,7 +175,7 @@ def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellV
     return restricted[0], restricted[1]
 
 
-def collect_metric_values(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:
+def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:
     """Collect the values of one metric in all cells, and estimate the priors for their variances between seeds."""
     cells = {
         (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
@@ -214,7 +214,7 @@ def list_single_seed_differences(grid: Grid, results: JobAndResultByCell) -> lis
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """
-    values = collect_metric_values(grid, results, grid.metrics[0].key)
+    values = collect_values_and_variance_priors(grid, results, grid.metrics[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -230,7 +230,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
     for metric in grid.metrics:
-        values = collect_metric_values(grid, results, metric.key)
+        values = collect_values_and_variance_priors(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cell_values[row.name, column.name]
             is_baseline = row.name == grid.baseline
@@ -317,7 +317,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
     comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
     verdicts = []
     for claim, metric, pairs in claims:
-        values = collect_metric_values(grid, results, metric.key)
+        values = collect_values_and_variance_priors(grid, results, metric.key)
         gains = {
             f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs

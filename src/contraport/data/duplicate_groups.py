@@ -149,11 +149,11 @@ def first_indices(codes: Tensor) -> Tensor:
     return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
 
 
-def find_constant_view(dataset: Dataset, num_items: int) -> str | None:
+def find_constant_view(dataset: Dataset, num_sampled_items: int) -> str | None:
     """Return the name of the first view that is equal in `num_items` evenly spaced items; None if every view varies.
 
     A few items suffice: reading all of them could take minutes.
     """
-    positions = torch.linspace(0, len(dataset) - 1, min(num_items, len(dataset))).long().tolist()
+    positions = torch.linspace(0, len(dataset) - 1, min(num_sampled_items, len(dataset))).long().tolist()
     views = zip(dataset.view_names, dataset.__getitems__(positions).views, strict=True)
     return next((view for view, values in views if not bool((values != values[0]).any())), None)

@@ -33,7 +33,7 @@ from contraport.engine.kernels import (
     RationalQuadratic,
     StudentT,
     TemperatureLike,
-    create_scalar_parameter,
+    create_shardable_scalar_parameter,
     gather_scalar_parameter,
 )
 from contraport.engine.late_interaction import LateInteraction
@@ -66,7 +66,7 @@ __all__ = [
     "LogPower", "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation",
     "RingLogKernel", "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
     "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
-    "communication_dtype", "constant_vector", "create_scalar_parameter", "current_exchange",
+    "communication_dtype", "constant_vector", "create_shardable_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
     "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",
     "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
@@ -81,5 +81,6 @@ __getattr__ = keep_deprecated_module_names(
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
-    scalar_parameter="create_scalar_parameter", CostWeightedLink="LinkPlusLogCost", LogHinge="LogOnePlusHinge",
+    scalar_parameter="create_shardable_scalar_parameter", CostWeightedLink="LinkPlusLogCost",
+    LogHinge="LogOnePlusHinge", create_scalar_parameter="create_shardable_scalar_parameter",
 )  # fmt: skip

@@ -93,7 +93,7 @@ class Kernel(nn.Module, ABC):
         if learned:
             _check_minimum_temperature(self._value)
         # By its logarithm: it stays positive, and steps are relative.
-        self.log_temperature = create_scalar_parameter(self, math.log(self._value)) if learned else None
+        self.log_temperature = create_shardable_scalar_parameter(self, math.log(self._value)) if learned else None
 
     @property
     def learns_temperature(self) -> bool:
@@ -257,7 +257,7 @@ class Kernel(nn.Module, ABC):
         return f"{name}({first_argument!r}, {temperature!r}{options})"
 
 
-def create_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
+def create_shardable_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
     """Create a learned scalar as a parameter of shape (1,), as FSDP2 cannot shard tensors without dimensions.
 
     The module also loads state dicts of earlier versions, in which such parameters have the shape ().

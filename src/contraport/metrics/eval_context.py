@@ -284,7 +284,7 @@ class EvalContext:
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
-        """Ranking of a coupling's columns for each row with a test pair; columns that are in no pair are left out."""
+        """For each row of a coupling with a test pair, the ranking of the columns that are in any pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)

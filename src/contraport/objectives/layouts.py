@@ -393,7 +393,7 @@ class Layout(Component, ABC):
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Arrange values of the items, (n, k) per view, in the rows and columns of blocks, as embeddings are."""
+        """Arrange values of the items, (n, k) per view, in the order of the rows and columns of each block."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

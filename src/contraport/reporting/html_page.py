@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from contraport._version import __version__
-from contraport.reporting.plotly_figures import Figure
+from contraport.reporting.plotly_figures import PlotlyFigure
 from contraport.reporting.reported_run import ReportedRun
 
 
@@ -113,12 +113,12 @@ class PageAssets:
     """
 
     runs: Sequence[ReportedRun]
-    plots: dict[str, Figure] = field(default_factory=dict)
+    plots: dict[str, PlotlyFigure] = field(default_factory=dict)
     sheets: dict[str, SpriteSheet] = field(default_factory=dict)
     script_data: dict[str, Any] = field(default_factory=dict)
 
     def add_plot(
-        self, key: str, figure: Figure, label: str, css_class: str = "curve", aspect_ratio: float | None = None
+        self, key: str, figure: PlotlyFigure, label: str, css_class: str = "curve", aspect_ratio: float | None = None
     ) -> PlotElement:
         """Add a figure to the page and return the HTML element that shows it."""
         self.plots[key] = figure

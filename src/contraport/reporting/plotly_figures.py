@@ -16,7 +16,7 @@ import numpy as np
 from contraport.plots.figure_setup import MASS_SCALE_ON_LIGHT
 from contraport.reporting.reported_run import ReportedRun
 
-Figure = dict[str, Any]
+PlotlyFigure = dict[str, Any]
 """Plotly figure as JSON data: traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
 
 INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
@@ -41,7 +41,7 @@ def build_figure(
     x: Mapping[str, Any] | None = None,
     y: Mapping[str, Any] | None = None,
     **layout: Any,
-) -> Figure:
+) -> PlotlyFigure:
     """Build a plotly figure from traces in the style of the report; axis and layout settings override the style."""
     axis: dict[str, Any] = {"gridcolor": GRID_COLOR, "linecolor": GRID_COLOR, "zeroline": False, "automargin": True}
     return {

@@ -177,7 +177,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
 
 
 def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
-    """Build the groups of two or more items that share a label, the largest group first."""
+    """Build the groups of two or more items with the same group number, the largest group first."""
     order = np.argsort(labels, kind="stable")
     groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
     groups.sort(key=lambda positions: (-len(positions), positions))

@@ -389,8 +389,8 @@ def solve_entropic_program(
     )
 
 
-def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, path: Tensor) -> None:
-    """Draw contours of an entropic objective on the triangle of masses, its optimum, and the optima in `path`."""
+def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, optima_path: Tensor) -> None:
+    """Draw contours of an entropic objective on the triangle of masses, its optimum, and a path of optima."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps
@@ -398,7 +398,7 @@ def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor,
     x, y = (masses @ TRIANGLE_CORNERS).T
     ax.tricontourf(x.numpy(), y.numpy(), -height.numpy(), levels=14, cmap=mass_colormap(ax))
     ax.plot(*TRIANGLE_CORNERS[[0, 1, 2, 0]].T, color=GREY, linewidth=1)
-    ax.plot(*(path @ TRIANGLE_CORNERS).T, color=ORANGE, linewidth=2)
+    ax.plot(*(optima_path @ TRIANGLE_CORNERS).T, color=ORANGE, linewidth=2)
     ax.plot(*(optimum @ TRIANGLE_CORNERS), "o", color=ORANGE, markeredgecolor="white", markersize=9)
     for corner, cost, shift in zip(TRIANGLE_CORNERS, costs, ((0, -0.09), (0, -0.09), (0, 0.03)), strict=True):
         ax.text(float(corner[0]) + shift[0], float(corner[1]) + shift[1], f"cost {float(cost):g}", ha="center")

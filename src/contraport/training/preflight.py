@@ -151,7 +151,7 @@ def log_preflight_warnings(
         )
     # Files are not read for it. Views that replace some items' partners have no name.
     is_plain = dataset.is_in_memory and not dataset.has_view_mask and not dataset.has_mismatched_partners
-    if is_plain and (constant := find_constant_view(dataset, num_items=50)) is not None:
+    if is_plain and (constant := find_constant_view(dataset, num_sampled_items=50)) is not None:
         warnings.append(
             f"view {constant!r} of the data is the same in all items read: nothing can be learned from it, and items "
             "that share it stay in one split. Check the data"

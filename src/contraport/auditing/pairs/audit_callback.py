@@ -46,7 +46,7 @@ from contraport.auditing.pairs.partner_proposals import (
     propose_partners,
     second_view_content_ids_if_repeated,
 )
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys
 from contraport.data import BatchOrder
 from contraport.data.perturbations import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
@@ -110,7 +110,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     def __init__(
         self,
-        dataset: DatasetWithDecoys,
+        dataset: DatasetWithAppendedDecoys,
         pipeline: TrainingModule,
         order: BatchOrder,
         *,

@@ -30,7 +30,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 """Bounds of the number of decoys of each pair of views, and of all decoys as a share of the items."""
 
 
-class DatasetWithDecoys(Dataset):
+class DatasetWithAppendedDecoys(Dataset):
     """Dataset of `n` items, followed by decoys (items with one wrong view) at the positions from `n` on.
 
     Its length is `n`: decoys are fetched by position but not counted.
@@ -82,7 +82,7 @@ class DatasetWithDecoys(Dataset):
 
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
-) -> DatasetWithDecoys:
+) -> DatasetWithAppendedDecoys:
     """Add decoys for each pair of views: 10% of the items, but at least 200 and at most 2,000.
 
     They are at most 20% of the items. Of more than two views, each is replaced in equally many decoys. `data` and
@@ -95,7 +95,7 @@ def add_decoys(
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
     differ = partners != drawn
-    decoyed = DatasetWithDecoys(**dataset.get_field_values())
+    decoyed = DatasetWithAppendedDecoys(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
     decoyed.replaced_view_indices = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
     decoyed.replaced_view_indices = decoyed.replaced_view_indices[differ]
@@ -120,7 +120,7 @@ def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapp
     message = f"data: an audit needs at least {MIN_PAIRS} pairs, got {len(dataset)}."
     check(len(dataset) >= MIN_PAIRS, message, "too_few_pairs")
     items = f"all of {MIN_PAIRS} items read from {len(dataset):,}"
-    constant = find_constant_view(dataset, num_items=MIN_PAIRS)
+    constant = find_constant_view(dataset, num_sampled_items=MIN_PAIRS)
     message = f"data: view {constant!r} is the same in {items}, so it cannot distinguish pairs."
     check(constant is None, message, "constant_view")
 

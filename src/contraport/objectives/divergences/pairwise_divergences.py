@@ -67,7 +67,7 @@ class Pairwise(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         check_not_single_item(result)
-        values = self.phi_of_log_sum(_log_psi_row_sums(result, self.log_psi, self.shift))
+        values = self.phi_of_log_sum(_log_psi_margin_row_sums(result, self.log_psi, self.shift))
         if self.times_temperature:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
         return scale_rows_by_target_mass(result, values)
@@ -96,7 +96,7 @@ class PairwiseSum(KernelDivergence):
         check_not_single_item(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_psi_row_sums(result, LogOfFunction(function), 0.0).exp()
+            _log_psi_margin_row_sums(result, LogOfFunction(function), 0.0).exp()
             for function in (self.psi_of_difference, _NegatedFunction(self.psi_of_difference))
         )
         return scale_rows_by_target_mass(result, self.phi_of_sum(positive - negative))
@@ -112,7 +112,7 @@ class _NegatedFunction:
         return -self.function(t)
 
 
-def _log_psi_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
+def _log_psi_margin_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(

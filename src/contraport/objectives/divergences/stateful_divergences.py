@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import current_processes
-from contraport.engine import LogSoftplus, create_scalar_parameter, gather_scalar_parameter, row_log_sums
+from contraport.engine import LogSoftplus, create_shardable_scalar_parameter, gather_scalar_parameter, row_log_sums
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -47,7 +47,7 @@ class Logistic(nn.Module, KernelDivergence):
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
         check_finite("bias", bias)
-        self.bias = create_scalar_parameter(self, float(bias))
+        self.bias = create_shardable_scalar_parameter(self, float(bias))
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row, (N,)."""

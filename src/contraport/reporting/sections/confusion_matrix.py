@@ -9,7 +9,7 @@ import numpy as np
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     HEATMAP_COLORSCALE,
-    Figure,
+    PlotlyFigure,
     build_byte_heatmap_trace,
     build_figure,
     build_titled_axis,
@@ -59,7 +59,7 @@ def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: l
     ]
 
 
-def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
+def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
     """Draw a confusion matrix of counts, as shares of the predicted classes (columns) in each true class (rows)."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)

@@ -9,7 +9,14 @@ import numpy as np
 from contraport.plots.feature_plots import class_name_positions
 from contraport.plots.figure_setup import class_colors
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
-from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
+from contraport.reporting.plotly_figures import (
+    INK_COLOR,
+    MUTED_COLOR,
+    PlotlyFigure,
+    build_figure,
+    escape_tags,
+    shorten_label,
+)
 from contraport.reporting.reported_run import ReportedRun
 
 MAX_CLASSES_IN_LEGEND = 24  # maximum number of classes in a legend; with more the names are in the hover text only
@@ -54,7 +61,7 @@ def build_embedding_map_section(
     return Section("embeddings", "Embeddings", values)
 
 
-def draw_embedding_map(run: ReportedRun) -> Figure:
+def draw_embedding_map(run: ReportedRun) -> PlotlyFigure:
     """Draw the test items of a run as points in the plane, one plotly trace per class.
 
     The script of the page adds the hover text.

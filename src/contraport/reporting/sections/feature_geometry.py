@@ -17,7 +17,7 @@ from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     HEATMAP_COLORSCALE,
     MUTED_COLOR,
-    Figure,
+    PlotlyFigure,
     build_axis_from_zero,
     build_byte_heatmap_trace,
     build_figure,
@@ -68,7 +68,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
 
 def draw_cosine_heatmap(
     cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
-) -> Figure:
+) -> PlotlyFigure:
     """Draw a heatmap of cosines of items sorted by class, with colors from `lowest_cosine` to 1."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
     trace = build_byte_heatmap_trace(shares * 255, colorscale=HEATMAP_COLORSCALE)

@@ -13,7 +13,7 @@ from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,
     PERCENT_TICK_FORMAT,
-    Figure,
+    PlotlyFigure,
     build_axis_from_zero,
     build_figure,
     build_line_trace,
@@ -70,7 +70,7 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
     return Section("training", "Training", values_by_name) if curves else None
 
 
-def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> Figure:
+def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> PlotlyFigure:
     """Draw one logged metric over the training steps, one line per run."""
     rows = [(run, evenly_spaced_rows_with_key(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
@@ -129,7 +129,7 @@ def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
     return sorted(epochs)
 
 
-def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
+def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigure:
     """Draw a metric over the epochs, with a line and error bars per run, and a dotted line for the raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
@@ -219,7 +219,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
 
 def draw_corruption_curves(
     runs: Sequence[ReportedRun], severity_metrics: Sequence[Metric], lowest_accuracy: float
-) -> Figure:
+) -> PlotlyFigure:
     """Draw accuracy over the severity of one corruption: a line per run, gray lines for baselines.
 
     The vertical axis starts below `lowest_accuracy`, the lowest of all panels.

@@ -12,7 +12,7 @@ from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,
     PERCENT_TICK_FORMAT,
-    Figure,
+    PlotlyFigure,
     build_figure,
     build_titled_axis,
 )
@@ -49,7 +49,7 @@ def build_pair_audit_section(assets: PageAssets) -> Section | None:
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray, color: str) -> Figure:
+def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray, color: str) -> PlotlyFigure:
     """Draw two histograms of scores: all pairs in the given color, known mismatches in gray."""
     edges = np.histogram_bin_edges(np.concatenate([pair_scores, mismatch_scores]), 40)
     traces = [

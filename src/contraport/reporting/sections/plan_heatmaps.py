@@ -21,7 +21,7 @@ from contraport.reporting.plotly_figures import (
     HEATMAP_COLORSCALE,
     MUTED_COLOR,
     PERCENT_TICK_FORMAT,
-    Figure,
+    PlotlyFigure,
     build_axis_from_zero,
     build_byte_heatmap_trace,
     build_figure,
@@ -220,7 +220,7 @@ def _dropped_mass_prefix(mass: float) -> str:
 
 def _draw_heatmap(
     mass: Array, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
-) -> Figure:
+) -> PlotlyFigure:
     """Draw a plan or target as a plotly heatmap; a dotted line separates the two views on an axis that has both."""
     rows, columns = mass.shape
     items = len(suffixes)
