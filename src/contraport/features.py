@@ -122,7 +122,7 @@ class Features:
         return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 
     def class_name_at(self, position: int) -> str | None:
-        """Return the class name of the item at a position, its number if classes have no names; None without labels."""
+        """Return the class name of the item at a position, or its class number if unnamed; None for unlabeled items."""
         if self.labels is None:
             return None
         label = int(self.labels[position])
@@ -311,7 +311,7 @@ def _list_complete_shards(path: Path) -> list[Path]:
 
 
 def _list_shard_files(path: Path) -> list[Path]:
-    """Return all existing shards of a feature file, sorted, also those of an earlier file with another total."""
+    """Return the sorted paths of all shards of a feature file, including old ones with a different total number."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
     return [file for file in files if re.fullmatch(r"\.\d{5}-of-\d{5}", file.stem.removeprefix(path.stem))]
 
@@ -341,7 +341,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text fields of `features` that are not None, by the names under which files store them."""
+    """Return the text fields of `features` that are not None, by their names in feature files."""
     values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -426,7 +426,7 @@ def _read_parquet_features(path: Path) -> Features:
 
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
-    """Return the Parquet columns that describe the items, by name: row, split, key, label and others that are known."""
+    """Return the Parquet columns that describe items, by name: row, split, and optional ones such as key and label."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]

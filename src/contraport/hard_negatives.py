@@ -134,7 +134,7 @@ def _search_negatives_with_scores(
     lowest_positive_scores: Tensor,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the columns chosen as negatives of each query, ``(q, k)``, and their scores, NaN where one is missing.
+    """Return the negatives chosen for each query, ``(q, k)``, and their scores; a missing negative has the score NaN.
 
     Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded_codes` has the sorted codes, query times c
     plus column, of pairs that are no negatives; `lowest_positive_scores`, ``(q,)``, the lowest score of the positives
@@ -181,7 +181,7 @@ def _search_negatives_with_scores(
 
 
 def _find_cell_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
-    """Build a search with about 99% recall of the `count` nearest columns; None if an exact search is as fast."""
+    """Build a search for the `count` nearest columns with about 99% recall; None if exact search is as fast."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = calibrate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:

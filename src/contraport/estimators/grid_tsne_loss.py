@@ -52,7 +52,7 @@ class GridTSNELoss:
 
 
 class _LogNormalizer(torch.autograd.Function):
-    """Log-normalizer of Q: log of the sum of 1 / (1 + distance^2) over all pairs of points, interpolated on a grid."""
+    """Autograd function: log-sum of 1 / (1 + distance^2) over all pairs of 2-D points, approximated on a grid."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class _LogNormalizer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Return the saved gradient (n, 2) times the gradient of the value."""
+        """Return the gradient with respect to the points, (n, 2): the saved gradient times the output's gradient."""
         (gradient,) = ctx.saved_tensors
         product: Tensor = gradient * gradients[0]
         return product
@@ -103,7 +103,7 @@ class _LogNormalizer(torch.autograd.Function):
 def _compute_kernel_spectrum(
     size: int, spacing: float, offset: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Compute the Fourier transform of 1 / (1 + distance^2) - `offset` on a periodic grid of 2 `size` points a side."""
+    """Return the Fourier transform of 1 / (1 + distance^2) - `offset`, sampled on a periodic (2 size, 2 size) grid."""
     steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares

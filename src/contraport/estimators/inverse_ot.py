@@ -172,7 +172,7 @@ class InverseOT(BaseEstimator):
             return np.asarray(self.module_(x, y))
 
     def _validate_rows_as_tensor(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Convert row features to a finite tensor after scikit-learn's checks; with `reset`, record their number."""
+        """Check row features and return them as a finite tensor; `reset` also records the number of features."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
         try:  # `as_finite_float64` checks for NaN
@@ -205,7 +205,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
 
 
 def _as_unit_mass_tensor(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
-    """Convert a coupling to a tensor of total mass 1; check shape, signs, and that no row or column is empty."""
+    """Check a coupling (shape, no negative entry, no empty row or column), and scale it to a tensor of total mass 1."""
     observed = as_finite_float64("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")

@@ -1,4 +1,4 @@
-"""Implements `contraport inverse-ot`: learns the cost of an observed coupling; writes cost, plan and picture."""
+"""Implements `contraport inverse-ot`: learns a cost from an observed coupling; writes cost, plan and a picture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FEATURE_OPTION_NAMES = ("row_features", "column_features")  # options with the f
 
 
 class LearnedCost(NamedTuple):
-    """Result of `contraport inverse-ot`: the learned cost, and the fit of its plan to the observed coupling.
+    """Result of `contraport inverse-ot`: the learned cost, its transport plan, and how well the plan fits the coupling.
 
     Attributes:
         cost: learned cost, ``(n, m)``, with row and column means subtracted because the plan does not determine them.
@@ -135,7 +135,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 def _load_coupling_and_features(
     options: InverseOTOptions,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Load the coupling ``(n, m)``, the features of its rows, and those of its columns; None where none are given."""
+    """Load the coupling ``(n, m)``, the row features and the column features; missing features are None."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -201,7 +201,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 
 
 def _prepare_features(argument: str, features: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Return one side's features, ``(n, p)``: standardized and reduced by PCA, or one-hot if `features` is None."""
+    """Return item features ``(n, p)``, standardized and reduced by PCA; the identity matrix if `features` is None."""
     if features is None:
         return np.eye(len(indices))
     features = np.asarray(features[indices], dtype=np.float64)

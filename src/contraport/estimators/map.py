@@ -184,7 +184,7 @@ def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:
 
 
 def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Features:
-    """Build `Features` from a matrix of features, with rows, names and classes of the dataset."""
+    """Build `Features` from a feature matrix of a dataset, with the row, key and label of each item."""
     names = dataset.class_names if dataset.labels is not None else None
     return Features(
         features.cpu().numpy(),
@@ -216,7 +216,7 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
-    """Render an HTML page with one section, the map, as in the report of a run."""
+    """Render an HTML page that contains only the map section of a run report."""
     chosen = fixed_random_positions(len(result.points), 2_000)  # pictures of more would make the page too large
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}

@@ -1,4 +1,4 @@
-"""SNE and t-SNE estimators, as transport objectives: the embedding's plan is fitted to the data's neighbor plan."""
+"""SNE and t-SNE estimators: embeddings whose transport plan is fitted to the neighbor probabilities of the data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock,
 
 
 class _ExtraAttraction(Divergence):
-    """Extra attraction of early exaggeration: minus the log-kernel of the embedding, weighted by the data's plan."""
+    """Extra attraction term of early exaggeration: minus sum_j p_ij log K_ij for each row, with the data's plan p."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
@@ -182,7 +182,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
-        """Convert X to a finite tensor on the device after scikit-learn's checks; with `reset`, record its width."""
+        """Check X and return it as a finite tensor on the device; `reset` also records the number of features."""
         # scikit-learn does not check for NaN, as the error of `as_finite_float64` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         X = as_array("X", X) if isinstance(X, Tensor | np.ma.MaskedArray) else X
@@ -202,7 +202,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
 
     def _resolve_early_and_late_learning_rates(self, num_items: int) -> tuple[float, float]:
-        """Resolve the learning rates during early exaggeration and after it."""
+        """Return two learning rates: the one during early exaggeration, and the one after it."""
         if self.learning_rate == "auto":
             if self.encoder is not None:
                 return 1e-3, 1e-3  # of Adam
@@ -240,7 +240,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return points.mul_(std / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
-        """Build the encoder for items of a shape: a copy of the given module, or a named one plus a linear layer."""
+        """Build the encoder for items of a given shape: a copy of a module, or a named encoder plus a linear layer."""
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
         body = build_encoder(str(self.encoder), shape)
@@ -355,7 +355,7 @@ class SNE(_NeighborEmbedding):
         return Gibbs("sqeuclidean", 1.0), Rows()
 
     def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer; the automatic learning rate is small enough for points at any distance.
+        """Build the optimizer; the automatic learning rate is low enough that the descent does not diverge.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
         most four times the largest mass of a row and a column, which is large for a neighbor of many items.

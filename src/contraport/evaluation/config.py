@@ -102,14 +102,14 @@ class EvaluateOptions(DataEmbeddingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRunEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` for one run, for type checkers."""
+    """Options of `contraport.evaluate` given a single run; a separate class for type checkers."""
 
     run: str | Path | Run = field(kw_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralRunsEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` for several runs, for type checkers."""
+    """Options of `contraport.evaluate` given several runs; a separate class for type checkers."""
 
     run: Sequence[str | Path | Run] = field(kw_only=False)
 

@@ -98,7 +98,7 @@ def encode_items(
     device: str,
     progress: bool,
 ) -> np.ndarray:
-    """Encode items in memory by the model of a run, ``(n, d)``, in their order; see `Run.encode`."""
+    """Return the features ``(n, d)`` that a model computes for items in memory, in their order; see `Run.encode`."""
     message = f"items: must be several items in memory, got {items!r}. For one text or path pass a list: "
     message += "encode([item]). `contraport.embed` reads files of data."
     check(not isinstance(items, str | Path | None), message, "not_in_memory")
@@ -135,7 +135,7 @@ def encode_items(
 
 @contextmanager
 def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
-    """Context manager: add the hint "pass a list" to a `UsageError` if the items are an array that may be one item."""
+    """Context manager that adds "pass a list" to a `UsageError` if the array `items` may be a single item."""
     try:
         yield
     except UsageError as error:
@@ -214,7 +214,7 @@ def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
 
 
 def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
-    """Load the datasets of the splits to embed; a Dataset or a stream is one dataset."""
+    """Load one dataset for each split to embed; a `Dataset` or a stream has only one split."""
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     if isinstance(options.data, AnyDataset) or is_stream(options.data):
         splits = splits[:1]
@@ -227,7 +227,7 @@ def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -
 def _select_view_of_distinct_items(
     datasets: Sequence[Dataset], view_positions: Sequence[int], view_name: str
 ) -> list[Dataset]:
-    """Return one view of each dataset, selected by position; of items that share the view, only the first is kept.
+    """Reduce each dataset to one view, selected by position; keep only the first of items that are equal in this view.
 
     In a stream all are kept, as duplicates are unknown.
     """

@@ -212,7 +212,7 @@ def _build_evaluation(
     *,
     started: float,
 ) -> Evaluation:
-    """Build the contents of `evaluation.json` from the results of each encoder by metric key."""
+    """Build the contents of `evaluation.json` from the metric results of all encoders."""
     options = loaded.evaluate_options
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
@@ -342,7 +342,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 def _value_and_interval_by_direction(
     results: EncoderResults,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return value and ends of the interval of each retrieval metric, by direction such as "image to caption"."""
+    """Return the retrieval metrics of each direction, such as "image to caption", with their confidence intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

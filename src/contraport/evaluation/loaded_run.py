@@ -42,7 +42,7 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
 def iter_intermediate_model_copies(
     run: RunFolder, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
 ) -> Iterator[tuple[int, Model]]:
-    """Yield epoch and model of each intermediate checkpoint: a copy of the trained model with other weights."""
+    """Yield each intermediate checkpoint as its epoch and a copy of `trained_model` with the checkpoint's weights."""
     settings = run.settings()
 
     def load_model(path: Path) -> Model:
@@ -59,7 +59,7 @@ def iter_intermediate_model_copies(
 
 
 def build_objective_for_test_plan(settings: Settings) -> Loss:
-    """Build the objective as at the start of training, for the transport plan of test items.
+    """Build the objective with its initial settings, to compute the transport plan of test items.
 
     Raises:
         UsageError: the objective has no such plan; the message is a note of the evaluation.
@@ -174,7 +174,7 @@ class LoadedRun:
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
     def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
-        """Return the transport plan and its target for an intermediate model, as arrays; empty if there is no plan."""
+        """Return the transport plan and the target plan of test items at an epoch, as arrays; empty without a plan."""
         if self.initial_objective is None:
             return {}
         objective = copy_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)

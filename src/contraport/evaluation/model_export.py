@@ -137,7 +137,7 @@ def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
-    """Return the maximum difference of two models' features, divided by the largest feature if that exceeds 1.
+    """Return the largest difference between the features of two models, divided by max(1, largest feature value).
 
     It is infinite if a difference is NaN.
     """
@@ -208,7 +208,7 @@ def _write_torchscript(model: Model, path: Path) -> None:
 
 
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
-    """Load a model folder as a function from views to features; encoders that it does not contain come from `model`."""
+    """Load a model folder as a function from views to features; user-defined encoder modules are taken from `model`."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [

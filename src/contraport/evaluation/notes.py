@@ -1,4 +1,4 @@
-"""Notes on an evaluation (skipped metrics, caveats, zero-width intervals) and its verdict: which features to use."""
+"""Notes on an evaluation (skipped metrics, caveats, zero-width intervals), and the verdict on which features to use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build_skipped_metric_notes(
 def build_data_and_model_notes(
     loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults
 ) -> list[str]:
-    """Return notes on limits of the data, the model and its configuration, and on the reduced size of raw inputs."""
+    """Return notes on limits of the data, the model, the configuration and the audit, and on downscaled raw images."""
     run = loaded.run_folder
     notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
@@ -125,7 +125,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
 
 
 def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) -> list[str]:
-    """Return a note with the metrics that were computed on a random sample of the test items.
+    """Return a note that names the metrics that were computed on a random sample of the test items.
 
     >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, num_test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
@@ -234,7 +234,7 @@ def find_verdict_text(
 def _find_verdict_ignoring_test_size(
     metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
 ) -> str | None:
-    """Return the verdict without the warning of a small test set."""
+    """Return the verdict without the warning about a small test set."""
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:

@@ -15,7 +15,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class MetricValue(NamedTuple):
-    """Value of a metric on the test items, and the ends of its 95% confidence interval; None without an interval."""
+    """Metric value on the test items, with the ends of its 95% confidence interval; None if it has no interval."""
 
     value: float
     low: float | None
@@ -39,12 +39,12 @@ class Evaluation(dict[str, Any]):
 
     @property
     def baselines(self) -> dict[str, dict[str, MetricValue]]:
-        """Metrics of the baselines, by name and key: "raw" inputs, and the "untrained" or "given" encoder."""
+        """Metrics of each baseline, by baseline name ("raw", "untrained" or "given") and by metric key."""
         return {name: self._collect_metrics(name) for name in BASELINE_TITLES if name in self["rows"]}
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences of metrics: by name of the baseline or path of the other run, then by metric key."""
+        """Paired differences of metrics: ``differences[name of a baseline or path of another run][metric key]``."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()
@@ -112,7 +112,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
         return "\n".join(["EvaluationsByRun(", *lines, ")"])
 
     def _repr_html_(self) -> str:
-        """Return the tables of each run, and of its differences from the first, as HTML, for a notebook."""
+        """Return HTML tables for a notebook: results of each run, and differences of later runs from the first."""
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
@@ -122,7 +122,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
 
 
 def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric: values of baselines and trained encoder, and confidence interval.
+    """Return a table row for each metric: the values of all encoders, and the trained encoder's 95% interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
@@ -159,7 +159,7 @@ def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return a table row for each metric with the difference of two runs and its interval, formatted for printing."""
+    """Return a table row for each metric: the difference between two runs and its confidence interval, as text."""
     table = []
     for metric in collect_metrics_from_rows([differences]):
         value, low, high = (

@@ -59,7 +59,7 @@ def collect_test_sample_arrays(context: EvalContext, *, has_probe: bool) -> Arra
 
 
 def collect_map_and_spectrum_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
-    """Return 2-D points, neighbors and data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
+    """Return 2-D points, neighbors and contents of the items at `positions`, and singular values of all `features`."""
     chosen = features[positions]
     points, method = project_to_2d_with_method(chosen)
     return {
@@ -119,7 +119,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
 def compute_sample_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
-    """Return the transport plan and the target plan of a sample of items, two random views each, sorted by label.
+    """Return the transport plan and the target plan of two random views of sampled items; items are sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
@@ -204,7 +204,7 @@ def fixed_random_positions(items: int, maximum: int) -> Tensor:
 
 
 def random_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:
-    """Return the positions of a fixed random subsample of at most `maximum` items, sorted by label if there are any."""
+    """Return positions of a fixed random subsample of at most `maximum` items, sorted by label if items have labels."""
     positions = fixed_random_positions(len(dataset), maximum)
     return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
 

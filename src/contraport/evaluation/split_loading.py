@@ -165,7 +165,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
 
 
 def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data, followed by the options `corrupt` and `domains` for the run's own data."""
+    """Describe the test data by name; for the run's own data, add the options `corrupt` and `domains`."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
@@ -173,7 +173,7 @@ def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptio
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether `data` stands for the training data of a run: None, an equal name, or the same file or folder."""
+    """Return whether `data` is the training data of a run: None, its name, or a path to the same file or folder."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:
@@ -208,7 +208,7 @@ class SplitLoader:
     def load(
         self, data: Any, split: str, *, as_one_split: bool = False, ignore_subset_settings: bool = False
     ) -> Dataset:
-        """Load the train or test split of some data, with views of the same names in the order of the model.
+        """Load the train or test split of `data`, with its views in the model's order if their names agree.
 
         Args:
             data: the data; None: the run's own.
@@ -254,7 +254,7 @@ class SplitLoader:
 
 
 def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
-    """Return which view of the dataset is the given view of the model, found by name, number or kind."""
+    """Return the index among the dataset's views that matches the model's view `view`, by name, index or kind."""
     number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

@@ -254,7 +254,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test pairs whose column is among the k nearest to the row, not counting the row's training columns."""
+    """Share of test pairs whose column is among the row's k nearest, with the row's training columns left out."""
     values = context.link_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
@@ -263,7 +263,7 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     "Link NDCG@{}", better="higher", unit="share of the ideal gain", value_format="{:.3f}", numbers=(10,)
 )
 def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
-    """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
+    """Normalized discounted cumulative gain of the k nearest columns; columns of the row's test pairs are relevant."""
     return intervals.MetricResult(context.link_ranking.row_ndcg_at(number))
 
 
@@ -287,7 +287,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean popularity (number of training pairs) of the k nearest columns, divided by the mean over training pairs."""
+    """Mean popularity (number of training pairs) of the k nearest columns, divided by that in training pairs."""
     return context.link_ranking.popularity_ratio(number)
 
 
@@ -318,7 +318,7 @@ def new_row_recall(context: EvalContext, number: int) -> float:
     numbers=(1, 5, 10),
 )
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
+    """Share of test items whose other view is among the k nearest candidates, averaged over retrieval directions."""
     return intervals.MetricResult(
         context.retrieval_rank_table <= number,
         column_names=context.retrieval_direction_names,
@@ -335,7 +335,7 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
-    """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
+    """Median rank of an item's other view among all test items, averaged over retrieval directions; 1 is best."""
     return intervals.MetricResult(
         context.retrieval_rank_table,
         intervals.bootstrap_medians,
@@ -387,7 +387,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     ),
 )
 def alignment_per_item(context: EvalContext) -> ItemValues:
-    """Squared distance between two random views of each item on the unit sphere, averaged over items."""
+    """Squared distance between two random views of each item on the unit sphere; the metric is the mean over items."""
     return embedding_geometry.squared_view_distances(*context.two_view_features)
 
 

@@ -37,7 +37,7 @@ def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> Array:
 
 
 def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the contingency table `(r, c)` of two integer labelings: summed item weights per pair of labels."""
+    """Return the contingency table `(r, c)` of two integer labelings: the total item weight for each pair of labels."""
     r, c = (int(codes.max()) + 1 for codes in (rows, columns))
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 

@@ -104,7 +104,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`; they are cut from `untruncated` if given, otherwise computed."""
+        """Return the features of a dataset, `(n, F)`: leading coordinates of `untruncated` if given, else computed."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
@@ -143,7 +143,7 @@ class EvalContext:
 
     @cached_property
     def has_comparable_views(self) -> bool:
-        """True if the views are comparable: features of one encoder, or projections of one size."""
+        """True if views can be compared with each other: they share an encoder, or their projections have one size."""
         if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
             return self.has_shared_encoder
         sizes = {self.encoder.tower(view).projection_width for view in range(len(self.encoder.towers))}
@@ -216,7 +216,7 @@ class EvalContext:
     def _embed_views(
         self, items: Dataset, *, project: bool = False, two_random_views: bool = True
     ) -> tuple[Tensor, ...]:
-        """Embed two random views of items, or all views of the data, each `(n, d)`; see `embed_views`."""
+        """Return embeddings, `(n, d)` per view, of two random views of each item, or of all views, unaugmented."""
         return embed_views(
             self.encoder,
             items,
@@ -292,7 +292,7 @@ class EvalContext:
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_entities_by_id(self, view: int) -> Tensor:
-        """Return embeddings of one view's entities, `(ids, d)`, indexed by entity id; zero for ids that are in no pair.
+        """Return embeddings `(ids, d)` of the entities of one view, such as users, by entity id; zero for unpaired ids.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
@@ -323,7 +323,7 @@ class EvalContext:
         return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections, `(n, d)`, of items that have only the view with index `view` of the model."""
+        """Return the projections `(n, d)` of single-view items; `view` is the index of their view in the model."""
         encoder = self.model.to_single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 

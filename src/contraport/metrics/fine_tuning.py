@@ -32,7 +32,7 @@ class ClassificationModel(nn.Module):
         self.head = nn.Linear(encoder.num_features, classes)
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the logits `(b, classes)` of a batch of items, given its views without augmentation."""
+        """Return the class logits, `(b, classes)`, of a batch of items, given their unaugmented views."""
         logits: Tensor = self.head(self.encoder(*views))
         return logits
 

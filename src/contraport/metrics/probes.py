@@ -158,7 +158,7 @@ def few_label_accuracy_per_item(
 
 
 def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
-    """Return random positions of items of each class: as many as `count` returns for the class size, but at least one.
+    """Return random positions of items of each class; `count` maps the class size to the number to draw (at least 1).
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()

@@ -31,7 +31,7 @@ from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
 def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
-    """Return pseudovalues of items, `(items,)`: derivatives of a statistic by the item weights, scaled and shifted.
+    """Return pseudovalues `(items,)`: derivatives of a statistic with respect to item weights, scaled and shifted.
 
     The mean of the pseudovalues is `value`.
 
@@ -58,7 +58,7 @@ def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
 
 
 def compute_uniformity_pseudovalues(z: Tensor) -> ItemValues:
-    """Return the pseudovalue of each item for the metric `uniformity`, `(n,)`; large data use a fixed subset of items.
+    """Return each item's pseudovalue for the metric `uniformity`, `(n,)`; for large n, from a fixed subset of items.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> bool(abs(compute_uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)

@@ -260,7 +260,7 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose up to two metrics for a verdict, of the first group that occurs: links, accuracy, retrieval or clustering.
+    """Choose up to two metrics for the verdict from the first group present: links, accuracy, retrieval, clustering.
 
     Within the group, metrics that are not for a headline are chosen only if there are no others.
 

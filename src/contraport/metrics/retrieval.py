@@ -204,7 +204,7 @@ class _MatchedViews(NamedTuple):
     def from_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
-        """Match the unit vectors ``(items, d)`` of two views; of views with equal content ids, the first is kept."""
+        """Match the unit vectors ``(items, d)`` of two views; vectors with equal content ids are merged."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_indices(rows), first_indices(columns)
@@ -252,7 +252,7 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
 
 
 def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank of the best match of the items at `positions`, (q,); their first views rank the second views."""
+    """Return the rank, (q,), of the best match among second views, for the first view of each item at `positions`."""
     chosen, at = views.item_rows[positions].unique(return_inverse=True)
     index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
@@ -294,7 +294,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_thresholds(match_cosines: Tensor, match_points: Tensor, num_points: int) -> Tensor:
-    """Return for each point the smallest cosine that ties with its best match within rounding error, (points,).
+    """Return for each point, (points,), the lowest cosine that counts as a tie with the best match.
 
     Match `k`, with cosine ``match_cosines[k]``, is one of point ``match_points[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of
@@ -423,7 +423,7 @@ class LinkRanking:
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
     def _flat_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the k nearest columns of all rows in one flat array; rows with fewer ranked columns give fewer."""
+        """Return the k nearest columns of every row, concatenated; fewer than k for a row with fewer ranked columns."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]
         return np.asarray(nearest[nearest >= 0])

@@ -104,7 +104,7 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_shortlists_and_bounds(self, rows: np.ndarray) -> None:
-        """List the most profitable columns of some rows again, and store the largest profit outside each list."""
+        """Recompute the shortlist of most profitable columns for each of `rows`, and the largest profit outside it."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(ROWS_PER_BLOCK, len(rows), ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))

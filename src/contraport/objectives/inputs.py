@@ -123,7 +123,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zeros to one t >= `min_size`; single vectors, (n, d), do not change."""
+    """Zero-pad sets of vectors, (..., t, d), to a common t >= `min_size`; single vectors, (n, d), are unchanged."""
     if sets[0].ndim == 2:
         return tuple(sets)
     size = max(min_size, *(z.shape[-2] for z in sets))

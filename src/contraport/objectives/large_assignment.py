@@ -206,7 +206,7 @@ def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.ran
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the mean value that an auction's assignment loses to the best one.
+    """Return an upper bound on the mean value per pair by which an auction's assignment falls short of the optimum.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
@@ -242,7 +242,7 @@ def _iterate_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the indices of each set's points, (n,), sorted so that one part comes before the other.
+    """Return indices that sort the points of each set, (n,), so that the first `first_size` form one of two parts.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these

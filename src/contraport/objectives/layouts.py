@@ -169,7 +169,7 @@ class PairPattern:
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k more columns that are positives of no row; it serves one direction only.
+        """Return the pattern with k more columns, all negatives; it supports only the direction from rows to columns.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.
@@ -196,7 +196,7 @@ class PairPattern:
         )
 
     def row_and_column_shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
-        """Return the distribution of rows and columns over processes, given the number of items of each process."""
+        """Return how rows and columns are distributed over processes, given the number of items of each process."""
 
         def distribute() -> tuple[Shards, Shards]:
             rows = Shards.assign_rows_by_item(self.row_items, item_counts)
@@ -296,7 +296,7 @@ class Block:
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Build the geometry of the block: its compared pairs under a kernel, optionally at another temperature."""
+        """Build the block's geometry: the kernel on its compared pairs; `temperature` replaces that of the kernel."""
         if self.ring_item_counts is not None:
             processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.ring_item_counts)
             own = kernel(self.x, self.y, temperature, processes)
@@ -389,11 +389,11 @@ class Layout(Component, ABC):
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Mask pairs of a block by the features of its rows, (N, k), and columns, (M, k); unchanged by default."""
+        """Return the block with a pair mask from features of rows, (N, k), and columns, (M, k); by default no mask."""
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Arrange values of the items, (n, k) per view, in the order of the rows and columns of each block."""
+        """Return the blocks that have item values, (n, k) per view, in place of embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
@@ -521,7 +521,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return the number of items of each view; there are two views unless `num_items` is given."""
+        """Return the number of items of each view; without `num_items`, two views are assumed."""
         rows, columns = similarity_shape
         size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0

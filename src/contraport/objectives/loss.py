@@ -124,7 +124,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=`` for a target, by default the target of the loss."""
+        """Return whether a call with `target` (by default the loss's own target) needs ``features=``."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:
@@ -294,7 +294,7 @@ class Loss(nn.Module, ABC):
 
 
 def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
-    """Add a value to a total; None is a total of zero.
+    """Return a total plus a value; a total of None counts as zero.
 
     Raises:
         UsageError: they are values of different numbers of rows.

@@ -186,7 +186,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
 
 
 def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
-    """Parse a schedule of sample weights that are computed from a plan: a function of the step.
+    """Parse a schedule of plan-based sample weights into a function from the training step to `WeightsFromPlan`.
 
     It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 

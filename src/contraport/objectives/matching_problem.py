@@ -157,7 +157,7 @@ class MatchingProblem:
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
-        """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
+        """Return the blocks without rows and columns of absent views; `present`, (n, views), is False for those."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
         marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
         remaining = []
@@ -269,7 +269,7 @@ def build_local_problem(
 
 
 def _check_ring_support(problem: MatchingProblem) -> None:
-    """Raise `UsageError` if the problem needs gathered embeddings, which the ring exchange does not provide."""
+    """Raise `UsageError` if the problem needs embeddings of all processes at once, which a ring exchange lacks."""
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.weights_from_plan is not None,
@@ -399,7 +399,7 @@ def _build_placeholder_views(
 
 
 def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a target that pairs views of the same item, given one view or views of different items."""
+    """Build the error for a target that needs two views per item, if views are single or show different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -412,7 +412,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
 def _check_inputs_of_coordinate_layout(
     layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
 ) -> None:
-    """Raise `UsageError` for options that concern items, given a layout that compares coordinates."""
+    """Raise `UsageError` for inputs that concern items, such as ids, with a layout that compares coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

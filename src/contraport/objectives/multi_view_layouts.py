@@ -220,7 +220,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list, with weights multiplied by the weight of their number of coordinates."""
+        """Return all blocks in one list; each block's weight is multiplied by the weight of its embedding size."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))

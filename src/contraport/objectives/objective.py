@@ -171,7 +171,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information that the value of the last call, an InfoNCE loss, implies.
+        """Return the lower bound on mutual information that `value`, the InfoNCE loss of the last call, implies.
 
         The bound is log k minus the value. k is the number of candidates among which an item's other view was
         classified, itself included; if the value sums over pairs of views, the bound is that of their mean. It is in
@@ -257,7 +257,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments of a call and build its matching problem; `reduction` is None if no loss is computed."""
+        """Check the arguments of a call and build its matching problem; without `reduction` no loss is computed."""
         try:
             if reduction is not None:
                 self._check_no_unsupported_options(options, reduction)

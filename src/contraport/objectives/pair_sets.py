@@ -1,4 +1,4 @@
-"""Sets of pairs with equal labels (classes, domains, masks, duplicates), without an (N, M) matrix.
+"""Sets of pairs with equal labels (classes, domains, masks, duplicates), stored in O(N + M) memory.
 
 A set is a signed sum of equalities.
 
@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices_with_gaps(labels: Tensor) -> Tensor:
-    """Return a group index, 0 to n - 1, of each of n labels; equal labels share one, and some are unused.
+    """Return a group index from 0 to n - 1 for each of n labels, equal for equal labels; some indices may be unused.
 
     >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -28,7 +28,7 @@ def group_indices_with_gaps(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Return the weighted log-mean-exp of the values of each group, (size,); 0 for groups without values.
+    """Return for each group, (size,), the weighted log-mean-exp of its values; 0 for groups without values.
 
     Args:
         groups: index of the group of each value, (k,).
@@ -66,7 +66,7 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group index of each row, (N,), and of each column, (M,), by equal labels, and an integer above all of them.
+        """Group indices of rows, (N,), and columns, (M,), equal for equal labels, and an integer above all indices.
 
         A row and a column have one index if all of their labels are equal.
         """
@@ -114,7 +114,7 @@ class PairSet:
     def all_pairs(
         cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all pairs that no mask excludes; `like` has a tensor per row, (N,), and per column, (M,)."""
+        """Build the set of all pairs that no mask excludes, with as many rows and columns as the tensors in `like`."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)

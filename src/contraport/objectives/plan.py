@@ -125,7 +125,7 @@ class Plan:
         return self._log_target_marginal(1)
 
     def _log_target_marginal(self, side: int) -> Tensor:
-        """Return the log target marginal of the rows (side 0), (N,), or columns (side 1), (M,); default uniform."""
+        """Return the log target marginal of rows (side 0), (N,), or columns (side 1), (M,); uniform if not given."""
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def scaled_negative_cost_kernel(self) -> LogKernel:
-        """Log-kernel without its link function: minus the cost in units of `cost_unit`, T_ij = -C_ij / cost_unit."""
+        """Log-kernel without its link function: minus the cost, divided by the log-kernel's `cost_unit`."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

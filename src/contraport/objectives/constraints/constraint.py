@@ -71,7 +71,7 @@ class Constraint(Component, ABC):
 
     @property
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=``: the marginals of the plan, in place of uniform ones."""
+        """True if a call needs ``weights=`` in place of the uniform marginals of the plan."""
         return self.marginals == "weights"
 
     @abstractmethod

@@ -60,7 +60,7 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the plan, and with `bidirectional` its transpose; each row has its share of the plan of all data."""
+        """Return the batch's part of the balanced plan of all data; with `bidirectional`, also its transpose."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
@@ -102,7 +102,7 @@ class DataBalanced(ItemAverages, Constraint):
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_data_columns: Tensor
     ) -> Tensor:
-        """Estimate the log mean of K_ij e^g_j over all columns j of the data, for each row, (N,), from this batch."""
+        """Estimate each row's log mean of kernel times exp(g), (N,), over all columns of the data, from this batch."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)

@@ -87,7 +87,7 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _TsallisDualProblem:
-    """Dual problem of Tsallis transport, in units of the temperature; column masses may be free (None)."""
+    """Dual problem of Tsallis transport, with costs divided by the temperature; `column_masses` may be free (None)."""
 
     logits: Tensor
     order: float
@@ -95,7 +95,7 @@ class _TsallisDualProblem:
     column_masses: Tensor | None
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient of f and g, concatenated: the required row and column masses minus those of the plan."""
+        """Return the dual's gradient in f and g, concatenated: required row and column masses minus the plan's."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
@@ -109,7 +109,7 @@ class _TsallisDualProblem:
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
     def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the Newton steps of f and g for a residual; without a `ridge`, by the pseudoinverse of the Hessian."""
+        """Return the Newton steps of f and g for a gradient `residual`; without `ridge`, by a pseudoinverse."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
@@ -152,7 +152,7 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
 
 
 def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Take damped Newton steps until the marginal error is within the tolerance or no longer falls; return f and g.
+    """Return f and g after damped Newton steps, until the marginal error is within `tolerance` or no longer falls.
 
     The error is in L1, relative to the total mass.
 

@@ -54,7 +54,7 @@ NO_RELAXATION = MarginalRelaxation()
 
 
 class _SinkhornProblem(NamedTuple):
-    """Sinkhorn problem in one direction: its pairs, its target marginals and the reference measure of its entropy."""
+    """Sinkhorn problem of one direction: compared pairs, target marginals and reference measure of the entropy."""
 
     geometry: Geometry
     marginals: LogMarginals | None
@@ -172,7 +172,7 @@ class SinkhornConstraint(Constraint):
     def _log_reference_factors(
         self, log_masses: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
-        """Return log r, (N,), and log c, (M,), of the reference measure r_i c_j of the entropy; None if all are 0.
+        """Return the log factors of the entropy's reference measure: rows, (N,), and columns, (M,); None if all are 0.
 
         The potentials start from r and c, and relaxation is measured from them.
         """
@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Stack the relaxations of single half-steps into one `Relaxation`; each is repeated for every direction."""
+    """Stack the relaxations of single half-steps into one `Relaxation`, with each entry repeated `directions` times."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):

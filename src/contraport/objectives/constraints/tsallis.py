@@ -68,9 +68,9 @@ class TsallisProblem(HostLoop):
     """Newton's method for a Tsallis plan: finds the potentials for which each row (or the whole plan) has mass 1.
 
     A pair with the logit theta has the mass [(order - 1) (theta - t)]_+^p with the threshold t and p = 1/(order -
-    1), the Tsallis q-exponential. It is computed as level^p [1 + (theta - v) / (p level)]_+^p. The potential v = t
-    + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near order 1 the level
-    is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is near their base.
+    1), the Tsallis q-exponential. It is computed as b^p [1 + (theta - v) / (p b)]_+^p, with the `factored_out_base`
+    b. The potential v = t + p b is stored instead of t, since no precision is lost in v or in the sum with 1: near
+    order 1, b is near 1 and the function near exp(theta - v); for entries near the uniform one, b is near their base.
     The loop is Newton's iteration, run eagerly until the potentials no longer change.
 
     Attributes:
@@ -92,12 +92,12 @@ class TsallisProblem(HostLoop):
 
     @property
     def exponent(self) -> float:
-        """Exponent p = 1/(order - 1) of the power."""
+        """Exponent p = 1 / (order - 1) of the power function that gives the entries of the plan."""
         return 1 / (self.order - 1)
 
     @property
     def factored_out_base(self) -> float:
-        """Base of the power that is taken out of the entries of the plan, to avoid rounding errors.
+        """Constant base b that is factored out of the plan's entries, which are powers, to avoid rounding errors.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
@@ -105,11 +105,11 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Difference v - t of the stored potential v and the threshold t."""
+        """Difference v - t between a stored potential and its threshold; the same constant for all rows."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of the kernel [(order - 1) (logit - threshold)]_+^exponent, up to a constant factor."""
+        """Build the geometry of the kernel max(0, (order - 1)(logit - threshold))^exponent, up to a constant factor."""
         link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
@@ -175,7 +175,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return for each row the log-sum of the pairs that share its potential, (N,): its own pairs, or all pairs."""
+        """Return the log-sum over the pairs of each row, (N,); over all pairs if all rows share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
@@ -253,7 +253,7 @@ class Tsallis(Constraint):
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
-        """Return the plan from rows to columns, with a fixed mass of each row, or of all pairs for ``"simplex"``."""
+        """Return the plan from rows to columns, of fixed mass per row, or of fixed total mass for ``"simplex"``."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))

@@ -385,7 +385,7 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True unless the plan is detached: the temperature gets its gradient through the plan alone."""
+        """True unless the plan is detached; the temperature gets a gradient only through the plan."""
         return not self.detach_plan
 
     def __call__(self, result: BlockResult) -> Tensor:

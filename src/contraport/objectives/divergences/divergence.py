@@ -70,7 +70,7 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
 
 
 def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Return `values`, one per row, times the target mass of their rows; 0 for rows without compared pairs."""
+    """Return `values` (one per row) multiplied by the target mass of each row; 0 for rows without compared pairs."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 

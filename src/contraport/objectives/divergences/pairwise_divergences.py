@@ -75,7 +75,9 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)), which unlike `Pairwise` takes a psi with negative values.
+    """Pairwise loss phi(sum of psi) like `Pairwise`, but without its logarithm, so that psi may be negative.
+
+    It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances d of `Pairwise`.
 
     Args:
         phi_of_sum: pointwise function phi of the sum.
@@ -104,7 +106,7 @@ class PairwiseSum(KernelDivergence):
 
 @dataclass(frozen=True)
 class _NegatedFunction:
-    """Minus a function: two of equal functions are equal, so that both use one compiled pass."""
+    """Negative of a function; equal if the functions are equal, so that equal ones share one compiled pass."""
 
     function: PointwiseFunction
 
@@ -113,7 +115,7 @@ class _NegatedFunction:
 
 
 def _log_psi_margin_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
-    """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
+    """Return log sum_j psi(x_ij) of each row, (N,), with x_ij = (positive cost - pair cost) / temperature + shift."""
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()

@@ -346,7 +346,7 @@ class MarginalPenalty(Divergence):
         return torch.stack(values).sum()
 
     def _total_distance(self, target: Tensor, log_mass: Tensor) -> Tensor:
-        """Return the divergence of masses from a target marginal, (N,) each, a scalar tensor."""
+        """Return the divergence of the masses, (N,), from the target marginal, (N,), as a scalar tensor."""
         if self.divergence == "kl":
             return generalized_kl_sum(log_mass, target.log())
         if self.divergence == "squared-l2":

@@ -154,7 +154,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
 
 
 def _logistic_loss_per_row(result: BlockResult, bias: Tensor) -> Tensor:
-    """Return the cross-entropy a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, (N,), s = log K + bias."""
+    """Return the logistic cross-entropy of each row, (N,), between the target and the logits log K + bias."""
     geometry, target = result.plan.kernel_geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")

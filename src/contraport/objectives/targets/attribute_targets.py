@@ -120,10 +120,9 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target whose positives are an item's views; other items count less, by whether they share its domain (GCA).
+    """Target with weights by domain: 1 for an item's views, alpha within its domain, beta for other domains (GCA).
 
-    Mass is proportional to 1 at the views of the item, alpha at other items of its domain, beta at items of other
-    domains; 1/N per row. The call needs ``domains``, (n,).
+    The mass of a pair is proportional to its weight; each row has mass 1/N. The call needs ``domains``, (n,).
 
     Args:
         alpha: weight within a domain, nonnegative.
@@ -163,7 +162,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from pair sets and their relative weights (levels); nonempty rows have mass 1/N."""
+    """Build the target plan from sets of pairs with relative weights, `levels`; each nonempty row has mass 1/N."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])

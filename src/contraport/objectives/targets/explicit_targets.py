@@ -176,7 +176,7 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Target of soft positives from a similarity matrix: of all items, or between two sets of items (a coupling).
+    """Target of soft positives from a similarity matrix, either among all items or between two sets (a coupling).
 
     Each row has mass 1/N, divided in proportion to its similarities.
 
@@ -273,7 +273,7 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
-    """Raise `UsageError` if any mask is True somewhere: the target then has mass on pairs that the layout excludes."""
+    """Raise `UsageError` for target mass on excluded pairs; each True in `excluded` marks such a pair."""
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

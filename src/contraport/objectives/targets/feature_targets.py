@@ -177,9 +177,10 @@ def _swap_views(features: Features) -> Features:
 
 @dataclass(frozen=True, eq=False)
 class KernelTargetPlan(TargetPlan):
-    """Target plan given by a kernel on features, p_ij = exp(S_ij + r_i + c_j), without gradient.
+    """Target plan from a kernel on features and from potentials of rows and columns, without gradient.
 
-    S is the log-kernel. Sums are computed for some rows at a time, also in backward: no (N, M) matrix is stored.
+    It is p_ij = exp(S_ij + r_i + c_j), with the log-kernel S and the potentials r and c. Sums are computed for some
+    rows at a time, also in backward: no (N, M) matrix is stored.
 
     Attributes:
         geometry: Geometry of the target: compared pairs under the log-kernel S.

@@ -67,7 +67,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def scale_rows(self, factors: Tensor) -> TargetPlan:
-        """Return the plan with each row multiplied by its factor, (N,), nonnegative."""
+        """Return the plan with its rows multiplied by nonnegative `factors`, (N,)."""
 
     @abstractmethod
     def append_columns(self, num_columns: int) -> TargetPlan:
@@ -102,7 +102,7 @@ class TargetPlan(ABC):
         return checkpoint_row_blocks(sum_block, plan.shape)
 
     def target_weighted_row_sums(self, plan: Plan, function_of_log_plan: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
+        """Return each row's sum, (N,), of a function of the solved plan's log, weighted by the target plan."""
         return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
@@ -263,7 +263,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan with one value (level) in each of several sets of pairs, times a factor for each row.
+    """Target plan that is constant on each of several sets of pairs, up to a factor for each row.
 
     The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 
@@ -284,7 +284,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
-        """Return the product of the plan and y before its rows are scaled."""
+        """Return the product of the plan and `y`, without the factors of the rows."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0])
 
