@@ -287,7 +287,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean popularity (number of training pairs) of the k nearest columns, divided by that in training pairs."""
+    """Mean number of training pairs of the k nearest columns, divided by that of the columns in training pairs."""
     return context.link_ranking.popularity_ratio(number)
 
 

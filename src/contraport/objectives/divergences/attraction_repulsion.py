@@ -400,7 +400,7 @@ class ContrastiveEnergy(Divergence):
         return self._energy_per_row(result).masked_fill(empty, 0)
 
     def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return per row, (N,), the target plan's cost minus the solved plan's, weighted if `phi_of_sum` is set."""
+        """Return each row's target-plan cost minus its solved-plan cost, (N,), with row weights from `phi_of_sum`."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.attracts_by_row_mass:
