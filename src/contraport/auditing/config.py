@@ -140,8 +140,8 @@ class AuditOptions(BaseOptions):
     drop: bool = option(
         False,
         "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
-        "for a coupling, else `dropped.npz`; with three or more views, `dropped.npz` in which the flagged views are "
-        "missing.",
+        "for a coupling of two sets, else `dropped.npz`; with three or more views, `dropped.npz` in which the flagged "
+        "views are missing.",
         lifetime="machine",
     )
     repair: bool = option(
@@ -192,14 +192,14 @@ AUDIT_COMMAND_SPEC = Command(
     details="""
         Each pair gets a score; higher is better. The share of wrong pairs is estimated, with a 95% interval, from
         known mismatches, made on purpose. Suspected mismatches are matched with one another by a transport plan: if
-        the second view of another one fits better, it is proposed as partner, with a confidence. `contraport train
-        --audit` trains on the other pairs in the same pass.
+        the second view of another suspected pair fits better, it is proposed as a partner, with a confidence.
+        `contraport train --audit` trains in the same run on the pairs that are not suspected.
 
         With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
         each view of each item: it is low if the pairs with this view score low and the other pairs of the item do not.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
-        pairs among those that score as low), `flagged`, `partner` (`id` of the better partner; -1: none),
+        pairs among those that score as low or lower), `flagged`, `partner` (`id` of the better partner; -1: none),
         `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
         the data, from 0, counting pairs that were not audited) and `key`, if the data have names. A key that a
         spreadsheet would take for a formula (it begins with =, +, - or @) is preceded by an apostrophe.

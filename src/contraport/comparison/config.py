@@ -83,8 +83,8 @@ class CompareOptions(DataPreparationSettings, GridOptions):
 
     metrics: Sequence[str] = option(
         (),
-        "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary. "
-        "Default: the main ones of `contraport evaluate` for the first data, such as linear_probe and knn with labels.",
+        "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary; "
+        "default: the main ones of `contraport evaluate` for the first data, such as linear_probe and knn with labels.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",

@@ -63,8 +63,8 @@ MAP_COMMAND_SPEC = Command(
     "contraport.estimators:map",
     "Draw a map of items in the plane by t-SNE.",
     details="""
-        Near points are similar items; the axes and the distances between far groups have no meaning. The map is judged
-        by its trustworthiness: 1 if the 12 nearest neighbors on the map are neighbors in the data.
+        Near points are similar items; the axes and the distances between distant groups have no meaning. The map is
+        judged by its trustworthiness: 1 if the 12 nearest neighbors on the map are neighbors in the data.
 
         The folder `out` has `map.csv` (position, row, name, class, x and y of each item), `map.npz` (the same as a
         feature file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, a page of at

@@ -214,7 +214,7 @@ class ViewAndAuditSettings(BaseOptions):
     )
     augment: str | Any | None = option(
         None,
-        "Random augmentation of the views. For each kind of data: none, weak, standard or strong. For any data: "
+        "Random augmentation of the views. none, weak, standard or strong, suited to the kind of data. Or: "
         "isotropic-noise (the same standard deviation in all directions), scaled-noise or noise (in proportion to the "
         "standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional strength: "
         "scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest lambda. In "
@@ -227,8 +227,8 @@ class ViewAndAuditSettings(BaseOptions):
     audit: bool = option(
         False,
         "Online audit: score all pairs of data with two views at five epochs, and drop suspected mismatches. The "
-        "share of wrong pairs is estimated from known mismatches, made on purpose, which are trained on for the "
+        "share of wrong pairs is estimated from known mismatches, made on purpose, which take part in the "
         "first third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. "
-        "The run folder keeps the scores.",
+        "The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",
     )

@@ -76,8 +76,8 @@ class ObjectiveSettings(BaseOptions):
 
     objective: str | Any | None = option(
         "nt-xent",
-        "Objective: a name (see `contraport list objectives`); custom, a method of your own: InfoNCE, with the parts "
-        "that `layout`, `kernel`, `constraint`, `target` and `divergence` replace; or in Python a module that is "
+        "Objective: a name (see `contraport list objectives`); custom: InfoNCE with your own choice "
+        "of `layout`, `kernel`, `constraint`, `target` and `divergence`; or in Python a module that is "
         "called with the projections of two views. With more than two views the loss is the mean over all pairs of "
         "views, unless the objective takes all views at once, as cmc does.",
         group="objective",
