@@ -163,7 +163,7 @@ def unknown_name_error(
         name: the unknown name.
         valid_names: the known names.
         noun: noun for the name in the message.
-        list_command: command that lists the valid names, for the message if none is similar.
+        list_command: command that lists the valid names; it is named in the message, or in a note if one is similar.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
@@ -181,7 +181,10 @@ def unknown_name_error(
         )
     elif len(similar) > 1:
         parts.append(f"Also similar: {', '.join(similar[1:])}.")
-    return UsageError(f"{argument}: unknown {noun} {format_value(name)}{' '.join(parts)}", kind="unknown")
+    error = UsageError(f"{argument}: unknown {noun} {format_value(name)}{' '.join(parts)}", kind="unknown")
+    if list_command and similar:
+        add_hint_if_missing(error, list_command)
+    return error
 
 
 _NAME_BY_SYNONYM = {
@@ -292,6 +295,8 @@ def one_line_reason(error: BaseException) -> str:
     if re.search("allow_pickle|weights.only|unpickl|pickled|pickle file", str(error), re.IGNORECASE):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
     message = str(error).replace(". in row", " in row")  # of pyarrow's errors
+    message = re.sub(r"(JSON parse error: .* in row \d+)$", r"\1 (from 0)", message)
+    message = re.sub(r"(Expected \d+ columns, got \d+): (.*)", r"\1 in the row '\2'", message)
     return textwrap.shorten(message, 300, placeholder=" ...") or type(error).__name__
 
 

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ import contraport
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import (
     UsageError,
+    add_hint_if_missing,
     check,
-    hint_on_error,
     one_line_reason,
     translate_import_errors,
     unknown_name_error,
@@ -95,10 +94,12 @@ def run_command(name: str, argv: list[str]) -> None:
         UsageError: an unknown argument, a wrong type or value, or a missing package.
     """
     command = get_command(name)
-    flag_names = {re.split("[=.]", word.removeprefix("--"))[0] for word in argv}
-    hidden = flag_names & command.options_by_name.keys() - {*(command.short_help_options or command.options_by_name)}
-    with hint_on_error(f"contraport {name} --help{'_all' if hidden else ''}"):
+    hidden = command.options_by_name.keys() - {*(command.short_help_options or command.options_by_name)}
+    try:
         options = _parse_arguments_or_print_help(command, name, argv)
+    except UsageError as error:
+        add_hint_if_missing(error, f"contraport {name} --help{'_all' if error.argument in hidden else ''}")
+        raise
     if options is None:
         return
     options = dict(options)

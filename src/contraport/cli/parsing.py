@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
+from contraport._utils.formatting import lower_first_letter
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
 from contraport.errors import (
@@ -210,7 +211,7 @@ class _Parser(ArgumentParser):
             return UsageError(f"{match[1]}: takes no value, got {match[2]}.")
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             first_sentence = self.options_by_name[match[1]].help.split(". ")[0].removesuffix(".")
-            return UsageError(f"{match[1]}: required, not given. {first_sentence}.", kind="missing")
+            return UsageError(f"{match[1]}: required, not given: {lower_first_letter(first_sentence)}.", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
@@ -225,7 +226,10 @@ class _Parser(ArgumentParser):
                 (option_type,) = get_args(option_type)
             accepts_keys = any(get_origin(part) is dict for part in (option_type, *get_args(option_type)))
             alternative = f" (or --{match[1]}.KEY VALUE)" if accepts_keys else ""
-            return UsageError(f"{match[1]}: must be {describe_type(option_type)}{alternative}, got {match[3]!r}.")
+            expected = describe_type(option_type)
+            if accepts_keys and (example := re.search(r"`(\{.+?\})`", self.options_by_name[match[1]].help)):
+                expected = expected.replace('{"key": "value"}', example[1])
+            return UsageError(f"{match[1]}: must be {expected}{alternative}, got {match[3]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
