@@ -347,7 +347,11 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
     expected, actual = (
         join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )
-    check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
+    check(
+        expected == actual,
+        f"data: must have {expected}, which the model takes; {dataset.name!r} has {actual}.",
+        "shape",
+    )
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
         message = f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation "

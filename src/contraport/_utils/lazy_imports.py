@@ -152,7 +152,7 @@ def load_public_name(name: str) -> Any:
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:
-        nearest = similar_names(name, sorted(map_public_names_to_modules()))
+        nearest = similar_names(name, sorted(map_public_names_to_modules()), cutoff=0.7)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":

@@ -122,6 +122,7 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
     file = Path(str(out)) / OPTIONS_FILE
     record = read_json_or_none(file)
     recorded = record.get("options") if isinstance(record, dict) else None
+    check(file.parent.exists(), f"out: there is no folder {str(out)!r}.", "not_found")
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
     options = merge_resumed_options(AUDIT_COMMAND_SPEC.options_by_name, recorded, explicit_options, file)

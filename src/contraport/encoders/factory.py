@@ -163,9 +163,13 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         config = read_json_or_none(Path(name, "config.json"))
         is_transformers_folder = isinstance(config, dict) and "model_type" in config
         check(not is_transformers_folder, message, "shape")
+        is_missing_path = name.startswith(("/", "./", "../", "~")) and not Path(name).exists()
+        check(not is_missing_path, f"encoder: there is no file or folder {name!r}.", "unknown")
         near = similar_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
-        raise UsageError(f"{unknown} Or {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
+        raise UsageError(
+            f"{unknown} Also valid: {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown"
+        )
     message = (
         f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
     )

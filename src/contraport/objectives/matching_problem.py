@@ -402,7 +402,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
     """Build the error for a target that needs two views per item, if views are single or show different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
-        message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
+        message = f"views: must be two or more, got one, for {target!r}. Pass the other view too, {remedy}."
         return UsageError(message, kind="missing")
     got = f"{n} and {len(inputs.views[0]) - n}"
     message = f"views: must have equal numbers of rows, got {got}. {target!r} pairs row i with row i; {remedy}."

@@ -274,7 +274,8 @@ class Objective(Loss):
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
         if options.get("negatives") is not None and not any(term.repels for term in terms):
-            raise UsageError(f"negatives: not accepted, as {self.divergence!r} has no repulsion.", kind="conflict")
+            message = f"negatives: not accepted, as {self.divergence!r} pushes no embeddings apart; leave them out."
+            raise UsageError(message, kind="conflict")
         for term in terms if options.get("column_weights") is not None else ():
             if term.repels and not term.supports_column_weights:
                 raise UsageError(f"column_weights: not supported by {term!r}.", kind="conflict")

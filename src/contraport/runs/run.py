@@ -308,12 +308,13 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
     Any exception of the reader means that the file is corrupt; `remedy` ends the message.
     """
     if not path.exists():
+        resume = f"contraport train --resume --out {shlex.quote(str(path.parent))}"
         remedies = {
             **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),
             "pairs.npz": f": only a training on two views with {format_options(audit=True)} writes it",
             "view_scores.npz": f": only a training on more than two views with {format_options(audit=True)} writes it",
             "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
-            "model": f": its training is not complete: contraport train --resume --out {shlex.quote(str(path.parent))}",
+            "model": f", as its training is not complete; run {resume}",
         }
         raise UsageError(f"run: {path.parent} has no {path.name}{remedies.get(path.name, '')}.", kind="missing_file")
     try:

@@ -347,7 +347,8 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
     """Return the `RunFolder` of a path or a `Run`."""
     if isinstance(folder, RunFolder):
         return folder
-    check(isinstance(folder, str | Path | Run), f"run: must be a run folder or a Run, got {folder!r}.", "type")
+    message = f"run: must be a run folder or a Run, got an object of type {type(folder).__name__}."
+    check(isinstance(folder, str | Path | Run), message, "type")
     return RunFolder(folder.path, folder.encoder) if isinstance(folder, Run) else RunFolder(folder)
 
 

@@ -29,7 +29,7 @@ def check_optimizer(optimizer: str, lr: float | None) -> None:
 
     if optimizer not in list_optimizers():
         error = unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
-        raise UsageError(f"{error} Or any timm name, with {format_option_name('lr')}.", kind="unknown")
+        raise UsageError(f"{error} Also valid: any timm name, with {format_option_name('lr')}.", kind="unknown")
     has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
     check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, not given.", "missing")
 

@@ -18,7 +18,7 @@ from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
 from contraport.data.splits import DEFAULT_TEST_FRACTION, max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
-from contraport.errors import UsageError, check, format_value, translate_read_errors, unknown_name_error
+from contraport.errors import UsageError, check, format_value, similar_names, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
@@ -129,7 +129,8 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
             names = ("x", "view0", "view1", "y", *_PER_ITEM_KEYS)
             valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
-            raise unknown_name_error(f"data: {path}", key, valid_keys, noun="array")
+            names = (*names, *similar_names(key, valid_keys))  # these few are all listed
+            raise unknown_name_error(f"data: {path}", key, names, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         place = path if key == "x" else f"{path}: {key}"
         message = f"data: {place} must be an array with one row per item, got {format_value(array)}."

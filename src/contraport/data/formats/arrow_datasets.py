@@ -228,7 +228,7 @@ def dataset_from_rows(
         UsageError: a column or its values are invalid; the message names both.
     """
     where = str(path)
-    check(len(rows) > 0, f"data: {where} has no row.", "empty")
+    check(len(rows) > 0, f"data: {where} has no rows.", "empty")
     roles = infer_roles_from_values(rows, columns, where)
     column_by_role = roles.column_by_role
     key_column = column_by_role["keys"] or column_by_role["sequence"]

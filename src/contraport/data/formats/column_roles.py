@@ -203,7 +203,7 @@ def _find_role_column(
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:
-            raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
+            raise unknown_name_error(f"columns: {role}: {where}", name, names, noun="column")
         return None if name is None else str(name)
     matches = [name for name in names if name.lower() in role_names]
     message = (
@@ -261,5 +261,5 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
         shown = names if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
         raise UsageError(f"{message}{', '.join(shown)}.", kind="unknown")
     if not matches:
-        raise unknown_name_error("columns: views", view, names, noun=f"column of {where}")
+        raise unknown_name_error(f"columns: views: {where}", view, names, noun="column")
     return matches

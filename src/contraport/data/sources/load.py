@@ -243,7 +243,8 @@ def _build_dataset_from_list(
     if view is not None:
         return items.build_dataset(split, [view], image_size=image_size)
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
-    message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
+    got = type(odd).__name__
+    message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got an item of type {got}."
     check(odd is None, message, "unknown_object")
     check_equal_shapes("data", data)
     stacked = np.stack([as_array("data", item) for item in data])

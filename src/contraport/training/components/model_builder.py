@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
+from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import list_custom_code_encoders
@@ -108,9 +109,10 @@ def build_model(
 
     `architecture_folder` has the tokenizers and architectures of the transformers encoders of a resumed run.
     """
+    cause = f" (of recipe {settings.recipe})" if "shared_encoder" in get_recipe_settings(settings.recipe) else ""
     message = (
-        "shared_encoder: false requires items of several views, such as an image and a caption; got the single view "
-        f"{views.unaugmented_names[0]!r}, whose random views share an encoder."
+        f"shared_encoder: false{cause} requires items of several views, such as an image and a caption; got the "
+        f"single view {views.unaugmented_names[0]!r}, whose random views share an encoder."
     )
     check(settings.shared_encoder is not False or len(views.unaugmented_shapes) > 1, message, "one_view")
     is_shared = _shares_encoder(settings, views)
