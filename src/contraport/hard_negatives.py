@@ -54,7 +54,7 @@ class MinedNegatives(NamedTuple):
         fewer = f" ({short:,} pairs have fewer than {k:,})" if short else ""
         return (
             f"{total:,} negatives of {pluralize(pairs, 'pair')}{fewer}; mean cosine similarity "
-            f"{self.scores.nanmean():.3f}, of the pairs {self.positive_scores.mean():.3f}"
+            f"{self.scores.nanmean():.3f}, that of the pairs {self.positive_scores.mean():.3f}"
         )
 
 

@@ -688,7 +688,7 @@ def test_sentence_names_the_seeds_that_would_decide() -> None:
     }
     both = summarize(base, *rows.values())
     assert both.endswith(
-        " If the differences stayed the same, it would take about 6 seeds for b and 14 for a and c to decide them. "
+        " If the differences stayed the same, a decision would need about 6 seeds for b and 14 for a and c. "
         "For d, more seeds would not decide it, but more test items may."
     )
     assert "would" not in summarize(base, rows["e"])
@@ -791,8 +791,8 @@ def test_sentence_counts_the_metrics_that_differ() -> None:
 @pytest.mark.parametrize(
     ("values", "items", "reason"),
     [
-        ([0.9, 0.9], None, "exactly the same with all 2 seeds"),
-        ([0.9, 0.9], [[1.0, 0.0], [1.0, 0.0]], "exactly the same with all 2 seeds"),
+        ([0.9, 0.9], None, "exactly the same with each of the 2 seeds"),
+        ([0.9, 0.9], [[1.0, 0.0], [1.0, 0.0]], "exactly the same with each of the 2 seeds"),
         ([0.9], None, "there is one seed"),
         ([0.9], [[1.0, 0.0]], "the same on each test item"),
     ],
@@ -811,7 +811,7 @@ def test_sentence_explains_a_missing_interval(
     ]
     cells[0] = cells[0]._replace(missing_difference_reason=None)
     (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
-    seeds = "there is one seed" if len(values) == 1 else f"all {len(values)} seeds agree exactly"
+    seeds = "there is one seed" if len(values) == 1 else f"the {len(values)} seeds agree exactly"
     assert (
         f"base and other have the same kNN, 90.0% without an interval, as {seeds}; no interval for other, as "
         in sentence

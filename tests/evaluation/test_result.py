@@ -108,7 +108,7 @@ def test_context_uses_the_options(tmp_path: Path) -> None:
 
 def test_verdict_on_random_labels_prefers_the_simplest_features(tmp_path: Path) -> None:
     result = evaluate(make_run(tmp_path / "run", build_vector_model()), data=DATA, metrics=["accuracy"], progress=False)
-    assert "Use raw inputs: on the linear probe and kNN the trained encoder is not" in result["verdict"]
+    assert "Use raw inputs for the linear probe and kNN: the trained encoder is not" in result["verdict"]
 
 
 def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class Audit:
     @property
     def worst_table_title(self) -> str:
         """Title of the table of the worst pairs."""
-        return f"{self.headline} Worst pairs:"
+        return f"{self.headline} {'Worst pairs' if len(self.flagged()) else 'Lowest scores'}:"
 
     def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
@@ -262,7 +262,7 @@ def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Au
 def compose_training_advice(num_flagged: int, noun: str, clean_files: Sequence[Path]) -> str:
     """Return a sentence that recommends which data to train on after an audit that flagged pairs or views."""
     if num_flagged == 0:
-        return f"Train on all {noun}s: none looks wrong."
+        return f"Train on all {noun}s: none look wrong."
     if clean_files:
         return f"Train with the cleaned data: {' or '.join(map(str, clean_files))}."
     repeat = f"repeat this audit with {format_options(drop=True)}"

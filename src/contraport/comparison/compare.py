@@ -299,7 +299,8 @@ def _print_training_estimate(
     if seconds_per_training is not None:
         rounds = num_missing / min(grid.compare_options.processes, num_missing)
         total = format_rough_duration(seconds_per_training * rounds)
-        message = f"estimate: {seconds_per_training:,.0f} s per training run, {total} in all, without the evaluations"
+        each = f"{seconds_per_training:,.0f} s" if seconds_per_training >= 1 else "under 1 s"
+        message = f"estimate: {each} per training run, {total} in all, without the evaluations"
         console.print(message, highlight=False, soft_wrap=True)
 
 

@@ -343,7 +343,7 @@ def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
     """Return the mean of an entry as text, with its unit, and its interval or the reason why it has none."""
     value = f"{format_mean_with_interval(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
-        reason = f"all {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
+        reason = f"the {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
         value = f"{value} without an interval, as {reason}"
     return value
 
@@ -406,7 +406,7 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
         rows = _join_first_few([row for row, number in undecided.items() if number == seeds])
         clauses.append(f"{seeds} for {rows}" if clauses else f"about {seeds} seeds for {rows}")
     needed = join_names(clauses or [""])
-    text = f" If the differences stayed the same, it would take {needed} to decide them." if clauses else ""
+    text = f" If the differences stayed the same, a decision would need {needed}." if clauses else ""
     if open_rows:
         text += f" For {_join_first_few(open_rows)}, more seeds would not decide it, but more test items may."
     return text

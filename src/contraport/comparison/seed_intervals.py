@@ -137,7 +137,7 @@ class PairedDifference:
         if any(one is not None and one.variance > 0 for one in (self.seed_variance, self.item_variance)):
             return None
         if self.num_seeds > 1:
-            return f"its difference is exactly the same with all {self.num_seeds} seeds"
+            return f"its difference is exactly the same with each of the {self.num_seeds} seeds"
         return "there is one seed" if self.item_variance is None else "its difference is the same on each test item"
 
     def __neg__(self) -> PairedDifference:

@@ -152,7 +152,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
     >>> print(*build_zero_width_interval_notes(results))
-    kNN: all 24 test items have the same value, so the interval has no width. Up to 12% of new items may differ.
+    kNN: all 24 test items have the same value, so the interval has no width. Of new items up to 12% may have another.
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
@@ -167,7 +167,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
         f"{titles}: all {items:,} test items have the same value, so the interval has no width. "
-        f"Up to {100 * unseen:.2g}% of new items may differ."
+        f"Of new items up to {100 * unseen:.2g}% may have another."
     ]
 
 
@@ -255,7 +255,7 @@ def _find_verdict_ignoring_test_size(
         simplest = no_better[-1]
         measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
         return (
-            f"Use {BASELINE_TITLES[simplest]}: on {measured} the trained encoder is not significantly better. "
+            f"Use {BASELINE_TITLES[simplest]} for {measured}: the trained encoder is not significantly better there. "
             f"{advice[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}

@@ -210,8 +210,8 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
     counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
     if any(counts):
         ranges = zip(counts, levels, (threshold, *levels), strict=False)
-        numbers = join_names([f"{count:,} have {low:g} to {high:g}" for count, low, high in ranges])
-        notes.append(f"Cosine similarity of the nearest pairs below the threshold: {numbers}.")
+        numbers = join_names([f"{count:,} from {low:g} to {high:g}" for count, low, high in ranges])
+        notes.append(f"Nearest pairs below the threshold, by cosine similarity: {numbers}.")
     elif len(below) > 0:
         largest = _format_below(below[0], threshold)
         notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {largest}.")

@@ -140,7 +140,7 @@ def log_preflight_warnings(
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
         longer = suggest_longer_training(settings, len(dataset), explicit_options)
-        warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)}: {longer.steps_text}")
+        warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)} for {longer.steps_text}")
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_default_objective_warning(dataset, explicit_options)]
     warnings.append(module.comparison.batch_size_warning(settings.batch_size))
@@ -197,7 +197,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
     LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps_text='1,000 steps, 5 per epoch')
     >>> suggest_longer_training(Settings(batch_size=32), 40, {}).steps_text
-    '400 steps, 1 per epoch; more passes over 40 items gain little'
+    '400 steps, 1 per epoch; with 40 items, still more steps gain little'
     """
     size = settings.batch_size
     if "batch_size" in explicit_options and not settings.resume:
@@ -207,7 +207,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if explicit_options.get("steps") is not None else {"epochs": epochs}
-    bound = f"; more passes over {items:,} items gain little" if epochs < wanted else ""
+    bound = f"; with {items:,} items, still more steps gain little" if epochs < wanted else ""
     return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
@@ -240,7 +240,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     best = make_objective_suggestion(dataset)
     if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    return f"objective: the default, nt-xent; for these data {best.options}: {best.reason} See contraport advise."
+    return f"objective: nt-xent, the default. For these data use {best.options}: {best.reason} See contraport advise."
 
 
 def find_ngram_counts_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:

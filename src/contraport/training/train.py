@@ -190,7 +190,7 @@ def reduce_default_batch_size(
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; "
             note += f"use {format_options(batch_size=most)}"
             return SettingsWithNotes(settings, (note,))
-        note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
+        note = f"batch_size: {most}, reduced from {size}, so the audit can drop up to {items - most} of {items} pairs"
         return SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
     smaller = suggest_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:

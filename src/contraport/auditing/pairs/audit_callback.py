@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import format_percent
 from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
 from contraport.auditing.pairs.noise_rate import (
     area_under_roc_curve,
@@ -147,7 +148,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         with stop_all_on_error():
             if is_main_process():
                 self.save_scores(self.run_folder)
-        (log.info if is_last else log.debug)("Epoch %d: %s.", state.trained_epochs, self.describe_state())
+        (log.info if is_last else log.debug)("audit at epoch %d: %s", state.trained_epochs, self.describe_state())
         if is_last and state.memorization_auc > MEMORIZATION_AUC_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_auc))
 
@@ -212,8 +213,8 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
     def describe_state(self) -> str:
         state = self.last_state
         assert state is not None
-        rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
-        wrong = f"{rate:.1f}% of the pairs look wrong (95% interval {low:.1f}% to {high:.1f}%)"
+        rate, low, high = map(format_percent, (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
+        wrong = f"{rate} of the pairs look wrong (95% interval {low} to {high})"
         if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
             wrong = "the views share too little to estimate how many pairs are wrong"
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"

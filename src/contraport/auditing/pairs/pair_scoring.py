@@ -232,7 +232,7 @@ def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, const
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
 
-@_register_statistic("the sum of neighbors and canonical, each standardized", shared_space=False)
+@_register_statistic("the sum of the statistics neighbors and canonical, each standardized", shared_space=False)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)

@@ -199,8 +199,8 @@ class ObjectiveStepLoss(StepLoss):
             return None
         return (
             f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase "
-            f"{format_option_name('batch_size')} or the number of items, add {format_options(negatives='queue')}, or "
-            f"use {format_options(recipe='byol')}, which has no negatives"
+            f"{format_option_name('batch_size')}, up to the number of items, add {format_options(negatives='queue')}, "
+            f"or use {format_options(recipe='byol')}, which has no negatives"
         )
 
 
