@@ -30,7 +30,7 @@ def build_results_section(assets: PageAssets) -> Section:
     runs = assets.runs
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
-    notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
+    notes += [f"{run.name} is not evaluated; run contraport evaluate {run.path}" for run in runs if not run.evaluation]
     for run in runs:
         diverged = (row["step"] for row in run.metrics_rows if not math.isfinite(row.get("loss") or 0.0))
         if (step := next(diverged, None)) is not None:
