@@ -129,8 +129,8 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
             names = ("x", "view0", "view1", "y", *_PER_ITEM_KEYS)
             valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
-            names = (*names, *similar_names(key, valid_keys))  # these few are all listed
-            raise unknown_name_error(f"data: {path}", key, names, noun="array")
+            listed = [*names, *similar_names(key, valid_keys)]  # few enough for the message
+            raise unknown_name_error(f"data: {path}", key, listed, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         place = path if key == "x" else f"{path}: {key}"
         message = f"data: {place} must be an array with one row per item, got {format_value(array)}."
