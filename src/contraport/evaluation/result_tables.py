@@ -15,7 +15,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class MetricValue(NamedTuple):
-    """Metric value on the test items, with the ends of its 95% confidence interval; None if it has no interval."""
+    """Value of a metric on the test items; `low` and `high` end its 95% confidence interval, or are None."""
 
     value: float
     low: float | None

@@ -393,7 +393,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
 def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
-    """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
+    """Log of the mean of exp(-2 |zi - zj|^2) over all pairs of items on the unit sphere; lower is more even."""
     return pseudovalues.compute_uniformity_pseudovalues(context.test_features)
 
 

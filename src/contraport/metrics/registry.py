@@ -247,7 +247,7 @@ def find_metric(key: str) -> Metric | None:
 
 
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in any result row, in the order of tables; unknown keys are skipped.
+    """Return the metrics whose keys occur in any result row, in display order; unknown keys are skipped.
 
     The order is that of the registry, but with the geometry of the features last: it supports no verdict.
 

@@ -154,7 +154,7 @@ def solve_assignment_and_potentials(
 def _shortest_path_column_potentials(
     costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
 ) -> np.ndarray:
-    """Return the dual potential of each column, (n,), of a best assignment, by the algorithm of Bellman and Ford.
+    """Return the dual potential of each column, (n,), of an optimal assignment, by the Bellman-Ford algorithm.
 
     They are lengths of shortest paths between columns: a step from the partner of row i to column j costs C_ij minus
     the cost of i and its partner. No cycle is negative, as the assignment is the best.

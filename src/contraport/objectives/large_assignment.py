@@ -183,12 +183,12 @@ def _refine_hierarchically(
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
-    """Return the costs of the k pairs of rows of x and y, (k, d) each, in double precision, (k,)."""
+    """Return the cost of each pair of rows of x and y, (k, d) each, as float64 (k,)."""
     return _PAIRED_COSTS_BY_NAME[cost](x.double(), y.double())
 
 
 def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
-    """Run an auction on centered points until the assignment is within the tolerance of the optimum; return it.
+    """Return an auction on centered points, run until the assignment is within the tolerance of the optimum.
 
     The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """

@@ -274,7 +274,7 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
-        """Return a matrix without the rows and columns of absent views; one that has none is returned unchanged.
+        """Return a matrix without the rows and columns of absent views; unchanged if it has the block's shape.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.

@@ -144,7 +144,7 @@ def _gather_views(features: Features) -> tuple[Tensor, ...]:
 
 
 def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the row and the column features of a block, given the item features of each view, or of all views.
+    """Return the row and the column features of a block, given one tensor per view, or one tensor for all views.
 
     Raises:
         UsageError: a view has not one finite row per item, or views are missing.
