@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.objectives.comparing import needed
+from tests.objectives.comparing import required_attributes
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -72,7 +72,7 @@ def assert_near(result, expected, tolerance=1e-5):
 
 def products(objective, settings, backend_name, n):
     loss = contraport.objective(objective, **settings).double().eval()
-    attributes = needed(objective, n)
+    attributes = required_attributes(objective, n)
     other = numbers(n, 4, seed=1)
     with nullcontext() if backend_name is None else backend(backend_name):
         return hessian_vector(lambda x: loss(x, other, **attributes), numbers(n, 4), numbers(n, 4, seed=2))

@@ -18,7 +18,7 @@ RANKING = ("cosent", "angle")
 """Names of objectives that rank pairs by their weights, and have no value for each row."""
 
 
-def needed(name, n=7):
+def required_attributes(name, n=7):
     """Return the attributes of n items that an objective requires."""
     generator = torch.Generator().manual_seed(11)
     features = torch.randn(n, 3, dtype=torch.float64, generator=generator)

@@ -17,8 +17,8 @@ from tests.objectives.comparing import (
     RANKING,
     assert_same,
     build,
-    needed,
     outcome,
+    required_attributes,
     views,
 )
 from torch import nn
@@ -88,7 +88,9 @@ def temperature_slope(name, temperature):
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
 
     def value(temperature_of_call):
-        return build_at_temperature(name, temperature)(*z, **needed(name), temperature=temperature_of_call).item()
+        return build_at_temperature(name, temperature)(
+            *z, **required_attributes(name), temperature=temperature_of_call
+        ).item()
 
     step = 1e-5 * temperature
     return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
@@ -110,7 +112,7 @@ def test_rejects_an_invalid_external_temperature(value):
 def test_every_objective_learns_its_temperature(name, backend):
     default = inspect.signature(OBJECTIVES[name].build).parameters["temperature"].default or 0.5
     expected, slope = temperature_slope(name, default)
-    z, attributes = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
+    z, attributes = views(k=3 if name in {"cmc", "mv-dhel"} else 2), required_attributes(name)
 
     learned = build_at_temperature(name, "learn")
     (logarithm,) = [p for key, p in learned.named_parameters() if key.endswith("log_temperature")]
@@ -240,7 +242,7 @@ def test_candidates_of_more_than_two_views(candidates, backend):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_all_views_in_one_tensor(name):
-    attributes = needed(name)
+    attributes = required_attributes(name)
     z = views()
     assert_same(
         outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(torch.stack(z, 1), **attributes), *z),
@@ -276,7 +278,7 @@ BY_ROW = [name for name in OBJECTIVES if name not in WITHOUT_ROWS]
 
 @pytest.mark.parametrize("name", BY_ROW)
 def test_the_mean_of_the_rows_is_the_loss(name, backend):
-    attributes, z = needed(name) | {"weights": torch.arange(7.0)}, views()
+    attributes, z = required_attributes(name) | {"weights": torch.arange(7.0)}, views()
     loss = build(name, **SETTINGS.get(name, {})).eval()
     rows = loss(*z, **attributes, reduction="none")
     assert rows.shape in {(7,), (14,)}
@@ -830,7 +832,7 @@ def test_every_objective_accepts_items_that_lack_a_view(name, backend):
     """Items without any view do not count, and a mask of present views equals none if all are present."""
     k = 3 if name in {"cmc", "mv-dhel"} else 2
     loss, z = build(name, **SETTINGS.get(name, {})).eval(), views(k=k)
-    attributes = needed(name)
+    attributes = required_attributes(name)
     remaining = torch.tensor([0, 2, 3, 4, 6])
     present = torch.zeros(7, k, dtype=torch.bool)
     present[remaining] = True

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 from tests.compiling import COMPILES_AS_ONE_GRAPH, requires_compiler
-from tests.objectives.comparing import needed
+from tests.objectives.comparing import required_attributes
 from torch._dynamo.backends.registry import lookup_backend
 
 import contraport
@@ -128,7 +128,7 @@ def check_same(compiled: Compiled, loss: contraport.Loss, items: int, attributes
 def test_an_objective_compiles(name: str, items: int) -> None:
     """6 items use the dense backend; 256 items, 512 rows in the joint layout, use stored tiles."""
     compiled = Compiled(objective(name))
-    check_same(compiled, objective(name), items, needed(name, items))
+    check_same(compiled, objective(name), items, required_attributes(name, items))
     assert compiled.graphs == 1 or not COMPILES_AS_ONE_GRAPH
 
 
@@ -146,7 +146,7 @@ def test_a_variant_compiles(variant: str) -> None:
 )
 def test_an_objective_compiles_at_4096_rows(name: str, backend: Any) -> None:
     loss = contraport.objective(name, **SETTINGS.get(name, {}))
-    attributes = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 2048).items()}
+    attributes = {key: v.float() if v.is_floating_point() else v for key, v in required_attributes(name, 2048).items()}
     z0, z1 = (view.float() for view in views(2048))
     with contraport.engine.backend(backend):
         compiled = Compiled(loss.eval())
@@ -167,7 +167,7 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
     """Both directions: the second is compiled from the same functions as the first."""
     with torch.set_grad_enabled(grad):
         for name in (first, second, first):
-            attributes = needed(name, items)
+            attributes = required_attributes(name, items)
             result = Compiled(objective(name))(*views(items), **attributes)
             torch.testing.assert_close(result, objective(name)(*views(items), **attributes), rtol=1e-10, atol=1e-12)
 
@@ -176,7 +176,7 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
 def test_changing_sizes_need_one_additional_graph(name: str) -> None:
     compiled, loss = Compiled(objective(name)), objective(name)
     for items in (300, 257, 411, 600):
-        check_same(compiled, loss, items, needed(name, items))
+        check_same(compiled, loss, items, required_attributes(name, items))
     assert compiled.graphs == 2 or not COMPILES_AS_ONE_GRAPH
 
 

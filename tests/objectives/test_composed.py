@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.objectives.comparing import BACKENDS, OF_COORDINATES, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import BACKENDS, OF_COORDINATES, assert_same, build, outcome, required_attributes, views
 from torch.nn import functional as F
 
 import contraport as cp
@@ -204,7 +204,7 @@ def test_invariance_to_rotation_and_length(name, backend):
     generator = torch.Generator().manual_seed(3)
     rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64, generator=generator))[0]
     lengths = torch.rand(6, 1, dtype=torch.float64, generator=generator) + 0.1
-    attributes = needed(name, 6)
+    attributes = required_attributes(name, 6)
 
     def outcome_at(*z):
         return outcome(lambda *z: build(name, **resolve_settings(name))(*z, **attributes), *z)

@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.errors import raises_usage_error
 from tests.objectives import formulas
-from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import (
+    BACKENDS,
+    DOMAINS,
+    IDS,
+    LABELS,
+    assert_same,
+    build,
+    outcome,
+    required_attributes,
+    views,
+)
 
 import contraport
 from contraport import UsageError
@@ -207,7 +217,7 @@ def test_objectives_with_required_attributes(name, case_settings, attributes, ba
 
 @pytest.mark.parametrize("name", ATTRIBUTE_CASES)
 def test_objectives_with_required_attributes_of_a_large_batch_in_tiles(name):
-    attributes = needed(name, 300)
+    attributes = required_attributes(name, 300)
     with contraport.engine.backend("streamed"):
         result = outcome(lambda *z: build(name)(*z, **attributes), *views(300, 8))
     assert_same(result, outcome(lambda *z: by_formula(name, *z, **attributes), *views(300, 8)))
@@ -926,7 +936,7 @@ def test_repr_can_be_evaluated(case):
     names = {**vars(contraport.engine), **vars(o)}
     again = eval(repr(loss), {"inf": math.inf, **names}).double()
     assert repr(again) == repr(loss)
-    attributes = needed(case[0])
+    attributes = required_attributes(case[0])
     torch.testing.assert_close(again(*views(), **attributes), loss(*views(), **attributes), rtol=0, atol=0)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import BACKENDS, build, needed, views
+from tests.objectives.comparing import BACKENDS, build, required_attributes, views
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -38,13 +38,13 @@ def test_nan_inputs_give_a_nan_loss(case, backend, bad):
     z0, z1 = views()
     z0[1, 2] = bad
     with cp.engine.backend(backend):
-        assert not build(name, **settings)(z0, z1, **needed(name)).isfinite()
+        assert not build(name, **settings)(z0, z1, **required_attributes(name)).isfinite()
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_nonfinite_negatives_give_a_nonfinite_loss(case):
     name, settings = case
-    loss, options = build(name, **settings), needed(name) | {"negatives": torch.full((3, 5), math.nan)}
+    loss, options = build(name, **settings), required_attributes(name) | {"negatives": torch.full((3, 5), math.nan)}
     if name in ("byol", "align-uniform", "dhel", "mv-dhel", "kcl", "cosent", "angle", "barlow-twins", "vic-reg"):
         with raises_usage_error("negatives.conflict"):
             loss(*views(), **options)
@@ -56,11 +56,11 @@ def test_nonfinite_negatives_give_a_nonfinite_loss(case):
 def test_inference_tensors_have_the_same_value(case):
     """All views in inference mode, and afterwards only the second view in training."""
     name, settings = case
-    expected = build(name, **settings)(*views(), **needed(name))
+    expected = build(name, **settings)(*views(), **required_attributes(name))
     loss = build(name, **settings)
     with torch.inference_mode():
         z0, z1 = views()
-        options = needed(name)
+        options = required_attributes(name)
         assert_close(loss(z0, z1, **options), expected)
     assert_close(build(name, **settings)(views()[0].requires_grad_(), z1, **options).detach(), expected)
 
@@ -321,7 +321,7 @@ def test_thresholds_are_found_for_several_batches_at_once(settings):
 
 @pytest.mark.parametrize("name", ["x-clr", "guided"])
 def test_rejects_nonfinite_features(name):
-    features = needed(name)["features"].clone()
+    features = required_attributes(name)["features"].clone()
     features[2, 1] = math.nan
     with raises_usage_error("features.invalid", "nan"):
         build(name)(*views(), features=features)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import OF_COORDINATES, needed
+from tests.objectives.comparing import OF_COORDINATES, required_attributes
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -30,7 +30,7 @@ def views(n=6, d=5, seed=0, dtype=torch.float32):
 
 def build(name, settings):
     loss = contraport.objective(name, **settings)
-    return loss, needed(name, 6)
+    return loss, required_attributes(name, 6)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-15, 1e15, 1e30])
@@ -242,7 +242,10 @@ TRANSFORMED = {
     ids=str,
 )
 def test_forward_mode_matches_reverse_mode(name, settings, weights):
-    loss, attributes = contraport.objective(name, **settings).double().eval(), {"weights": weights} | needed(name, 6)
+    loss, attributes = (
+        contraport.objective(name, **settings).double().eval(),
+        {"weights": weights} | required_attributes(name, 6),
+    )
     z, along = views(dtype=torch.float64), views(seed=1, dtype=torch.float64)
     free = [view.clone().requires_grad_() for view in z]
     slopes = torch.autograd.grad(loss(*free, **attributes), free, materialize_grads=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import assert_same, build, needed, outcome
+from tests.objectives.comparing import assert_same, build, outcome, required_attributes
 from tests.processes import run_in_processes
 
 import contraport
@@ -57,7 +57,7 @@ def replace_kernel(loss, kernel):
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if accepts_similarities(name)])
 def test_every_objective_equals_that_of_dense_similarities(name):
-    kernel, options = LateInteraction("max", temperature=0.5), needed(name)
+    kernel, options = LateInteraction("max", temperature=0.5), required_attributes(name)
     of_sets = replace_kernel(build(name), kernel)
     of_matrix = replace_kernel(build(name), contraport.Gibbs("cosine", 0.5))
     result = outcome(lambda *z: of_sets(*z, masks=LENGTHS, **options), *sets())
@@ -69,7 +69,7 @@ def test_every_objective_equals_that_of_dense_similarities(name):
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if compares_cosines(name)])
 def test_every_objective_of_sets_of_one_equals_that_of_vectors(name):
     z0, z1 = (z[:, 0] for z in sets())
-    options, loss = needed(name), build(name, **({"dimensions": 3} if name == "direct-clr" else {}))
+    options, loss = required_attributes(name), build(name, **({"dimensions": 3} if name == "direct-clr" else {}))
     expected = loss(z0, z1, **options)
     loss.kernel = LateInteraction("max", loss.kernel.temperature)
     torch.testing.assert_close(loss(z0, z1, **options), expected)

@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import LABELS, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import LABELS, assert_same, build, outcome, required_attributes, views
 from tests.processes import run_in_processes
 
 import contraport
@@ -31,8 +31,8 @@ def test_sums_the_objective_over_prefixes(name):
     separate = [build(name, **own) for _ in DIMS]
     for call in range(2):  # moving averages differ by the number of coordinates
         z = views(seed=call)
-        result = outcome(lambda *z: nested(*z, **needed(name)), *z)
-        expected = outcome(lambda *z: sum_over_prefixes(separate, *z, **needed(name)), *z)
+        result = outcome(lambda *z: nested(*z, **required_attributes(name)), *z)
+        expected = outcome(lambda *z: sum_over_prefixes(separate, *z, **required_attributes(name)), *z)
         assert_same(result, expected)
 
 
@@ -163,5 +163,5 @@ def test_parts_with_averages_keep_their_weight_in_a_sum():
     parts = [build("sog-clr"), build("info-nce")]
     nested = contraport.matryoshka(contraport.SumLoss({parts[0]: 0.3, parts[1]: 1.0}), DIMS, WEIGHTS)
     one, other = (contraport.matryoshka(part, DIMS, WEIGHTS) for part in (build("sog-clr"), parts[1]))
-    z, ids = views(), needed("sog-clr")
+    z, ids = views(), required_attributes("sog-clr")
     torch.testing.assert_close(nested(*z, **ids), 0.3 * one(*z, **ids) + other(*z))

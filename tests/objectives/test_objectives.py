@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import needed
+from tests.objectives.comparing import required_attributes
 
 import contraport
 from contraport import UsageError
@@ -37,7 +37,7 @@ def build(name, **settings):
 
 
 def attributes(name, n):
-    return needed(name, n)
+    return required_attributes(name, n)
 
 
 def views(n=7, d=5, seed=0, dtype=torch.float64):

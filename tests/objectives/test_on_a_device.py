@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.objectives.comparing import needed, views
+from tests.objectives.comparing import required_attributes, views
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -17,7 +17,7 @@ SETTINGS = {"direct-clr": {"dimensions": 8}}
 def outcome(name, dtype, device, backend_name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
     z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
-    attributes = {key: value.to(device) for key, value in needed(name, N).items()}
+    attributes = {key: value.to(device) for key, value in required_attributes(name, N).items()}
     with backend(backend_name):
         value = loss(*z, **attributes)
     return value.detach(), torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
@@ -40,7 +40,7 @@ def test_in_autocast(name):
     """Half-precision embeddings, as a training with ``amp`` has them: finite, and near those of single precision."""
     loss = contraport.objective(name, **SETTINGS.get(name, {})).cuda()
     z = [view.to("cuda", torch.bfloat16).requires_grad_() for view in views(N, 24)]
-    attributes = {key: value.cuda() for key, value in needed(name, N).items()}
+    attributes = {key: value.cuda() for key, value in required_attributes(name, N).items()}
     with torch.autocast("cuda", torch.bfloat16), backend("cuda"):
         value = loss(*z, **attributes)
     slopes = torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)

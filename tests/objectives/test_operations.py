@@ -100,7 +100,7 @@ SINGLE_OBJECTIVES = [
 @pytest.mark.parametrize("name", SINGLE_OBJECTIVES)
 def test_writing_to_results_changes_no_later_call(name):
     """Tensors of plans, targets and blocks are overwritten."""
-    z, attributes, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
+    z, attributes, settings = comparing.views(), comparing.required_attributes(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **attributes)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *attributes.values()]}
     for outcome in comparing.build(name, **settings).iterate_block_results(*z, **attributes):

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from tests.objectives import formulas
-from tests.objectives.comparing import needed
+from tests.objectives.comparing import required_attributes
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -50,7 +50,7 @@ def errors(result, exact):
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_errors_are_below_tolerance_and_below_those_of_torch(name, dtype, backend):
-    settings, attributes, z = SETTINGS.get(name, {}), needed(name, 64), views(dtype)
+    settings, attributes, z = SETTINGS.get(name, {}), required_attributes(name, 64), views(dtype)
 
     def by_formula(*z):
         return getattr(formulas, name.replace("-", "_"))(*z, **settings, **attributes)
@@ -69,7 +69,7 @@ def test_errors_are_below_tolerance_and_below_those_of_torch(name, dtype, backen
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_gradient_taken_within_autocast_is_in_single_precision(name, backend):
     loss, z = contraport.objective(name, **SETTINGS.get(name, {})).eval(), views(torch.float32, n=20)
-    attributes = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 20).items()}
+    attributes = {key: v.float() if v.is_floating_point() else v for key, v in required_attributes(name, 20).items()}
     with contraport.engine.backend(backend):
         expected = outcome(lambda *z: loss(*z, **attributes), z)
         with torch.autocast("cpu", torch.bfloat16):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pytorch_metric_learning.losses import SupConLoss
-from tests.objectives.comparing import OF_COORDINATES, RANKING, needed
+from tests.objectives.comparing import OF_COORDINATES, RANKING, required_attributes
 from torch.nn.functional import normalize
 
 import contraport
@@ -83,7 +83,7 @@ def test_a_batch_without_positives_has_zero_loss_and_gradient(constraint):
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in WITHOUT_ROWS])
 def test_equal_weights_change_nothing(name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double().eval()
-    attributes = needed(name, 6)
+    attributes = required_attributes(name, 6)
     torch.testing.assert_close(
         loss(*views(), **attributes, weights=torch.full((6,), 7.0)), loss(*views(), **attributes)
     )
