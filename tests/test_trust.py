@@ -118,7 +118,7 @@ def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
 @pytest.mark.parametrize("key", ["trust_remote_code", "out", "overwrite"])
 def test_folder_cannot_choose_its_callable(run: Run, key: str) -> None:
     as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
-    with raises_usage_error("config_yaml.unknown", "run/config.yaml", f"'{key}'"):
+    with raises_usage_error("unknown", "run/config.yaml", f"'{key}'"):
         train(resume=True, out="run", epochs=2, progress=False)
     assert not code_was_run()
 
