@@ -85,7 +85,7 @@ def test_transposed_linear_layers_of_gpt2() -> None:
     torch.testing.assert_close(merged(x), expected)
 
 
-def test_adapts_all_linear_layers_but_attention_modules_and_grouped_convolutions() -> None:
+def test_adapts_no_attention_modules_or_grouped_convolutions() -> None:
     pytest.importorskip("peft")
     encoder = timm.create_model("test_vit", num_classes=0)
     inject_lora(encoder, 1)

@@ -14,7 +14,7 @@ from contraport.encoders import Model
 from contraport.runs import Run
 
 
-def random_images(count: int) -> np.ndarray:
+def draw_images(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (count, 8, 8, 3)).astype(np.uint8)
 
 
@@ -35,8 +35,8 @@ TEXTS = [f"{number} red bags" for number in range(9)]
         ("mlp", (2,), torch.from_numpy(SERIES[:, :, 1])),
         ("mlp", (2,), pyarrow.table({"a": SERIES[:, 0, 0], "b": SERIES[:, 1, 0]})),
         ("small-tcn", (2, 30), SERIES),
-        ("small-cnn", (3, 8, 8), random_images(9)),
-        ("small-cnn", (3, 8, 8), [Image.fromarray(image) for image in random_images(9)]),
+        ("small-cnn", (3, 8, 8), draw_images(9)),
+        ("small-cnn", (3, 8, 8), [Image.fromarray(image) for image in draw_images(9)]),
         ("small-text", (), TEXTS),
     ],
     ids=["vectors", "tensor", "frame", "series", "images", "pil", "texts"],
@@ -57,7 +57,7 @@ def test_encode_equals_embed_bit_for_bit(tmp_path: Path, encoder: str, shape: tu
 def test_encodes_image_files_in_order(tmp_path: Path) -> None:
     torch.manual_seed(0)
     loaded = contraport.load(make_run(tmp_path / "run", Model("small-cnn", [(3, 8, 8)])))
-    images, files = random_images(4)[[2, 0, 3, 0]], [tmp_path / f"{name}.png" for name in "dabc"]
+    images, files = draw_images(4)[[2, 0, 3, 0]], [tmp_path / f"{name}.png" for name in "dabc"]
     for image, file in zip(images, files, strict=True):
         Image.fromarray(image).save(file)
     assert np.array_equal(loaded.encode(files, progress=False), loaded.encode(images, progress=False))
@@ -73,7 +73,7 @@ def test_encodes_image_files_in_order(tmp_path: Path) -> None:
 def test_error_for_a_single_item_suggests_a_list(tmp_path: Path) -> None:
     images = contraport.load(make_run(tmp_path / "images", Model("small-cnn", [(3, 8, 8)])))
     numbers = contraport.load(make_run(tmp_path / "numbers", Model("mlp", [(2,)])))
-    one = random_images(1)[0]
+    one = draw_images(1)[0]
     assert images.encode([one], progress=False).shape == images.encode([Image.fromarray(one)], progress=False).shape
     for run, item, code in [
         (images, Image.fromarray(one), "items.single_item"),
@@ -103,11 +103,11 @@ def test_encodes_one_view_with_a_row_for_each_duplicate(captioned_run: Run) -> N
     encoded = captioned_run.encode(texts, view="caption", progress=False)
     assert np.array_equal(encoded[:9], embed_in_data_order(captioned_run, TEXTS, view="caption"))
     assert np.array_equal(encoded[9], encoded[0])
-    assert captioned_run.encode(random_images(3), view="image", progress=False).shape == (3, 8)
+    assert captioned_run.encode(draw_images(3), view="image", progress=False).shape == (3, 8)
 
 
 def test_rejects_one_view_of_several_without_its_name(captioned_run: Run) -> None:
-    for items in (TEXTS, random_images(3), {"caption": TEXTS}):
+    for items in (TEXTS, draw_images(3), {"caption": TEXTS}):
         with raises_usage_error("items.views", "image and caption"):
             captioned_run.encode(items, progress=False)
     with raises_usage_error("view.unknown", "sound", "caption"):

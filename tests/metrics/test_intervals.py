@@ -48,7 +48,7 @@ def test_paired_interval_agrees_with_scipy() -> None:
     assert (result.low, result.high) == pytest.approx((reference.low, reference.high), abs=0.005)
 
 
-def test_paired_difference_is_significant_although_single_intervals_overlap() -> None:
+def test_paired_difference_may_be_significant_if_intervals_overlap() -> None:
     better = HITS | (np.arange(400) < 30)
     single = [bootstrap_interval(MetricResult(hits)) for hits in (better, HITS)]
     assert single[0].low < single[1].high
@@ -81,7 +81,7 @@ def test_bonferroni_intervals_are_stretched_about_the_median() -> None:
     assert result == pytest.approx((-7.0, 2_500 - factor * (2_500 - low), 2_500 + factor * (high - 2_500)))
 
 
-def test_a_difference_is_significant_if_its_interval_excludes_zero() -> None:
+def test_difference_is_significant_if_its_interval_excludes_zero() -> None:
     assert [Difference(0.0, *ends).is_significant for ends in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (0.0, 0.1))] == [
         True,
         True,

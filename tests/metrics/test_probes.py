@@ -88,7 +88,7 @@ def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: in
     assert knn(x, y, tx, ty) == pytest.approx((reference.predict(tx) == ty.numpy()).mean())
 
 
-def test_knn_of_many_items_finds_neighbors_by_cells_and_logs_their_recall(
+def test_knn_of_many_items_uses_cells_and_logs_their_recall(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "contraport.metrics")

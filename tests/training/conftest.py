@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from contraport.data import Dataset, from_arrays
 
 
-class Pull(nn.Module):
-    """A stand-in objective: pulls pairs together against the batch, and does as told at one step."""
+class StubObjective(nn.Module):
+    """Stub objective: contrasts pairs within the batch; at call number `at` it scales its loss or raises an error."""
 
     def __init__(self, at: int = 0, raising: BaseException | None = None, factor: float = 1.0) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Pull(nn.Module):
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """On a busy machine two threads wait for each other longer than these tiny steps take."""
+    """One thread: on a busy machine, synchronization takes longer than these small steps."""
     torch.set_num_threads(1)
 
 
@@ -48,5 +48,5 @@ def images() -> Dataset:
 
 @pytest.fixture
 def settings(vectors: Dataset, tmp_path: Path) -> dict[str, Any]:
-    """Two steps an epoch, in a moment."""
+    """Options of a short training with two steps per epoch."""
     return {"data": vectors, "batch_size": 32, "epochs": 2, "out": tmp_path / "run", "progress": False}

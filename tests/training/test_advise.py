@@ -1,4 +1,4 @@
-"""Recommended training commands: one per kind of data, each of which `contraport train` accepts."""
+"""Recommended training commands: one per kind of data, accepted by `contraport train`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ VECTORS = rng.normal(size=(40, 5)).astype("float32")
 TEXTS = [f"text {number}" for number in range(40)]
 
 
-def dataset(views: dict[str, object], **metadata: object) -> Dataset:
+def build_dataset(views: dict[str, object], **metadata: object) -> Dataset:
     return from_arrays(views, name="things", **metadata)
 
 
 CASES = {
-    "one view": (dataset({"a": VECTORS}), {}, "--objective nt-xent"),
-    "two views": (dataset({"a": VECTORS, "b": VECTORS + 1}), {}, "--objective info-nce"),
-    "three views": (dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}), {}, "--recipe cmc"),
-    "texts": (dataset({"a": TEXTS}), {}, "--recipe simcse"),
-    "pairs of texts": (dataset({"a": TEXTS, "b": TEXTS}), {}, "--temperature 0.05 --projection 0"),
-    "text and vectors": (dataset({"a": VECTORS, "b": TEXTS}), {}, "--recipe clip"),
-    "labels": (dataset({"a": VECTORS}, labels=[0, 1] * 20), {"use_labels": True}, "--objective sup-con"),
-    "few dimensions": (dataset({"a": VECTORS}), {"dimensions": 2}, "--objective t-simclr --projection 2"),
-    "wrong pairs": (dataset({"a": VECTORS, "b": VECTORS + 1}), {"wrong_pairs": True}, "--audit"),
-    "wrong views": (dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}), {"wrong_pairs": True}, "--recipe cmc --audit"),
+    "one view": (build_dataset({"a": VECTORS}), {}, "--objective nt-xent"),
+    "two views": (build_dataset({"a": VECTORS, "b": VECTORS + 1}), {}, "--objective info-nce"),
+    "three views": (build_dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}), {}, "--recipe cmc"),
+    "texts": (build_dataset({"a": TEXTS}), {}, "--recipe simcse"),
+    "pairs of texts": (build_dataset({"a": TEXTS, "b": TEXTS}), {}, "--temperature 0.05 --projection 0"),
+    "text and vectors": (build_dataset({"a": VECTORS, "b": TEXTS}), {}, "--recipe clip"),
+    "labels": (build_dataset({"a": VECTORS}, labels=[0, 1] * 20), {"use_labels": True}, "--objective sup-con"),
+    "few dimensions": (build_dataset({"a": VECTORS}), {"dimensions": 2}, "--objective t-simclr --projection 2"),
+    "wrong pairs": (build_dataset({"a": VECTORS, "b": VECTORS + 1}), {"wrong_pairs": True}, "--audit"),
+    "wrong views": (
+        build_dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}),
+        {"wrong_pairs": True},
+        "--recipe cmc --audit",
+    ),
 }
 
 
@@ -52,7 +56,7 @@ def test_command_fits_the_data_and_is_accepted(case: str) -> None:
 
 
 def test_lists_alternatives_for_labels_and_domains() -> None:
-    data = dataset({"a": VECTORS}, labels=[0] * 38 + [1] * 2, domains=[0, 1] * 20)
+    data = build_dataset({"a": VECTORS}, labels=[0] * 38 + [1] * 2, domains=[0, 1] * 20)
     options = [reason.options for reason in contraport.advise(data).alternatives]
     assert options == ["--objective sup-con", "--sample_weight classes", "--target domains:alpha=0.1,beta=0"]
 
@@ -62,7 +66,7 @@ def test_recommends_fixed_weights_for_few_photos(
     installed: bool, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contraport.training.advise.are_lite0_weights_installed", lambda: installed)
-    advice = contraport.advise(dataset({"a": np.zeros((40, 3, 8, 8), np.uint8)}))
+    advice = contraport.advise(build_dataset({"a": np.zeros((40, 3, 8, 8), np.uint8)}))
     assert f"--encoder {encoder} " in advice.command
     assert "--freeze" in advice.command
     assert ("contraport[weights]" in str(advice)) != installed
@@ -73,7 +77,7 @@ def test_recommends_fixed_weights_for_few_photos(
 
 @pytest.mark.parametrize(("items", "channels", "expected"), [(40, 1, True), (401, 1, False), (40, 2, False)])
 def test_recommends_gradients_for_few_gray_images(items: int, channels: int, expected: bool) -> None:
-    advice = contraport.advise(dataset({"a": np.zeros((items, channels, 8, 8), np.uint8)}))
+    advice = contraport.advise(build_dataset({"a": np.zeros((items, channels, 8, 8), np.uint8)}))
     assert ("--encoder gradients --augment mixup" in advice.command) == expected
     assert (
         parse_command_line(get_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
@@ -87,20 +91,20 @@ def test_lists_weighted_ngrams_for_pairs_of_texts() -> None:
 
 def test_rejects_use_of_missing_labels() -> None:
     with raises_usage_error("use_labels.no_labels"):
-        contraport.advise(dataset({"a": VECTORS}), use_labels=True)
+        contraport.advise(build_dataset({"a": VECTORS}), use_labels=True)
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "code"), [(1, {}, "data.invalid"), (40, {"use_labels": True}, "use_labels.constant")]
 )
 def test_rejects_data_that_cannot_be_trained_on(rows: int, options: dict[str, bool], code: str) -> None:
-    data = dataset({"a": VECTORS[:rows], "b": VECTORS[:rows] + 1}, labels=[0] * rows)
+    data = build_dataset({"a": VECTORS[:rows], "b": VECTORS[:rows] + 1}, labels=[0] * rows)
     with raises_usage_error(code):
         contraport.advise(data, **options)
 
 
 def test_does_not_suggest_labels_of_one_class() -> None:
-    advice = contraport.advise(dataset({"a": VECTORS}, labels=[0] * 40))
+    advice = contraport.advise(build_dataset({"a": VECTORS}, labels=[0] * 40))
     assert not [one for one in advice.alternatives if one.use_case == "labels"]
 
 

@@ -1,4 +1,4 @@
-"""The settings say all of a training once; what others say of them is held against them here."""
+"""Training settings: agreement of options, signatures, docstrings, recipes and the estimator; validation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_train_rejects_unknown_keywords() -> None:
         train("digits", "moco")  # type: ignore[misc]
 
 
-def test_each_default_is_one_of_its_values() -> None:
+def test_defaults_are_valid_values() -> None:
     for option in TRAIN_OPTIONS.values():
         option.check_value(option.default)
         assert option.group
@@ -52,15 +52,15 @@ def test_each_default_is_one_of_its_values() -> None:
 
 
 def test_choices_match_the_registered_names() -> None:
-    for name, known in (
+    for name, names in (
         ("augment", AUGMENT_NAMES),
         ("lr_scheduler", RAMP_FUNCTION_BY_SHAPE),
         ("predict", RECONSTRUCTION_LOSS_BY_NAME),
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):
-        for value in known:
+        for value in names:
             TRAIN_OPTIONS[name].check_value(value)
-        with raises_usage_error(f"{name}.unknown", ", ".join(sorted(known))):
+        with raises_usage_error(f"{name}.unknown", ", ".join(sorted(names))):
             TRAIN_OPTIONS[name].check_value("?")
     with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_CLASS_BY_NAME))):
         TRAIN_OPTIONS["logger"].check_value(["?"])
@@ -73,20 +73,20 @@ def test_recipes_contain_only_settings(name: str) -> None:
         assert matches_type(value, TRAIN_OPTIONS[setting].type)
 
 
-def test_the_estimator_has_settings_of_the_same_meaning() -> None:
-    """What it takes by default where `train` takes another is what suits arrays."""
+def test_estimator_parameters_agree_with_the_settings() -> None:
+    """The defaults that differ from those of `train` suit arrays."""
     parameters = dict(inspect.signature(ContrastiveEncoder).parameters)
     docstring = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
     assert [one.arg_name for one in docstring if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
     assert parameters.pop("opt").default == "deprecated"
     assert parameters.keys() <= TRAIN_OPTIONS.keys()
-    differ = {
+    different_defaults = {
         name
         for name, one in parameters.items()
         if one.default is not None and one.default != TRAIN_OPTIONS[name].default
     }
-    assert differ == {"epochs", "device"}
+    assert different_defaults == {"epochs", "device"}
     for name, parameter in parameters.items():
         TRAIN_OPTIONS[name].check_value(
             parameter.default if parameter.default is not None else TRAIN_OPTIONS[name].default
@@ -94,7 +94,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code", "value"),
+    ("options", "code", "value"),
     [
         ({"predictor": "yes"}, "predictor.invalid", "yes"),
         ({"views": 1.5}, "views.invalid", 1.5),
@@ -110,9 +110,9 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
         ({"predict": "l2", "objective": None}, "projection.predict", 128),
     ],
 )
-def test_rejects_invalid_settings(wrong: dict[str, Any], code: str, value: object) -> None:
+def test_rejects_invalid_settings(options: dict[str, Any], code: str, value: object) -> None:
     with raises_usage_error(code, value):
-        Settings(**wrong)
+        Settings(**options)
 
 
 def test_settings_are_immutable_and_validated_on_replace() -> None:
@@ -139,11 +139,11 @@ def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:
 
 
 def find_type_errors(file: Path) -> dict[int, str]:
-    """Messages of mypy by the line of the file."""
+    """Return the error messages of mypy by line number."""
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    errors = [line.split(":", 2) for line in done.stdout.splitlines() if file.name in line and ": error:" in line]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    errors = [line.split(":", 2) for line in result.stdout.splitlines() if file.name in line and ": error:" in line]
     return {int(number): message for _, number, message in errors}
 
 

@@ -1,4 +1,4 @@
-"""Advice before a training, and a few steps of it that write nothing."""
+"""Dry runs, which write nothing, and warnings before a training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_formats_long_steps_without_exponents() -> None:
     ],
     ids=str,
 )
-def test_a_dry_run_prints_an_estimate_and_writes_nothing(
+def test_dry_run_prints_an_estimate_and_writes_nothing(
     images: Dataset,
     tmp_path: Path,
     options: dict[str, Any],
@@ -58,7 +58,7 @@ def test_a_dry_run_prints_an_estimate_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if options.get("init"):
-        out = tmp_path / "begun"
+        out = tmp_path / "initial"
         options = options | {
             "init": contraport.train(data=images, epochs=1, batch_size=32, out=out, progress=False).path
         }
@@ -80,7 +80,7 @@ def test_a_dry_run_prints_an_estimate_and_writes_nothing(
     assert ("to encode the items once" in text) == encodes
 
 
-def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
+def test_dry_run_does_not_change_a_training(images: Dataset, tmp_path: Path) -> None:
     settings = {"data": images, "batch_size": 32, "epochs": 1, "progress": False}
     first = contraport.train(**settings, out=tmp_path / "first")
     contraport.train(**settings, out=tmp_path / "first", dry_run=True)
@@ -94,13 +94,13 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("items", [40, 64, 100, 320, 1_000, 4_000])
 @pytest.mark.parametrize("size", [8, 32, 256])
-@pytest.mark.parametrize("accumulated", [1, 3])
-def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: int, accumulated: int) -> None:
+@pytest.mark.parametrize("grad_accum_steps", [1, 3])
+def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: int, grad_accum_steps: int) -> None:
     size = min(size, items)
-    settings = Settings(batch_size=size, grad_accum_steps=accumulated)
+    settings = Settings(batch_size=size, grad_accum_steps=grad_accum_steps)
     proposed, derivation = suggest_longer_training(settings, items, {"batch_size": size})
     batch = proposed.get("batch_size", size)
-    steps = proposed["epochs"] * math.ceil(items // batch / accumulated)
+    steps = proposed["epochs"] * math.ceil(items // batch / grad_accum_steps)
     assert batch <= size
     assert steps >= 2 * MIN_STEPS_WITHOUT_WARNING
     assert proposed["epochs"] <= MAX_SUGGESTED_EPOCHS
@@ -113,7 +113,7 @@ def test_suggests_batch_size_only_if_it_was_set() -> None:
         return suggest_longer_training(Settings(batch_size=150), 600, options).options
 
     assert suggest(steps=10, batch_size=150) == {"batch_size": 128, "steps": 1000}
-    assert suggest() == {"epochs": 250}, "a default size, such as that of an audit, is not changed twice"
+    assert suggest() == {"epochs": 250}  # a default batch size is not changed
     resumed = Settings(batch_size=150, resume=True)
     assert suggest_longer_training(resumed, 600, {"resume": True, "batch_size": 150}).options == {"epochs": 250}
 
@@ -131,24 +131,26 @@ def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
-    def advice(**options: Any) -> str:
+    def find_warning(**options: Any) -> str:
         return find_encoder_warning(Settings(**options), images) or ""
 
-    assert advice().startswith("few images: 96, too few to train an encoder from scratch. Use --encoder gradients")
-    assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
-    assert "--encoder gradients --augment mixup, " in advice(data="my photos")
-    assert "--encoder gradients, " in advice(data="photos", augment="weak")
-    assert "--encoder gradients, " in advice(data="photos", views="colour")
-    assert not advice(encoder="gradients")
-    assert "degrades" in advice(init="runs/a")
-    assert "degrades" in advice(pretrained=True)
-    assert not advice(init="runs/a", freeze=True)
-    assert not advice(pretrained=True, encoder_lr_scale=0.1)
-    assert not advice(pretrained=True, freeze_epochs=3)
-    assert not advice(pretrained=True, lora=8)
-    assert not advice(encoder=torch.nn.Linear(2, 2))
-    assert not advice(encoder="my_nets:Trained")
-    assert not advice(data="digits")
+    assert find_warning().startswith(
+        "few images: 96, too few to train an encoder from scratch. Use --encoder gradients"
+    )
+    assert "--encoder resnet18 --pretrained --freeze, or --init" in find_warning(encoder="resnet18")
+    assert "--encoder gradients --augment mixup, " in find_warning(data="my photos")
+    assert "--encoder gradients, " in find_warning(data="photos", augment="weak")
+    assert "--encoder gradients, " in find_warning(data="photos", views="colour")
+    assert not find_warning(encoder="gradients")
+    assert "degrades" in find_warning(init="runs/a")
+    assert "degrades" in find_warning(pretrained=True)
+    assert not find_warning(init="runs/a", freeze=True)
+    assert not find_warning(pretrained=True, encoder_lr_scale=0.1)
+    assert not find_warning(pretrained=True, freeze_epochs=3)
+    assert not find_warning(pretrained=True, lora=8)
+    assert not find_warning(encoder=torch.nn.Linear(2, 2))
+    assert not find_warning(encoder="my_nets:Trained")
+    assert not find_warning(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, text in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
         assert re.search(text, find_encoder_warning(Settings(init={view: "runs/a"}), captioned) or "")

@@ -27,8 +27,8 @@ class StubLoop:
         self.epochs, self.completed_epochs, self.should_stop = epochs, 0, False
 
 
-def stop_epoch(spec: str | None, values: list[float], *, restart_after: int | None = None) -> int | None:
-    """Return the epoch after which a training stops, given the watched value of each epoch."""
+def find_stop_epoch(spec: str | None, values: list[float], *, restart_after: int | None = None) -> int | None:
+    """Return the epoch after which a training stops, given the monitored value of each epoch."""
     meter, loop = StubMeter(), StubLoop(len(values))
     callback = EarlyStopping(spec, meter)  # type: ignore[arg-type]
     for epoch, value in enumerate(values, start=1):
@@ -44,8 +44,8 @@ def stop_epoch(spec: str | None, values: list[float], *, restart_after: int | No
     return None
 
 
-def reference_stop_epoch(values: list[float], sign: int, patience: int, min_delta: float) -> int | None:
-    """Index arithmetic over the whole list: the first epoch with `patience` epochs since the last improvement."""
+def find_expected_stop_epoch(values: list[float], sign: int, patience: int, min_delta: float) -> int | None:
+    """Return the first epoch with `patience` epochs since the last improvement, from the list of all values."""
     best, last = None, 0
     for epoch, value in enumerate(values, start=1):
         if best is None or sign * value > sign * best + min_delta:
@@ -61,33 +61,33 @@ def reference_stop_epoch(values: list[float], sign: int, patience: int, min_delt
 def test_stops_after_patience_epochs_without_improvement(seed: int, name: str, sign: int, min_delta: float) -> None:
     values = np.random.default_rng(seed).random(40).astype(np.float32).tolist()
     spec = f"{name}:patience=6,min_delta={min_delta}"
-    expected = reference_stop_epoch(values, sign, 6, min_delta)
-    assert stop_epoch(spec, values) == expected
+    expected = find_expected_stop_epoch(values, sign, 6, min_delta)
+    assert find_stop_epoch(spec, values) == expected
     for restart_after in (1, 3, 5):
-        assert stop_epoch(spec, values, restart_after=restart_after) == expected
+        assert find_stop_epoch(spec, values, restart_after=restart_after) == expected
 
 
 def test_default_patience_is_a_fifth_of_the_epochs_but_at_least_10() -> None:
-    assert stop_epoch("loss", [1.0] * 20) == 11
-    assert stop_epoch("loss", [1.0] * 100) == 21
+    assert find_stop_epoch("loss", [1.0] * 20) == 11
+    assert find_stop_epoch("loss", [1.0] * 100) == 21
 
 
 def test_nan_is_no_improvement() -> None:
-    assert stop_epoch("recall@1:patience=3", [0.1, float("nan"), float("nan"), float("nan"), 0.5]) == 4
+    assert find_stop_epoch("recall@1:patience=3", [0.1, float("nan"), float("nan"), float("nan"), 0.5]) == 4
 
 
-def test_without_the_option_a_flat_loss_is_logged_once_and_nothing_stops(caplog: pytest.LogCaptureFixture) -> None:
+def test_flat_loss_without_early_stopping_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    assert stop_epoch(None, [3.0, 2.0, *[2.0] * 40]) is None
+    assert find_stop_epoch(None, [3.0, 2.0, *[2.0] * 40]) is None
     (record,) = caplog.records
     assert record.args == (2, "10 epochs")
     caplog.clear()
-    assert stop_epoch(None, [3.0 * 0.99**epoch for epoch in range(60)]) is None
+    assert find_stop_epoch(None, [3.0 * 0.99**epoch for epoch in range(60)]) is None
     assert not caplog.records
 
 
 @pytest.mark.parametrize("restart_after", [None, 7, 20])
-def test_a_flat_online_metric_is_logged_once_for_each_best_value(
+def test_flat_online_metric_is_logged_once_for_each_best_value(
     caplog: pytest.LogCaptureFixture, restart_after: int | None
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -128,7 +128,7 @@ def test_rejects_invalid_specs(spec: str, kind: str) -> None:
         contraport.train(data="digits", early_stopping=spec, dry_run=True)
 
 
-def test_the_audit_needs_all_epochs() -> None:
+def test_rejects_early_stopping_of_an_audit() -> None:
     with raises_usage_error(code="audit.early_stopping"):
         contraport.train(data="digits", early_stopping="loss", audit=True, dry_run=True)
 
@@ -139,48 +139,48 @@ def train(out: Path, **options: Any) -> Run:
     return contraport.train(**settings | {"out": out, "lr": 1e-9, **options})
 
 
-def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path) -> None:
+def test_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path) -> None:
     spec = "recall@1:patience=2,min_delta=0.9"  # the learning rate is so small that nothing improves
     run = train(tmp_path, epochs=9, early_stopping=spec)
     assert [row["epoch"] for row in run.metrics_rows() if "recall@1" in row] == [1, 2, 3]
     assert as_run_folder(run).num_trained_epochs() == 3
     assert as_run_folder(run).saved_model_epoch_warning() is None
     weights = as_run_folder(run).last_checkpoint.read_bytes()
-    again = train(tmp_path, resume=True)
-    assert as_run_folder(again).num_trained_epochs() == 3
+    resumed = train(tmp_path, resume=True)
+    assert as_run_folder(resumed).num_trained_epochs() == 3
     assert as_run_folder(run).last_checkpoint.read_bytes() == weights
-    longer = train(tmp_path, resume=True, early_stopping="recall@1:patience=4,min_delta=0.9")
-    assert as_run_folder(longer).num_trained_epochs() == 5
+    extended = train(tmp_path, resume=True, early_stopping="recall@1:patience=4,min_delta=0.9")
+    assert as_run_folder(extended).num_trained_epochs() == 5
     assert (
         as_run_folder(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).num_trained_epochs()
         == 9
     )
 
 
-def test_a_flat_online_metric_of_a_training_is_logged(tmp_path: Path) -> None:
+def test_flat_online_metric_of_a_training_is_logged(tmp_path: Path) -> None:
     run = train(tmp_path, epochs=13, online_metrics=["recall@1"])  # the learning rate is so small that nothing improves
     log = (run.path / "train.log").read_text()
     assert [line.rpartition("recall@1: ")[2].split(" (")[0] for line in log.splitlines() if "recall@1: " in line] == [
         "has not improved since epoch 1"
     ]
-    again = train(tmp_path, epochs=14, resume=True)
-    assert (again.path / "train.log").read_text().count("recall@1: has") == 1
+    resumed = train(tmp_path, epochs=14, resume=True)
+    assert (resumed.path / "train.log").read_text().count("recall@1: has") == 1
 
 
-def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tmp_path: Path) -> None:
+def test_weights_at_the_stop_equal_those_of_a_full_training(tmp_path: Path) -> None:
     stopped = train(tmp_path / "stopped", epochs=9, lr=0.1, early_stopping="loss:patience=2,min_delta=9")
-    whole = train(tmp_path / "whole", epochs=9, lr=0.1, keep_every=3)
+    uninterrupted = train(tmp_path / "whole", epochs=9, lr=0.1, keep_every=3)
     one, other = (
         torch.load(path, weights_only=True)["pipeline"]
         for path in (
             as_run_folder(stopped).last_checkpoint,
-            as_run_folder(whole).last_checkpoint.with_name("epoch-0003.ckpt"),
+            as_run_folder(uninterrupted).last_checkpoint.with_name("epoch-0003.ckpt"),
         )
     )
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-def stop_by_the_first_process(rank: int, report: Any) -> None:
+def report_stop_epoch(rank: int, report: Any) -> None:
     meter, loop = StubMeter(), StubLoop(9)
     callback = EarlyStopping("recall@1:patience=2", meter)  # type: ignore[arg-type]
     while not loop.should_stop:
@@ -192,7 +192,7 @@ def stop_by_the_first_process(rank: int, report: Any) -> None:
 
 
 def test_all_processes_stop_together() -> None:
-    assert run_in_processes(stop_by_the_first_process, 2) == [3, 3]
+    assert run_in_processes(report_stop_epoch, 2) == [3, 3]
 
 
 @pytest.mark.parametrize(("spec", "warns"), [("loss", True), ("loss:patience=3", False)])

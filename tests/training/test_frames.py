@@ -1,4 +1,4 @@
-"""Neighbouring windows of a time series as the views of an item."""
+"""Neighboring windows of a time series as views of an item."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from contraport.training import train
 from tests.errors import raises_usage_error
 
 
-def waves(count: int, seed: int) -> Dataset:
-    """Noisy waves of three frequencies, which are their classes, from random phases."""
+def build_waves(count: int, seed: int) -> Dataset:
+    """Build noisy waves with random phases and three frequencies, which are the classes."""
     random = np.random.default_rng(seed)
     labels = np.arange(count) % 3
     times = np.arange(64) + random.uniform(0, 64, (count, 1))
@@ -23,16 +23,18 @@ def waves(count: int, seed: int) -> Dataset:
     return from_arrays((values + random.normal(0, 0.3, values.shape))[:, None].astype(np.float32), labels=labels)
 
 
-def test_nearby_windows_teach_the_state_of_a_series(tmp_path: Path) -> None:
-    run = train(data=waves(192, 0), views="frames", epochs=10, batch_size=64, out=tmp_path / "run", progress=False)
+def test_training_on_windows_separates_frequencies(tmp_path: Path) -> None:
+    run = train(
+        data=build_waves(192, 0), views="frames", epochs=10, batch_size=64, out=tmp_path / "run", progress=False
+    )
     first, last = run.metrics_rows()[0], run.metrics_rows()[-1]
     assert last["loss"] < first["loss"]
-    rows = evaluate(run, data=(waves(96, 1), waves(96, 2)), progress=False)["rows"]
+    rows = evaluate(run, data=(build_waves(96, 1), build_waves(96, 2)), progress=False)["rows"]
     assert rows["trained"]["knn"] > 0.9
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("options", "code"),
     [
         (
             {"encoder": "mlp", "views": "frames"},
@@ -41,9 +43,9 @@ def test_nearby_windows_teach_the_state_of_a_series(tmp_path: Path) -> None:
         ({"views": "2+6"}, "views.*"),
     ],
 )
-def test_rejects_encoders_and_views_without_windows(tmp_path: Path, more: dict[str, Any], code: str) -> None:
+def test_rejects_encoders_and_views_without_windows(tmp_path: Path, options: dict[str, Any], code: str) -> None:
     with raises_usage_error(code):
-        train(data=waves(64, 0), batch_size=32, out=tmp_path / "run", progress=False, **more)
+        train(data=build_waves(64, 0), batch_size=32, out=tmp_path / "run", progress=False, **options)
     assert not (tmp_path / "run").exists()
 
 

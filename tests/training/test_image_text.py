@@ -1,4 +1,4 @@
-"""Images and captions from a table: two encoders, several captions an image; embedded, exported, measured by view."""
+"""Images with several captions from a table: training, embedding, export, zero-shot classification and search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
@@ -30,7 +29,7 @@ COLOURS = {"dark": 20, "grey": 120, "bright": 220}
 SHAPES = ("bar", "pole")
 
 
-def draw(colour: str, shape: str, random: np.random.Generator) -> Image.Image:
+def draw_shape(colour: str, shape: str, random: np.random.Generator) -> Image.Image:
     pixels = random.integers(0, 20, (12, 12), dtype=np.uint8)
     rows, columns = (slice(4, 8), slice(0, 12)) if shape == "bar" else (slice(0, 12), slice(4, 8))
     pixels[rows, columns] += np.uint8(COLOURS[colour])
@@ -39,12 +38,12 @@ def draw(colour: str, shape: str, random: np.random.Generator) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of images, two captions each, and a label."""
+    """Folder with a table of images, two captions per image, and labels."""
     folder, random = tmp_path_factory.mktemp("captioned"), np.random.default_rng(0)
     lines = ["image,caption,label"]
     for number in range(90):
         colour, shape = list(COLOURS)[number % 3], SHAPES[number % 2]
-        draw(colour, shape, random).save(folder / f"{number:02}.png")
+        draw_shape(colour, shape, random).save(folder / f"{number:02}.png")
         lines += [f"{number:02}.png,{text},{shape}" for text in (f"a {colour} {shape}", f"a photo of a {shape}")]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n")
     return folder
@@ -65,7 +64,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_each_view_has_its_encoder_with_a_learned_temperature(run: Run) -> None:
+def test_each_view_has_its_encoder_and_the_temperature_is_learned(run: Run) -> None:
     model = run.model()
     assert model.view_names == ("image", "caption")
     assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "SmallText"]
@@ -75,18 +74,18 @@ def test_each_view_has_its_encoder_with_a_learned_temperature(run: Run) -> None:
 
 
 def test_captions_of_one_image_are_positives(folder: Path) -> None:
-    """The loss is that of the images and captions of a batch that are of one image or of one caption."""
+    """The loss has positives for all pairs of a batch with the same image or the same caption."""
     options = {"data": str(folder / "captions.csv"), "recipe": "clip", "image_size": 12, "batch_size": 8}
     components = build_components(resolve_settings(options))
     batch = components.dataset.__getitems__([0, 1, 2, 7, 12])
-    model = components.module.eval().model  # nothing is left out at random
+    model = components.module.eval().model  # no dropout
     numbers = components.dataset.content_ids_if_repeated[batch.ids]
     with torch.no_grad():
         z = model.project(model.encode(components.module.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=DuplicateGroups(numbers))
         assert float(components.module(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
-    own = build_components(resolve_settings({**options, "target": "pairs"}))
-    assert float(own.module.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)
+    default_names = build_components(resolve_settings({**options, "target": "pairs"}))
+    assert float(default_names.module.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)
 
 
 def test_evaluates_both_directions(run: Run) -> None:
@@ -116,13 +115,13 @@ def test_captions_are_named_by_their_text(run: Run, tmp_path: Path) -> None:
     np.testing.assert_allclose(features.features[:1], expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_images_alone_are_embedded_too(run: Run, folder: Path, tmp_path: Path) -> None:
-    """A folder of images has no captions, and needs none."""
-    alone = contraport.embed(run, data=folder, view="image", out=tmp_path / "alone.npz", progress=False)
+def test_images_without_captions_are_embedded(run: Run, folder: Path, tmp_path: Path) -> None:
+    """A folder of images without captions can be embedded."""
+    images_only = contraport.embed(run, data=folder, view="image", out=tmp_path / "alone.npz", progress=False)
     both = contraport.embed(run, view="image", out=tmp_path / "both.npz", progress=False)
     first, second = (
         {Path(k).name: row for k, row in zip(f.keys, f.features, strict=True)}
-        for f in map(read_features, (alone, both))
+        for f in map(read_features, (images_only, both))
     )
     for name in first:
         np.testing.assert_allclose(first[name], second[name], rtol=1e-4, atol=1e-5)
@@ -144,38 +143,38 @@ def test_each_encoder_is_exported_alone(run: Run, tmp_path: Path, view: str, for
     number = whole.view_index(view)
     with torch.no_grad():
         expected = whole.project(whole.encode(views))[number]
-        again: Any = Model.from_pretrained(path) if form == "safetensors" else torch.jit.load(path)
-        given = views[number] / 255 if view == "image" else views[number]
-        torch.testing.assert_close(again(given), expected, rtol=1e-4, atol=1e-5)
+        exported: Any = Model.from_pretrained(path) if form == "safetensors" else torch.jit.load(path)
+        inputs = views[number] / 255 if view == "image" else views[number]
+        torch.testing.assert_close(exported(inputs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_zero_shot_classifies_by_class_names(run: Run) -> None:
     named = contraport.evaluate(run, metrics=["zero-shot"], classes=["bar", "pole"], progress=False)
     assert named["rows"]["trained"]["zero_shot"] > 0.9
     assert "zero_shot" not in named["rows"]["raw"]
-    own = contraport.evaluate(run, metrics=["zero_shot"], progress=False)
-    assert own["rows"]["trained"] == named["rows"]["trained"], "the data call them so"
+    default_names = contraport.evaluate(run, metrics=["zero_shot"], progress=False)
+    assert default_names["rows"]["trained"] == named["rows"]["trained"]
     other = contraport.evaluate(run, metrics=["zero_shot"], classes=["pole", "bar"], progress=False)
-    assert other["rows"]["trained"]["zero_shot"] == pytest.approx(1 - own["rows"]["trained"]["zero_shot"])
+    assert other["rows"]["trained"]["zero_shot"] == pytest.approx(1 - default_names["rows"]["trained"]["zero_shot"])
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "code", "values"),
     [
-        ({"classes": ["bar"]}, "classes: must be 2 names, in the order of bar, pole, ..., got 1"),
-        ({"templates": ["a photo"]}, "templates: each text must contain {} once"),
-        ({"templates": []}, "templates: each text must contain {} once"),
+        ({"classes": ["bar"]}, "classes.*", [2, "bar, pole", 1]),
+        ({"templates": ["a photo"]}, "templates.*", ["{}"]),
+        ({"templates": []}, "templates.*", ["{}"]),
     ],
 )
-def test_rejects_invalid_class_names(run: Run, options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UsageError, match=f"^{re.escape(expected)}"):
+def test_rejects_invalid_class_names(run: Run, options: dict[str, Any], code: str, values: list[object]) -> None:
+    with raises_usage_error(code, *values):
         contraport.evaluate(run, progress=False, **options)
 
 
 def test_search_images_by_text(run: Run) -> None:
     result = contraport.search(run, "a bright pole", top=3, split="all")
     assert {near.class_name for near in result} == {"pole"}
-    assert all(int(Path(near.name).stem) % 3 == 2 for near in result), "the bright ones"
+    assert all(int(Path(near.name).stem) % 3 == 2 for near in result)  # the bright images
     assert [near.similarity for near in result] == sorted((near.similarity for near in result), reverse=True)
 
 
@@ -188,7 +187,7 @@ def test_search_captions_by_image(run: Run, folder: Path, tmp_path: Path) -> Non
 
 
 def test_neighbors_within_one_view(run: Run, folder: Path, tmp_path: Path) -> None:
-    """`neighbors` embeds a file as the features were: by their view."""
+    """`neighbors` embeds the query with the encoder of the view of the features."""
     features = contraport.embed(run, view="image", out=tmp_path / "images.npz", progress=False)
     copied = shutil.copy(folder / "04.png", tmp_path / "copied.png")
     near = contraport.neighbors(features, query=copied, top=1)[0]
@@ -218,30 +217,30 @@ def test_search_rejects_unsuitable_features_and_queries(run: Run, folder: Path, 
         contraport.search(images, tmp_path / "vector.npy")
     with raises_usage_error("query.unknown", "image or caption", "--view image", "contraport search"):
         contraport.neighbors(items, query="a bar")
-    for arguments, message in (
-        ((images, ""), r"^query: .*text"),
-        ((tmp_path / "none.npz", "a bar"), r"^features: .*none\.npz"),
-        ((folder / "00.png", "a bar"), r"^features: .*00\.png"),
-        ((tmp_path / "none", "a bar"), r"^features: .*none"),
+    for arguments, code, value in (
+        ((images, ""), "query.*", "text"),
+        ((tmp_path / "none.npz", "a bar"), "features.*", "none.npz"),
+        ((folder / "00.png", "a bar"), "features.*", "00.png"),
+        ((tmp_path / "none", "a bar"), "features.*", "none"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with raises_usage_error(code, value):
             contraport.search(*arguments)
     with raises_usage_error("view.conflict"):
         contraport.search(images, "a bar", view="image")
 
 
-def test_search_rejects_runs_whose_views_cannot_be_compared(tmp_path: Path) -> None:
+def test_search_rejects_runs_with_incomparable_views(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_image_model())
     with raises_usage_error("run.one_view", run.path, "view0"):
         contraport.search(run, "a bar")
     model = Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"])
-    bare = make_run(tmp_path / "bare", model, objective=None, projection=0, predict="l2")
-    with raises_usage_error("run.not_comparable", bare.path, "predict='l2'"):
-        contraport.search(bare, "a bar")
+    without_objective = make_run(tmp_path / "bare", model, objective=None, projection=0, predict="l2")
+    with raises_usage_error("run.not_comparable", without_objective.path, "predict='l2'"):
+        contraport.search(without_objective, "a bar")
     with raises_usage_error("classes.views", "view0"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
-    online_values = contraport.evaluate(run, metrics=["zero_shot"], progress=False)["notes"]
-    assert ["text" in note for note in online_values if "Zero-shot" in note] == [True]
+    notes = contraport.evaluate(run, metrics=["zero_shot"], progress=False)["notes"]
+    assert ["text" in note for note in notes if "Zero-shot" in note] == [True]
 
 
 def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Locks of run folders: one training at a time, and the lock of a killed process is taken over."""
+"""Locks of run folders: one training at a time, and takeover of the locks of ended processes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 from torch import Tensor
 
 from contraport._utils import locks
-from contraport.errors import UsageError
 from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
-from .conftest import Pull
+from .conftest import StubObjective
 
 
-class CallbackObjective(Pull):
+class CallbackObjective(StubObjective):
     """Objective that calls a function at its third step."""
 
     def __init__(self, function: Any) -> None:
@@ -33,7 +32,7 @@ class CallbackObjective(Pull):
         return super().forward(z0, z1)
 
 
-CallbackObjective.__name__ = "Pull"
+CallbackObjective.__name__ = "StubObjective"
 
 
 def write_foreign_lock(run: Run, **changes: Any) -> None:
@@ -41,20 +40,20 @@ def write_foreign_lock(run: Run, **changes: Any) -> None:
     as_run_folder(run).lock_path.write_text(json.dumps({**locks._build_process_record(), **changes}))
 
 
-@pytest.mark.parametrize("how", ["resume", "overwrite"])
-def test_second_training_is_rejected_and_changes_nothing(settings: dict[str, Any], how: str) -> None:
+@pytest.mark.parametrize("mode", ["resume", "overwrite"])
+def test_second_training_is_rejected_and_changes_nothing(settings: dict[str, Any], mode: str) -> None:
     run = Run(settings["out"])
-    seen = []
+    recorded_pids = []
 
-    def second() -> None:
+    def train_again() -> None:
         before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
         with raises_usage_error("out.in_use", "contraport train", os.getpid()):
-            train(**{**settings, "objective": Pull(), how: True})
+            train(**{**settings, "objective": StubObjective(), mode: True})
         assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-        seen.append(json.loads(as_run_folder(run).lock_path.read_text())["pid"])
+        recorded_pids.append(json.loads(as_run_folder(run).lock_path.read_text())["pid"])
 
-    train(**settings, objective=CallbackObjective(second), log_every=1)
-    assert seen == [os.getpid()]
+    train(**settings, objective=CallbackObjective(train_again), log_every=1)
+    assert recorded_pids == [os.getpid()]
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4]
     assert not as_run_folder(run).lock_path.exists()
 
@@ -110,12 +109,12 @@ def test_lock_of_other_machine_expires_without_heartbeat(
         as_run_folder(run).lock_path.write_text('{"host": "fa')
     else:
         write_foreign_lock(run, **changes)
-    go_on = {"data": settings["data"], "out": run.path, "resume": True, "epochs": 3, "progress": False}
+    resume_options = {"data": settings["data"], "out": run.path, "resume": True, "epochs": 3, "progress": False}
     with raises_usage_error("out.in_use", "contraport train", "5 minutes"):
-        train(**go_on)
-    then = time.time() - locks.STALE_SECONDS - 60
-    os.utime(as_run_folder(run).lock_path, (then, then))
-    train(**go_on)
+        train(**resume_options)
+    stale_time = time.time() - locks.STALE_SECONDS - 60
+    os.utime(as_run_folder(run).lock_path, (stale_time, stale_time))
+    train(**resume_options)
     assert not as_run_folder(run).lock_path.exists()
 
 
@@ -140,8 +139,8 @@ def test_lock_taken_over_by_another_process_is_not_removed(settings: dict[str, A
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "broken link"])
-@pytest.mark.parametrize("how", ["resume", "overwrite"])
-def test_rejects_lock_that_is_not_a_file(settings: dict[str, Any], kind: str, how: str) -> None:
+@pytest.mark.parametrize("mode", ["resume", "overwrite"])
+def test_rejects_lock_that_is_not_a_file(settings: dict[str, Any], kind: str, mode: str) -> None:
     run = train(**settings)
     match kind:
         case "pipe":
@@ -151,7 +150,7 @@ def test_rejects_lock_that_is_not_a_file(settings: dict[str, Any], kind: str, ho
         case _:
             as_run_folder(run).lock_path.symlink_to("nowhere")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match=r"lock\.json") as caught:
-        train(**{**settings, how: True})
+    with raises_usage_error("*", "lock.json") as caught:
+        train(**{**settings, mode: True})
     assert caught.value.code.endswith({"pipe": ".not_a_file", "folder": ".is_folder"}.get(kind, ".broken_link"))
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before

@@ -1,4 +1,4 @@
-"""The training loop against loops that are written out."""
+"""Training loop compared with explicit loops."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule
 from tests.errors import raises_usage_error
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from .conftest import StubObjective
+from .test_train import are_equal_states, get_model_state
 
-ITEMS, BATCH = 21, 4  # 5 batches an epoch
+ITEMS, BATCH = 21, 4  # 5 batches per epoch
 
 
-class Squares(nn.Module):
-    """A loss with a steep gradient."""
+class SquaredErrorModule(nn.Module):
+    """Training module whose loss has a large gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,16 +46,18 @@ def data() -> Dataset:
     return from_arrays(np.random.default_rng(0).normal(size=(ITEMS, 3)).astype(np.float32))
 
 
-def looped(data: Dataset, epochs: int, *callbacks: Callback, start: Position | None = None, **more: Any) -> Squares:
-    module = Squares()
+def run_loop(
+    data: Dataset, epochs: int, *callbacks: Callback, start: Position | None = None, **options: Any
+) -> SquaredErrorModule:
+    module = SquaredErrorModule()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     schedule = build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup_steps=0)
     batches = build_loader(data, BATCH, shuffle=True, drop_last=True)
-    Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **more).run()
+    Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **options).run()
     return module
 
 
-def written_out(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: float | None = None) -> Tensor:
+def run_explicit_loop(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: float | None = None) -> Tensor:
     weight = torch.linspace(-1, 1, 3).requires_grad_()
     batches = build_loader(data, BATCH, shuffle=True, drop_last=True)
     for epoch in range(epochs):
@@ -76,20 +78,20 @@ def written_out(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2, 5])
 @pytest.mark.parametrize("clip", [None, 1.0, 1e6])
 def test_loop_equals_explicit_steps(data: Dataset, grad_accum_steps: int, clip: float | None) -> None:
-    module = looped(data, 3, FiniteGuard(), grad_accum_steps=grad_accum_steps, gradient_clip=clip)
-    expected = written_out(data, 3, grad_accum_steps=grad_accum_steps, clip=clip)
+    module = run_loop(data, 3, FiniteGuard(), grad_accum_steps=grad_accum_steps, gradient_clip=clip)
+    expected = run_explicit_loop(data, 3, grad_accum_steps=grad_accum_steps, clip=clip)
     torch.testing.assert_close(module.weight.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_and_its_parts_are_numbered(data: Dataset) -> None:
-    module = looped(data, 2, grad_accum_steps=2)
-    of_an_epoch = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
-    assert module.steps == [*of_an_epoch, *((step + 3, part) for step, part in of_an_epoch)]
+def test_steps_and_micro_batches_are_numbered(data: Dataset) -> None:
+    module = run_loop(data, 2, grad_accum_steps=2)
+    steps_of_an_epoch = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert module.steps == [*steps_of_an_epoch, *((step + 3, part) for step, part in steps_of_an_epoch)]
     assert module.after == [0, 1, 2, 3, 4, 5]
 
 
 class Recorder(Callback):
-    """Records when it is called, and the progress then."""
+    """Callback that records its calls with the progress of the loop."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int, int]] = []
@@ -119,7 +121,7 @@ class Recorder(Callback):
 
 def test_callbacks_are_called_at_their_points(data: Dataset) -> None:
     recorder = Recorder()
-    looped(data, 1, recorder, grad_accum_steps=3, start=Position(completed_epochs=0, completed_batches=2, step=1))
+    run_loop(data, 1, recorder, grad_accum_steps=3, start=Position(completed_epochs=0, completed_batches=2, step=1))
     assert recorder.calls == [
         ("start", 0, 2, 1),
         ("backward", 0, 2, 1),
@@ -134,7 +136,7 @@ def test_callbacks_are_called_at_their_points(data: Dataset) -> None:
     ]
 
 
-def test_reason_for_an_early_stop_is_returned(data: Dataset) -> None:
+def test_exception_is_passed_to_callbacks(data: Dataset) -> None:
     class Failing(Callback):
         error: BaseException | None = None
 
@@ -146,40 +148,40 @@ def test_reason_for_an_early_stop_is_returned(data: Dataset) -> None:
             self.error = error
 
     failing = Failing()
-    with pytest.raises(UsageError, match="enough") as caught:
-        looped(data, 1, failing)
+    with raises_usage_error("*", "enough") as caught:
+        run_loop(data, 1, failing)
     assert failing.error is caught.value
 
 
-def test_a_run_clips_its_gradients(settings: dict[str, Any]) -> None:
+def test_gradients_are_clipped(settings: dict[str, Any]) -> None:
     settings.update(optimizer="sgd", weight_decay=0.0)
     out = settings.pop("out")
-    plain = train(**settings, out=out / "plain", objective=Pull())
-    loose = train(**settings, out=out / "loose", objective=Pull(), gradient_clip=1e9)
-    tight = train(**settings, out=out / "tight", objective=Pull(), gradient_clip=1e-9)
-    longer = train(**{**settings, "epochs": 4}, out=out / "longer", objective=Pull(), gradient_clip=1e-9)
-    assert same(weights_of(plain), weights_of(loose))
+    unclipped = train(**settings, out=out / "plain", objective=StubObjective())
+    loosely_clipped = train(**settings, out=out / "loose", objective=StubObjective(), gradient_clip=1e9)
+    tightly_clipped = train(**settings, out=out / "tight", objective=StubObjective(), gradient_clip=1e-9)
+    longer = train(**{**settings, "epochs": 4}, out=out / "longer", objective=StubObjective(), gradient_clip=1e-9)
+    assert are_equal_states(get_model_state(unclipped), get_model_state(loosely_clipped))
 
-    def farthest(one: Run, other: Run) -> float:
+    def max_difference(one: Run, other: Run) -> float:
         pairs = zip(one.model().parameters(), other.model().parameters(), strict=True)
-        return max(float((value - theirs).detach().abs().max()) for value, theirs in pairs)
+        return max(float((value - other_value).detach().abs().max()) for value, other_value in pairs)
 
-    assert farthest(tight, longer) < 1e-6 < 1e-3 < farthest(tight, plain)
-    assert tight.config()["gradient_clip"] == 1e-9
+    assert max_difference(tightly_clipped, longer) < 1e-6 < 1e-3 < max_difference(tightly_clipped, unclipped)
+    assert tightly_clipped.config()["gradient_clip"] == 1e-9
     with raises_usage_error("gradient_clip.invalid"):
         train(**settings, out=out / "wrong", gradient_clip=0.0)
 
 
-def test_the_loss_of_a_row_is_the_mean_over_the_batches_of_a_step(settings: dict[str, Any]) -> None:
+def test_logged_loss_is_the_mean_over_the_batches_of_a_step(settings: dict[str, Any]) -> None:
     losses: list[float] = []
 
-    class Watched(Pull):
+    class RecordingObjective(StubObjective):
         def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
             loss = super().forward(z0, z1)
             losses.append(float(loss.detach()))
             return loss
 
-    run = train(**{**settings, "batch_size": 10, "log_every": 1}, objective=Watched(), grad_accum_steps=2)
-    result = losses[-14:]  # what came before was to see what the objective refuses
+    run = train(**{**settings, "batch_size": 10, "log_every": 1}, objective=RecordingObjective(), grad_accum_steps=2)
+    result = losses[-14:]  # earlier calls test which arguments the objective accepts
     expected = [np.mean(result[first : first + 2]) for first in (0, 2, 4)] + [result[6]]
     assert [row["loss"] for row in run.metrics_rows()][:4] == pytest.approx(expected)

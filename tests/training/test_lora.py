@@ -1,4 +1,4 @@
-"""Adapters that learn in the place of an encoder's weights: trainings, what they keep, and how they go on."""
+"""Training of low-rank adapters (LoRA): saved models, checkpoints, resuming and export."""
 
 from __future__ import annotations
 
@@ -33,74 +33,86 @@ def pairs() -> Dataset:
 
 
 @pytest.fixture
-def started(pairs: Dataset, tmp_path: Path) -> Run:
-    """A run to begin with: the encoder of photos has batch norm."""
+def initial_run(pairs: Dataset, tmp_path: Path) -> Run:
+    """Run that provides initial weights; the encoder of photos has batch norm."""
     return contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "begun", progress=False)
 
 
-def train(pairs: Dataset, started: Run, **options: Any) -> Run:
-    out = started.path.with_name("run")
-    init = {"photo": started.path, "sound": started.path}
+def train(pairs: Dataset, initial_run: Run, **options: Any) -> Run:
+    out = initial_run.path.with_name("run")
+    init = {"photo": initial_run.path, "sound": initial_run.path}
     settings = {"data": pairs, "init": init, "batch_size": 20, "epochs": 2, "out": out, "progress": False}
     return contraport.train(**(settings | options))
 
 
-def states(model: Model) -> list[State]:
+def list_encoder_states(model: Model) -> list[State]:
     return [dict(encoder.state_dict()) for encoder in model.encoders]
 
 
-def moved(one: State, other: State) -> list[str]:
+def list_changed_weights(one: State, other: State) -> list[str]:
     assert one.keys() == other.keys()
     return [name for name, value in one.items() if not torch.equal(value, other[name])]
 
 
-@pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"cache_chunk": 10}, {"encoder_lr_scale": 0.5}], ids=str)
-def test_model_weights_include_adapters(pairs: Dataset, started: Run, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "extra_options", [{}, {"momentum": 0.9}, {"cache_chunk": 10}, {"encoder_lr_scale": 0.5}], ids=str
+)
+def test_model_weights_include_adapters(pairs: Dataset, initial_run: Run, extra_options: dict[str, Any]) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, started, lora=2, **more)
-    photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
+    run = train(pairs, initial_run, lora=2, **extra_options)
+    photo, sound = (
+        list_changed_weights(*both)
+        for both in zip(list_encoder_states(initial_run.model()), list_encoder_states(run.model()), strict=True)
+    )
     assert photo
     assert sound
     weights = run.model().encoders[0].state_dict()
-    assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
+    assert all(weights[name].ndim == 4 for name in photo)  # convolutions, but no batch norm
     saved = read_checkpoint(as_run_folder(run).last_checkpoint)["pipeline"]
     base = {name: value for name, value in saved.items() if name.startswith("model.") and "lora_" not in name}
-    first = {f"model.{name}": value for name, value in started.model().state_dict().items()}
-    held = [name for name in base if ".encoder." in name]
-    assert held
-    assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
+    first = {f"model.{name}": value for name, value in initial_run.model().state_dict().items()}
+    frozen_names = [name for name in base if ".encoder." in name]
+    assert frozen_names
+    assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in frozen_names)
     initial = Model.from_pretrained(as_run_folder(run).initial_path)
-    assert not moved(states(initial)[0], states(started.model())[0])
+    assert not list_changed_weights(list_encoder_states(initial)[0], list_encoder_states(initial_run.model())[0])
 
 
-def test_adapters_by_view(pairs: Dataset, started: Run) -> None:
+def test_adapters_by_view(pairs: Dataset, initial_run: Run) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, started, lora={"sound": 3}, freeze={"photo": True})
-    photo, sound = (moved(*both) for both in zip(states(started.model()), states(run.model()), strict=True))
+    run = train(pairs, initial_run, lora={"sound": 3}, freeze={"photo": True})
+    photo, sound = (
+        list_changed_weights(*both)
+        for both in zip(list_encoder_states(initial_run.model()), list_encoder_states(run.model()), strict=True)
+    )
     assert not photo
     assert sound
-    change = run.model().encoders[1].state_dict()[sound[0]] - started.model().encoders[1].state_dict()[sound[0]]
+    change = run.model().encoders[1].state_dict()[sound[0]] - initial_run.model().encoders[1].state_dict()[sound[0]]
     assert int(torch.linalg.matrix_rank(change, rtol=1e-4)) == 3
 
 
-def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, started: Run, tmp_path: Path) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(pairs: Dataset, initial_run: Run, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     options = {"lora": 2, "lr_scheduler": "constant", "warmup_epochs": 0.0}
-    whole = train(pairs, started, **options, epochs=2, out=tmp_path / "whole", keep_every=1)
-    train(pairs, started, **options, epochs=1)
-    again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
-    for one, other in zip(states(whole.model()), states(again.model()), strict=True):
-        assert not moved(one, other)
-    ((_, then),) = iter_intermediate_model_copies(
-        as_run_folder(whole), whole.model(), find_checkpoints_by_epoch(as_run_folder(whole), before_epoch=2)
+    uninterrupted = train(pairs, initial_run, **options, epochs=2, out=tmp_path / "whole", keep_every=1)
+    train(pairs, initial_run, **options, epochs=1)
+    resumed = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
+    for one, other in zip(
+        list_encoder_states(uninterrupted.model()), list_encoder_states(resumed.model()), strict=True
+    ):
+        assert not list_changed_weights(one, other)
+    ((_, intermediate),) = iter_intermediate_model_copies(
+        as_run_folder(uninterrupted),
+        uninterrupted.model(),
+        find_checkpoints_by_epoch(as_run_folder(uninterrupted), before_epoch=2),
     )
-    assert moved(states(then)[0], states(started.model())[0])
-    assert moved(states(then)[0], states(whole.model())[0])
+    assert list_changed_weights(list_encoder_states(intermediate)[0], list_encoder_states(initial_run.model())[0])
+    assert list_changed_weights(list_encoder_states(intermediate)[0], list_encoder_states(uninterrupted.model())[0])
 
 
-def test_the_model_is_used_without_adapters(pairs: Dataset, started: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_model_has_merged_adapters(pairs: Dataset, initial_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    run = train(pairs, started, lora=2)
+    run = train(pairs, initial_run, lora=2)
     settings = run.settings(data=pairs)
     first = load_initial_weights(settings, as_run_folder(run))
     module = build_components(with_defaults_from_weights(settings, first), first).module
@@ -113,7 +125,9 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, started: Run, monkey
         monkeypatch.setitem(sys.modules, "peft", None)
         torch.testing.assert_close(run.model()(*batch), expected, rtol=1e-4, atol=1e-4)
     folder = contraport.export(run, format="safetensors", out=run.path.with_name("given"))
-    assert not moved(states(Model.from_pretrained(folder))[0], states(run.model())[0])
+    assert not list_changed_weights(
+        list_encoder_states(Model.from_pretrained(folder))[0], list_encoder_states(run.model())[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,16 +148,16 @@ def test_rejects_conflicting_options(pairs: Dataset, tmp_path: Path, options: di
     assert not (tmp_path / "run").exists()
 
 
-def test_warns_of_adapters_on_random_weights(pairs: Dataset, started: Run) -> None:
+def test_rejects_adapters_on_random_weights(pairs: Dataset, initial_run: Run) -> None:
     pytest.importorskip("peft")
     with raises_usage_error("lora.untrained_view", "sound"):
-        train(pairs, started, init={"photo": started.path}, lora=2)
+        train(pairs, initial_run, init={"photo": initial_run.path}, lora=2)
 
 
 def test_missing_package_is_reported_before_writing(
-    pairs: Dataset, started: Run, monkeypatch: pytest.MonkeyPatch
+    pairs: Dataset, initial_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with raises_usage_error("*", "contraport[peft]"):
-        train(pairs, started, lora=2)
-    assert not (started.path.parent / "run").exists()
+        train(pairs, initial_run, lora=2)
+    assert not (initial_run.path.parent / "run").exists()

@@ -1,7 +1,7 @@
-"""Runs of version 0.1.0 (commit fd55ee8), whose checkpoints Lightning wrote, are resumed, evaluated and embedded.
+"""Runs of version 0.1.0 (commit fd55ee8), with checkpoints written by Lightning: resuming, evaluation, embedding.
 
-`fd55ee8/` holds two runs that were stopped within their third epoch, one that ended, and in `expected.json` what that
-version itself said of them: the losses of the runs that never stopped, and features and metrics of their models.
+`fd55ee8/` contains two runs that were stopped within their third epoch, one that finished, and in `expected.json` the
+results of that version: the losses of uninterrupted runs, and features and metrics of their models.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 
 from contraport import embed, evaluate, train
 from contraport._utils.files import checksum_path
-from contraport.errors import UsageError
 from contraport.evaluation.loaded_run import iter_intermediate_model_copies
 from contraport.runs import Run, as_run_folder
+from tests.errors import raises_usage_error
 
 SAVED = Path(__file__).parent / "fd55ee8"
 CLOSE = {"rel": 1e-4, "abs": 1e-4}
-"""Another processor rounds otherwise."""
+"""Tolerance for the rounding of other processors."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return result
 
 
-def features_of(run: str) -> np.ndarray:
+def embed_run(run: str) -> np.ndarray:
     embed(run, out="features.npz", trust_remote_code=True, progress=False)
     with np.load("features.npz") as file:
         features: np.ndarray = file["features"]
@@ -42,34 +42,36 @@ def features_of(run: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["queue", "audit"])
-def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], name: str) -> None:
+def test_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], name: str) -> None:
     before = len(Run(name).metrics_rows())
     run = train(resume=True, out=name, trust_remote_code=True, progress=False)
     rows = run.metrics_rows()
     assert before < len(rows)
     assert [row["step"] for row in rows] == expected[name]["steps"]
-    batches = run.config()["grad_accum_steps"]  # that version divided the loss of a row by them
+    batches = run.config()["grad_accum_steps"]  # that version divided the logged loss by this number
     losses = [batches * loss for loss in expected[name]["losses"][before:]]
-    # Not to the digit: orders and views are drawn from other random streams than in that version.
+    # Approximate, since that version drew orders and views from other random streams.
     assert [row["loss"] for row in rows[before:]] == pytest.approx(losses, rel=0.3)
-    assert features_of(name)[:5].shape == np.shape(expected[name]["features"])
+    assert embed_run(name)[:5].shape == np.shape(expected[name]["features"])
 
 
-def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any]) -> None:
+def test_finished_run_is_evaluated_embedded_and_extended(expected: dict[str, Any]) -> None:
     metrics = expected["finished"]["evaluation"]
     rows = evaluate("finished", trust_remote_code=True, progress=False, metrics=list(metrics))["rows"]
     assert {name: rows["trained"][name] for name in metrics} == pytest.approx(metrics, **CLOSE)
-    assert features_of("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
+    assert embed_run("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
     run = train(resume=True, out="finished", epochs=4, trust_remote_code=True, progress=False)
     assert run.metrics_rows()[-1]["epoch"] == 4
 
 
-def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
+def test_checkpoint_has_the_weights_of_the_model(expected: dict[str, Any]) -> None:
     run = Run("finished")
     model = run.model(trust_remote_code=True)
-    ((_, kept),) = iter_intermediate_model_copies(as_run_folder(run), model, {3: as_run_folder(run).last_checkpoint})
+    ((_, intermediate),) = iter_intermediate_model_copies(
+        as_run_folder(run), model, {3: as_run_folder(run).last_checkpoint}
+    )
     for name, value in model.state_dict().items():
-        assert np.array_equal(kept.state_dict()[name], value), name
+        assert np.array_equal(intermediate.state_dict()[name], value), name
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,9 @@ def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
         pytest.param({"callbacks": {"Meter": 3}}, id="a number for a clock"),
     ],
 )
-def test_rejects_an_old_checkpoint_of_something_else(expected: dict[str, Any], change: dict[str, Any]) -> None:
+def test_rejects_a_corrupt_checkpoint(expected: dict[str, Any], change: dict[str, Any]) -> None:
     path = as_run_folder("queue").last_checkpoint
     torch.save(torch.load(path, weights_only=True) | change, path)
     checksum_path(path).unlink()
-    with pytest.raises(UsageError, match=r"last\.ckpt .*overwrite=True"):
+    with raises_usage_error("*", "last.ckpt", "overwrite=True"):
         train(resume=True, out="queue", trust_remote_code=True, progress=False)

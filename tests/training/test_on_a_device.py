@@ -1,4 +1,4 @@
-"""Training on a CUDA device (-m gpu): as the CPU has it, resumed, in mixed precision, and what follows from a run."""
+"""Training on a CUDA device (-m gpu): comparison with the CPU, resuming, mixed precision, evaluation, embedding."""
 
 import json
 
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Save small pictures of three kinds, which a few epochs can tell apart."""
-    draw = np.random.default_rng(0)
+    """File of small images of three classes that a few epochs can separate."""
+    rng = np.random.default_rng(0)
     labels = np.arange(384) % 3
-    images = draw.integers(0, 80, (384, 16, 16), dtype=np.uint8)
+    images = rng.integers(0, 80, (384, 16, 16), dtype=np.uint8)
     for item, label in enumerate(labels):
         images[item, 5 * label : 5 * label + 5] += 150
     path = tmp_path_factory.mktemp("data") / "pictures.npz"
@@ -38,14 +38,14 @@ def train(data, out, **options):
     return contraport.train(data=str(data), out=str(out), **settings | options)
 
 
-def losses(out):
+def read_losses(out):
     return [json.loads(line).get("loss") for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_results_are_close_to_those_of_a_cpu(data, tmp_path):
     for device in ("cpu", "cuda"):
         train(data, tmp_path / device, device=device, augment="none", epochs=1)
-    torch.testing.assert_close(losses(tmp_path / "cuda"), losses(tmp_path / "cpu"), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(read_losses(tmp_path / "cuda"), read_losses(tmp_path / "cpu"), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("options", [{}, {"amp": True}, {"objective": "gca-uot"}, {"recipe": "moco"}], ids=str)
@@ -53,12 +53,12 @@ def test_trains_and_resumes_on_a_device(data, tmp_path, options):
     train(data, tmp_path / "whole", epochs=4, **options)
     train(data, tmp_path / "parts", epochs=2, **options)
     contraport.train(out=str(tmp_path / "parts"), resume=True, epochs=4, progress=False)
-    whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "parts")
-    assert whole[-1] < whole[0] or options.get("recipe") == "moco"
-    torch.testing.assert_close(parts, whole, rtol=5e-2, atol=5e-2)
+    uninterrupted, resumed = read_losses(tmp_path / "whole"), read_losses(tmp_path / "parts")
+    assert uninterrupted[-1] < uninterrupted[0] or options.get("recipe") == "moco"
+    torch.testing.assert_close(resumed, uninterrupted, rtol=5e-2, atol=5e-2)
 
 
-def test_evaluate_embed_and_the_model(data, tmp_path):
+def test_evaluate_embed_and_load_the_model(data, tmp_path):
     train(data, tmp_path / "run")
     contraport.evaluate(str(tmp_path / "run"), device="cuda")
     contraport.embed(str(tmp_path / "run"), out=str(tmp_path / "features.npz"), device="cuda")
@@ -68,12 +68,12 @@ def test_evaluate_embed_and_the_model(data, tmp_path):
     assert model is not None
 
 
-def test_a_frozen_encoder_and_an_audit(data, tmp_path):
+def test_frozen_encoder_and_audit(data, tmp_path):
     train(data, tmp_path / "first")
     train(data, tmp_path / "frozen", init=str(tmp_path / "first"), freeze=True)
-    draw = np.random.default_rng(1)
-    hidden = draw.normal(size=(400, 4))
-    views = [hidden @ draw.normal(size=(4, 8)) + 0.1 * draw.normal(size=(400, 8)) for _ in range(2)]
+    rng = np.random.default_rng(1)
+    hidden = rng.normal(size=(400, 4))
+    views = [hidden @ rng.normal(size=(4, 8)) + 0.1 * rng.normal(size=(400, 8)) for _ in range(2)]
     path = tmp_path / "pairs.npz"
     np.savez(path, view0=views[0].astype(np.float32), view1=views[1].astype(np.float32))
     train(path, tmp_path / "audited", encoder="mlp", audit=True, epochs=8)

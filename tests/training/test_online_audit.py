@@ -1,4 +1,4 @@
-"""Training that judges its pairs: what it leaves out, that it resumes bit by bit, and that processes agree."""
+"""Training with an online audit of pairs: excluded pairs, exact resuming, workers and processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from contraport.training import train
 from tests.errors import raises_usage_error
 from tests.processes import Report, run_in_processes
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from .conftest import StubObjective
+from .test_train import are_equal_states, get_model_state
 
 ITEMS, WRONG = 300, 90
 
 
-def dirty() -> tuple[np.ndarray, np.ndarray]:
+def build_mismatched_views() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     hidden = random.normal(size=(ITEMS, 4))
     first, second = hidden @ random.normal(size=(4, 6)), hidden @ random.normal(size=(4, 9))
@@ -36,40 +36,40 @@ def dirty() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def pairs() -> Dataset:
-    return from_arrays(dirty(), name="pairs")
+    return from_arrays(build_mismatched_views(), name="pairs")
 
 
-def options(pairs: Dataset, out: Path) -> dict[str, Any]:
+def build_options(pairs: Dataset, out: Path) -> dict[str, Any]:
     return {"data": pairs, "audit": True, "batch_size": 50, "epochs": 6, "out": out, "progress": False}
 
 
 @pytest.fixture
-def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
-    return options(pairs, tmp_path / "run")
+def audit_options(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
+    return build_options(pairs, tmp_path / "run")
 
 
-def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -> None:
-    run = train(**audited)
+def test_trains_on_trusted_pairs_and_saves_the_scores(audit_options: dict[str, Any]) -> None:
+    run = train(**audit_options)
     result = run.pair_scores()
     assert result["scores"].shape == result["kept"].shape == result["partners"].shape == (ITEMS,)
     assert int(result["epoch"]) == 6
     assert float(result["low"]) <= float(result["rate"]) <= float(result["high"])
     kept_wrong, kept_right = result["kept"][:WRONG].mean(), result["kept"][WRONG:].mean()
     assert kept_wrong < 0.5 < kept_right
-    assert [row["step"] for row in run.metrics_rows()][-1] == 6 * (ITEMS // 50), "as many steps as without"
+    assert [row["step"] for row in run.metrics_rows()][-1] == 6 * (ITEMS // 50)  # as without an audit
 
 
-def test_scores_are_joined_with_the_table_by_row_and_key(audited: dict[str, Any], tmp_path: Path) -> None:
-    first, second = dirty()
+def test_scores_are_joined_with_the_table_by_row_and_key(audit_options: dict[str, Any], tmp_path: Path) -> None:
+    first, second = build_mismatched_views()
     names = ["id", *(f"a_{k}" for k in range(6)), *(f"b_{k}" for k in range(9))]
     rows = [
         ",".join([f"item {k}", *map(str, numbers)]) for k, numbers in enumerate(np.hstack([first, second]).tolist())
     ]
     (tmp_path / "pairs.csv").write_text("\n".join([",".join(names), *rows]))
-    options = audited | {"data": tmp_path / "pairs.csv", "columns": {"views": ["a_*", "b_*"]}, "epochs": 3}
-    run = train(**options)
-    result, trained = run.pair_scores(), load(options["data"], "train", columns=options["columns"])
-    assert len(result["rows"]) == len(trained) < ITEMS, "some rows are held out"
+    build_options = audit_options | {"data": tmp_path / "pairs.csv", "columns": {"views": ["a_*", "b_*"]}, "epochs": 3}
+    run = train(**build_options)
+    result, trained = run.pair_scores(), load(build_options["data"], "train", columns=build_options["columns"])
+    assert len(result["rows"]) == len(trained) < ITEMS  # some rows are held out
     view = trained.__getitems__(list(range(len(trained)))).views[0]
     np.testing.assert_allclose(first[result["rows"]], view, rtol=1e-6)
     assert result["keys"].tolist() == [f"item {row}" for row in result["rows"]]
@@ -77,33 +77,33 @@ def test_scores_are_joined_with_the_table_by_row_and_key(audited: dict[str, Any]
     assert result["scores"][wrong].mean() < result["scores"][~wrong].mean()
 
 
-def test_reads_scores_of_earlier_versions_without_rows(audited: dict[str, Any]) -> None:
-    run = train(**audited | {"epochs": 1})
+def test_reads_scores_of_earlier_versions_without_rows(audit_options: dict[str, Any]) -> None:
+    run = train(**audit_options | {"epochs": 1})
     older = {name: values for name, values in run.pair_scores().items() if name not in ("rows", "keys")}
     run_folder = as_run_folder(run)
     run_folder.save_arrays(run_folder.pairs_path, older)
     assert build_audit_from_arrays("pairs", run.pair_scores()).source_rows is None
-    (written,) = load_runs([run])
-    assert set(written.online_audit_arrays) == set(older)
+    (reported,) = load_runs([run])
+    assert set(reported.online_audit_arrays) == set(older)
 
 
-def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = {"epochs": 1, "progress": True}
-    train(**{**audited, **chosen, "batch_size": 200})
-    assert "100 of 300 pairs with batches of 200; use batch_size=75" in arguments(capsys)
-    del audited["batch_size"]
-    run = train(**{**audited, **chosen, "overwrite": True})
+def test_batch_size_is_limited_by_the_audit(audit_options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = {"epochs": 1, "progress": True}
+    train(**{**audit_options, **overrides, "batch_size": 200})
+    assert "100 of 300 pairs with batches of 200; use batch_size=75" in read_console(capsys)
+    del audit_options["batch_size"]
+    run = train(**{**audit_options, **overrides, "overwrite": True})
     assert run.settings().batch_size == 75
-    assert "batch_size: 75, reduced" in arguments(capsys)
+    assert "batch_size: 75, reduced" in read_console(capsys)
 
 
-def arguments(capsys: pytest.CaptureFixture[str]) -> str:
+def read_console(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
-    areas = []
+def test_scores_use_raw_vectors(audit_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an uninformative encoder, raw vectors find the mismatches unless they are too wide to be scored."""
+    aurocs = []
     monkeypatch.setattr(
         AuditCallback,
         "extract_paired_features",
@@ -111,63 +111,71 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
     )
     for widest in (1_024, 1):
         monkeypatch.setattr("contraport.auditing.pairs.audit_callback.MAX_SCORED_VECTOR_WIDTH", widest)
-        result = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
-        areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, result["scores"]))
-    assert areas[0] > 0.8 > 0.65 > areas[1]
+        result = train(**{**audit_options, "epochs": 1, "overwrite": True}).pair_scores()
+        aurocs.append(roc_auc_score(np.arange(ITEMS) >= WRONG, result["scores"]))
+    assert aurocs[0] > 0.8 > 0.65 > aurocs[1]
 
 
 STEP_BY_STEP: dict[str, Any] = {"checkpoint_minutes": 0, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("whole") / "run"
-    return train(**options(from_arrays(dirty(), name="pairs"), out), **STEP_BY_STEP, objective=Pull())
+    return train(
+        **build_options(from_arrays(build_mismatched_views(), name="pairs"), out),
+        **STEP_BY_STEP,
+        objective=StubObjective(),
+    )
 
 
 @pytest.mark.parametrize("at", [9, 25, *(pytest.param(step, marks=pytest.mark.slow) for step in (13, 24, 33))])
-def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], never_stopped: Run, at: int) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(
+    audit_options: dict[str, Any], uninterrupted_run: Run, at: int
+) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(**audited, **STEP_BY_STEP, objective=Pull(at, KeyboardInterrupt()))
-    resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=Pull(), progress=False)
-    assert same(weights_of(resumed), weights_of(never_stopped))
-    for name, values in never_stopped.pair_scores().items():
+        train(**audit_options, **STEP_BY_STEP, objective=StubObjective(at, KeyboardInterrupt()))
+    resumed = train(
+        out=audit_options["out"], resume=True, data=audit_options["data"], objective=StubObjective(), progress=False
+    )
+    assert are_equal_states(get_model_state(resumed), get_model_state(uninterrupted_run))
+    for name, values in uninterrupted_run.pair_scores().items():
         assert np.array_equal(resumed.pair_scores()[name], values), name
 
 
-def test_workers_draw_the_same(audited: dict[str, Any], tmp_path: Path) -> None:
-    alone = train(**{**audited, "epochs": 2, "out": tmp_path / "alone"})
-    with_worker = train(**{**audited, "epochs": 2, "num_workers": 1})
-    assert same(weights_of(alone), weights_of(with_worker))
+def test_workers_do_not_change_the_training(audit_options: dict[str, Any], tmp_path: Path) -> None:
+    without_workers = train(**{**audit_options, "epochs": 2, "out": tmp_path / "alone"})
+    with_worker = train(**{**audit_options, "epochs": 2, "num_workers": 1})
+    assert are_equal_states(get_model_state(without_workers), get_model_state(with_worker))
 
 
-def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
-    train(**options)
+def train_in_group(rank: int, report: Report, build_options: dict[str, Any]) -> None:
+    train(**build_options)
 
 
-def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> None:
-    first, second = dirty()
+def test_two_processes_equal_one(audit_options: dict[str, Any], tmp_path: Path) -> None:
+    first, second = build_mismatched_views()
     np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
-    arguments: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
-    arguments |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
-    run_in_processes(train_in_group, 2, arguments | {"out": tmp_path / "two"})
-    one = train(**arguments, out=tmp_path / "one")
+    read_console: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
+    read_console |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
+    run_in_processes(train_in_group, 2, read_console | {"out": tmp_path / "two"})
+    one = train(**read_console, out=tmp_path / "one")
     two = Run(tmp_path / "two")
     assert (one.pair_scores()["kept"] == two.pair_scores()["kept"]).all()
     np.testing.assert_allclose(one.pair_scores()["scores"], two.pair_scores()["scores"], atol=0.02)
-    for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for one_weights, two_weights in zip(get_model_state(one).values(), get_model_state(two).values(), strict=True):
+        torch.testing.assert_close(one_weights, two_weights, rtol=1e-3, atol=1e-4)
 
 
-def test_rejects_data_that_are_not_pairs_before_writing(audited: dict[str, Any], tmp_path: Path) -> None:
+def test_rejects_data_that_are_not_pairs_before_writing(audit_options: dict[str, Any], tmp_path: Path) -> None:
     one_view = from_arrays(np.random.default_rng(0).normal(size=(60, 4)), name="single")
     with raises_usage_error("data.views", "single", 1):
-        train(**{**audited, "data": one_view})
+        train(**{**audit_options, "data": one_view})
     with raises_usage_error("audit.target"):
-        train(**{**audited, "target": "labels"})
+        train(**{**audit_options, "target": "labels"})
     with raises_usage_error("audit.frozen", "freeze"):
-        train(**{**audited, "pretrained": True, "encoder": "resnet18", "freeze": True})
-    assert not audited["out"].exists()
-    plain = train(**{**audited, "audit": False, "epochs": 1})
+        train(**{**audit_options, "pretrained": True, "encoder": "resnet18", "freeze": True})
+    assert not audit_options["out"].exists()
+    without_audit = train(**{**audit_options, "audit": False, "epochs": 1})
     with raises_usage_error("run.missing_file", "pairs.npz", "audit=True"):
-        plain.pair_scores()
+        without_audit.pair_scores()

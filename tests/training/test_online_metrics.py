@@ -1,4 +1,4 @@
-"""What is measured while an encoder is trained: it is told, and the training knows nothing of it."""
+"""Online metrics: logged values, and no effect on the training."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ LABELS = [0, 1] * 15
 ALL = ("knn", "linear_probe:every=2", "geometry", "retrieval", "fine_tuning:every=3")
 
 
-def pictures(labels: bool = True):
+def build_images(labels: bool = True):
     random = np.random.default_rng(0)
     images = random.integers(0, 90, size=(120, 8, 8), dtype=np.uint8)
     images[np.arange(120), np.arange(120) % 4] += 100
@@ -31,41 +31,42 @@ def pictures(labels: bool = True):
 
 def train(out, data=None, **options):
     settings = {"encoder": "small-cnn", "epochs": 4, "batch_size": 40, "progress": False, "keep_every": 2, **options}
-    return contraport.train(data=data or pictures(), out=out, **settings)
+    return contraport.train(data=data or build_images(), out=out, **settings)
 
 
 def collect_checkpoint_state(run):
     return torch.load(as_run_folder(run).last_checkpoint, weights_only=True)
 
 
-def same(a, b):
+def are_equal(a, b):
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(are_equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(are_equal, a, b))
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 @pytest.mark.parametrize("recipe", [{}, {"recipe": "moco", "queue_size": 80}], ids=["simclr", "moco"])
-def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe, monkeypatch) -> None:
+def test_online_metrics_do_not_change_the_training(tmp_path, recipe, monkeypatch) -> None:
     monkeypatch.setattr(tuning, "MIN_EPOCHS", 1)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
     torch.manual_seed(7)
-    without = train(tmp_path / "without", **recipe)
+    without_metrics = train(tmp_path / "without", **recipe)
     expected = torch.rand(1)
     torch.manual_seed(7)
-    watched = train(tmp_path / "with", online_metrics=ALL, **recipe)
+    with_metrics = train(tmp_path / "with", online_metrics=ALL, **recipe)
     assert torch.equal(torch.rand(1), expected)
-    first, second = collect_checkpoint_state(without), collect_checkpoint_state(watched)
+    first, second = collect_checkpoint_state(without_metrics), collect_checkpoint_state(with_metrics)
     for part in ("pipeline", "optimizer", "schedule", "step"):
-        assert same(first[part], second[part]), part
+        assert are_equal(first[part], second[part]), part
     rows = [
-        [{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics_rows()] for run in (without, watched)
+        [{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics_rows()]
+        for run in (without_metrics, with_metrics)
     ]
     assert rows[0] == rows[1]
 
 
-def test_rows_hold_metrics_at_their_steps(tmp_path) -> None:
+def test_rows_have_metrics_at_their_steps(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["knn:every=2", "uniformity"], log_every=2)
     options = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics_rows()}
     assert {place: keys for place, keys in options.items() if keys} == {
@@ -78,10 +79,10 @@ def test_rows_hold_metrics_at_their_steps(tmp_path) -> None:
 
 
 def test_resumed_metrics_equal_uninterrupted_ones(tmp_path) -> None:
-    whole = train(tmp_path / "whole", online_metrics=["knn"], lr_scheduler="constant", epochs=4)
+    uninterrupted = train(tmp_path / "whole", online_metrics=["knn"], lr_scheduler="constant", epochs=4)
     train(tmp_path / "parts", online_metrics=["knn"], lr_scheduler="constant", epochs=2)
-    parts = train(tmp_path / "parts", resume=True, epochs=4)
-    assert [row["knn"] for row in parts.metrics_rows()] == [row["knn"] for row in whole.metrics_rows()]
+    resumed = train(tmp_path / "parts", resume=True, epochs=4)
+    assert [row["knn"] for row in resumed.metrics_rows()] == [row["knn"] for row in uninterrupted.metrics_rows()]
 
 
 def test_items_without_a_view_are_left_out(tmp_path) -> None:
@@ -90,8 +91,8 @@ def test_items_without_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    judged = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
-    assert (len(judged.train), len(judged.test)) == (30, 30)
+    context = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    assert (len(context.train), len(context.test)) == (30, 30)
     assert (
         train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics_rows()[-1]["knn"]
         <= 1
@@ -103,20 +104,22 @@ def test_mismatched_pairs_are_evaluated_unchanged(views: int) -> None:
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    judged = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
-    drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
-    expected = data.__getitems__(drawn[1::2].tolist()).views
-    assert same(judged.test.__getitems__(list(range(45))).views, expected)
-    assert len(judged.test.shapes) == views
+    context = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    permutation = torch.randperm(90, generator=torch_generator("training.monitor"))
+    expected = data.__getitems__(permutation[1::2].tolist()).views
+    assert are_equal(context.test.__getitems__(list(range(45))).views, expected)
+    assert len(context.test.shapes) == views
 
 
 def test_last_metrics_equal_those_of_the_model(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["effective_rank"])
-    drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
-    batch = pictures().__getitems__(drawn[1::2].tolist())
-    judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
-    subject = EvalContext(run.model(), pictures(), judged, Views(pictures()), LoaderConfig())
-    assert run.metrics_rows()[-1]["effective_rank"] == pytest.approx(METRICS["effective_rank"](subject).value, rel=1e-6)
+    permutation = torch.randperm(120, generator=torch_generator("training.monitor"))
+    batch = build_images().__getitems__(permutation[1::2].tolist())
+    context = from_arrays(batch.views[0].numpy(), labels=batch.labels)
+    eval_context = EvalContext(run.model(), build_images(), context, Views(build_images()), LoaderConfig())
+    assert run.metrics_rows()[-1]["effective_rank"] == pytest.approx(
+        METRICS["effective_rank"](eval_context).value, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_last_metrics_equal_those_of_the_model(tmp_path) -> None:
             "knn:often",
         ),
         ({"online_metrics": ["knn:every=0"]}, "online_metrics.*", "knn"),
-        ({"online_metrics": ["knn"], "data": pictures(labels=False)}, "online_metrics.unavailable", "kNN"),
+        ({"online_metrics": ["knn"], "data": build_images(labels=False)}, "online_metrics.unavailable", "kNN"),
         (
             {
                 "online_metrics": ["knn"],

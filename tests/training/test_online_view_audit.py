@@ -1,4 +1,4 @@
-"""Training that audits three or more views: what it leaves out, that it resumes bit by bit, and that workers agree."""
+"""Training with an online audit of three or more views: excluded views, exact resuming, workers and processes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from contraport.training import train
 from tests.errors import raises_usage_error
 from tests.processes import Report, run_in_processes
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from .conftest import StubObjective
+from .test_train import are_equal_states, get_model_state
 
 ITEMS, WRONG, VIEWS = 240, 48, 3
 
 
-class PullPresent(Pull):
-    """A stand-in objective for each pair of views: pulls those items together that have both."""
+class StubObjectiveOfPresentItems(StubObjective):
+    """Stub objective for each pair of views, computed on the items that have both."""
 
     def forward(self, z0: Tensor, z1: Tensor, present: Tensor) -> Tensor:  # type: ignore[override]
         has_both = present.all(dim=1)
         return super().forward(z0[has_both], z1[has_both])
 
 
-def dirty() -> dict[str, np.ndarray]:
-    """Three views of one hidden vector; the first 48 items have another item's view "b"."""
+def build_mismatched_views() -> dict[str, np.ndarray]:
+    """Build three views of one hidden vector per item; the first 48 items have another item's view "b"."""
     random = np.random.default_rng(0)
     hidden = random.normal(size=(ITEMS, 6))
     views = {name: hidden @ random.normal(size=(6, 10)) + 0.2 * random.normal(size=(ITEMS, 10)) for name in "abc"}
@@ -43,18 +43,22 @@ def dirty() -> dict[str, np.ndarray]:
     return {name: view.astype(np.float32) for name, view in views.items()}
 
 
-def options(out: Path) -> dict[str, Any]:
-    data = from_arrays(dirty(), name="views")
+def build_options(out: Path) -> dict[str, Any]:
+    data = from_arrays(build_mismatched_views(), name="views")
     return {"data": data, "audit": True, "batch_size": 40, "epochs": 5, "out": out, "progress": False}
 
 
 @pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(**options(tmp_path_factory.mktemp("whole") / "run"), checkpoint_minutes=0, objective=PullPresent())
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(
+        **build_options(tmp_path_factory.mktemp("whole") / "run"),
+        checkpoint_minutes=0,
+        objective=StubObjectiveOfPresentItems(),
+    )
 
 
-def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
-    result = never_stopped.view_scores()
+def test_mismatched_view_is_identified_and_excluded(uninterrupted_run: Run) -> None:
+    result = uninterrupted_run.view_scores()
     is_wrong = np.zeros((ITEMS, VIEWS), dtype=bool)
     is_wrong[:WRONG, 1] = True
     assert result["view_names"].tolist() == ["a", "b", "c"]
@@ -62,46 +66,52 @@ def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
     assert roc_auc_score(is_wrong.ravel(), -result["view_scores"].ravel()) > 0.95
     assert (result["view_scores"][:WRONG].argmin(axis=1) == 1).mean() > 0.9
     assert result["view_rates"][1] == pytest.approx(WRONG / ITEMS, abs=0.08)
-    kept = result["kept_views"]
-    assert kept[:WRONG, 1].mean() < 0.3 < 0.9 < kept[:WRONG, [0, 2]].mean()
-    assert kept[WRONG:].mean() > 0.9
+    trusted_views = result["kept_views"]
+    assert trusted_views[:WRONG, 1].mean() < 0.3 < 0.9 < trusted_views[:WRONG, [0, 2]].mean()
+    assert trusted_views[WRONG:].mean() > 0.9
 
 
 @pytest.mark.parametrize("at", [70, pytest.param(25, marks=pytest.mark.slow)])
-def test_resume_equals_the_run_that_never_stopped(tmp_path: Path, never_stopped: Run, at: int) -> None:
-    audited = options(tmp_path / "run")
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, uninterrupted_run: Run, at: int) -> None:
+    audit_options = build_options(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        train(**audited, checkpoint_minutes=0, objective=PullPresent(at, KeyboardInterrupt()))
-    resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=PullPresent(), progress=False)
-    assert same(weights_of(resumed), weights_of(never_stopped))
-    for name, values in never_stopped.view_scores().items():
+        train(**audit_options, checkpoint_minutes=0, objective=StubObjectiveOfPresentItems(at, KeyboardInterrupt()))
+    resumed = train(
+        out=audit_options["out"],
+        resume=True,
+        data=audit_options["data"],
+        objective=StubObjectiveOfPresentItems(),
+        progress=False,
+    )
+    assert are_equal_states(get_model_state(resumed), get_model_state(uninterrupted_run))
+    for name, values in uninterrupted_run.view_scores().items():
         assert np.array_equal(resumed.view_scores()[name], values), name
 
 
-def test_workers_leave_out_the_same_views(tmp_path: Path) -> None:
-    audited = options(tmp_path / "alone") | {"epochs": 2, "objective": "info-nce"}
-    alone = train(**audited)
-    with_worker = train(**audited | {"num_workers": 1, "out": tmp_path / "workers"})
-    assert same(weights_of(alone), weights_of(with_worker))
+def test_workers_do_not_change_the_training(tmp_path: Path) -> None:
+    audit_options = build_options(tmp_path / "alone") | {"epochs": 2, "objective": "info-nce"}
+    without_workers = train(**audit_options)
+    with_worker = train(**audit_options | {"num_workers": 1, "out": tmp_path / "workers"})
+    assert are_equal_states(get_model_state(without_workers), get_model_state(with_worker))
 
 
-class RecordingCallback(ViewAuditCallback):
-    """An audit with given scores of pairs of views."""
+class ViewAuditCallbackWithStubScores(ViewAuditCallback):
+    """Audit with prepared scores of the pairs of views."""
 
-    given: tuple[Tensor, ...]
+    prepared_scores: tuple[Tensor, ...]
 
     def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, ...]:
-        return self.given
+        return self.prepared_scores
 
 
 def test_decoys_replace_one_view() -> None:
-    """With clear scores the suspects are the wrong views of items and of decoys; batches mark these as missing."""
-    dataset = add_decoys(from_arrays(dirty()), seed=0)
+    """With separated scores the mismatched views of items and decoys are suspected and marked as missing in batches."""
+    dataset = add_decoys(from_arrays(build_mismatched_views()), seed=0)
     decoys, replaced = dataset.decoy_pairs, dataset.replaced_view_indices
     assert len(replaced) == 48
     assert replaced.bincount().tolist() == [16] * VIEWS
     batch = dataset.__getitems__([3, *range(ITEMS, ITEMS + 48)])
-    for view, values in enumerate(from_arrays(dirty()).store.fetch_views(torch.arange(ITEMS))):
+    for view, values in enumerate(from_arrays(build_mismatched_views()).store.fetch_views(torch.arange(ITEMS))):
         rows = torch.where(replaced == view, decoys.second, decoys.first)
         assert torch.equal(batch.views[view][1:], values[rows])
 
@@ -115,27 +125,27 @@ def test_decoys_replace_one_view() -> None:
     fresh = scores[ITEMS:].masked_fill(~is_mismatch[ITEMS:], torch.nan)
     order = BatchOrder(ITEMS, batch_size=40, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
-    audit = RecordingCallback(dataset, pipeline, order, epochs=12)
-    audit.given = (scores, fresh)
+    audit = ViewAuditCallbackWithStubScores(dataset, pipeline, order, epochs=12)
+    audit.prepared_scores = (scores, fresh)
     assert audit.score_if_due(1)
     assert audit.last_state is not None
     trusted = audit.last_state.trusted_views
-    assert float(trusted[:WRONG, 1].double().mean()) < 0.25, "32 decoys of a pair give a rough rate"
+    assert float(trusted[:WRONG, 1].double().mean()) < 0.25  # rough, since a pair of views has only 32 decoys
     assert float(trusted[:ITEMS][~is_wrong[:ITEMS]].double().mean()) > 0.97
-    assert float(trusted[ITEMS:][replaced == 1, 1].double().mean()) < 0.2, "decoys are left out as wrong items are"
+    assert float(trusted[ITEMS:][replaced == 1, 1].double().mean()) < 0.2  # decoys are excluded like mismatched items
     assert audit.last_state.memorization_auc == pytest.approx(0.5)
     assert set(audit.last_state.training_positions.tolist()) == set(range(ITEMS + 48)) - set(decoys.first.tolist())
-    shown = dataset.__getitems__([0, ITEMS]).present
-    assert shown is not None
-    assert torch.equal(shown, trusted[[0, ITEMS]])
+    present = dataset.__getitems__([0, ITEMS]).present
+    assert present is not None
+    assert torch.equal(present, trusted[[0, ITEMS]])
     assert audit.score_if_due(round(12 ** (3 / 4)))
-    assert audit.last_state.training_positions.tolist() == list(range(ITEMS)), "decoys are given back"
+    assert audit.last_state.training_positions.tolist() == list(range(ITEMS))  # without decoys
     audit.restore({})
     assert bool(dataset.trusted_view_mask.all())  # type: ignore[union-attr]
 
 
-def test_enough_items_stay_if_all_views_look_wrong() -> None:
-    dataset = add_decoys(from_arrays(dirty()), seed=0)
+def test_enough_items_remain_if_all_views_look_mismatched() -> None:
+    dataset = add_decoys(from_arrays(build_mismatched_views()), seed=0)
     order = BatchOrder(ITEMS, batch_size=100, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
     audit = ViewAuditCallback(dataset, pipeline, order, epochs=12)
@@ -146,13 +156,13 @@ def test_enough_items_stay_if_all_views_look_wrong() -> None:
     assert float(trusted[:ITEMS].double().mean()) > 1 / 3
 
 
-def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
-    train(**options)
+def train_in_group(rank: int, report: Report, build_options: dict[str, Any]) -> None:
+    train(**build_options)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    np.savez(tmp_path / "views.npz", **dirty())
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "views.npz", **build_mismatched_views())
     arguments: dict[str, Any] = {
         "batch_size": 40,
         "epochs": 3,
@@ -164,19 +174,19 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     run_in_processes(train_in_group, 2, arguments | {"out": tmp_path / "two"})
     one, two = train(**arguments, out=tmp_path / "one"), Run(tmp_path / "two")
     assert np.array_equal(one.view_scores()["kept_views"], two.view_scores()["kept_views"])
-    for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for one_weights, two_weights in zip(get_model_state(one).values(), get_model_state(two).values(), strict=True):
+        torch.testing.assert_close(one_weights, two_weights, rtol=1e-3, atol=1e-4)
 
 
-def test_rejects_what_it_cannot_audit_before_writing(tmp_path: Path) -> None:
-    audited = options(tmp_path / "run")
-    lacking = dirty()
-    lacking["c"][3] = np.nan
+def test_rejects_data_and_options_without_an_audit_before_writing(tmp_path: Path) -> None:
+    audit_options = build_options(tmp_path / "run")
+    incomplete = build_mismatched_views()
+    incomplete["c"][3] = np.nan
     with raises_usage_error("data.missing_views"):
-        train(**audited | {"data": from_arrays(lacking)})
+        train(**audit_options | {"data": from_arrays(incomplete)})
     with raises_usage_error("audit.missing_views"):
-        train(**audited | {"predict": "l2"})
-    assert not audited["out"].exists()
-    plain = train(**audited | {"audit": False, "epochs": 1})
+        train(**audit_options | {"predict": "l2"})
+    assert not audit_options["out"].exists()
+    without_audit = train(**audit_options | {"audit": False, "epochs": 1})
     with raises_usage_error("run.missing_file", "view_scores.npz", "audit=True"):
-        plain.view_scores()
+        without_audit.view_scores()

@@ -9,7 +9,7 @@ from contraport.training.optimization import DEFAULT_LR_BY_OPTIMIZER, build_lr_s
 
 
 class Tower(nn.Module):
-    """An encoder with weights, biases and norms in two layers, as timm tells them apart."""
+    """Encoder with weights, biases and norms in two layers, with timm's grouping of parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Tower(nn.Module):
         pytest.param({"encoder_lr_scale": 0.1, "layer_decay": 0.5}, id="both"),
     ],
 )
-def test_each_learning_parameter_is_in_one_group(options: dict[str, float]) -> None:
+def test_each_trainable_parameter_is_in_one_group(options: dict[str, float]) -> None:
     encoder, head = Tower(), nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
     module = nn.ModuleDict({"encoder": encoder, "head": head})
     module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
     encoder.first[0].weight.requires_grad_(False)
     optimizer = create_optimizer(module, optimizer="adamw", lr=1e-3, weight_decay=0.1, encoders=[encoder], **options)
-    trained = [id(weights) for group in optimizer.param_groups for weights in group["params"]]
-    learning = {id(weights): name for name, weights in module.named_parameters() if weights.requires_grad}
-    assert sorted(trained) == sorted(learning)
+    grouped = [id(weights) for group in optimizer.param_groups for weights in group["params"]]
+    trainable = {id(weights): name for name, weights in module.named_parameters() if weights.requires_grad}
+    assert sorted(grouped) == sorted(trainable)
     decaying = {
-        learning[id(weights)]
+        trainable[id(weights)]
         for group in optimizer.param_groups
         if group["weight_decay"] > 0
         for weights in group["params"]
@@ -50,7 +50,7 @@ def test_each_learning_parameter_is_in_one_group(options: dict[str, float]) -> N
     assert decaying == {"encoder.last.0.weight", "head.0.weight"}
 
 
-def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:
+def list_rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:
     result = []
     for _ in range(steps):
         result.append(schedule.optimizer.param_groups[0]["lr"])
@@ -60,12 +60,14 @@ def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[fl
 
 
 def test_cosine_agrees_with_torch() -> None:
-    ours = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), lr_scheduler="cosine", steps=20, warmup_steps=4)
+    actual = build_lr_schedule(
+        torch.optim.SGD([torch.zeros(1)], lr=0.4), lr_scheduler="cosine", steps=20, warmup_steps=4
+    )
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
-    theirs = SequentialLR(
+    reference = SequentialLR(
         optimizer, [LinearLR(optimizer, 1 / 4, 1.0, total_iters=3), CosineAnnealingLR(optimizer, 16)], milestones=[4]
     )
-    assert rates(ours, 20) == pytest.approx(rates(theirs, 20))
+    assert list_rates(actual, 20) == pytest.approx(list_rates(reference, 20))
 
 
 @pytest.mark.parametrize("optimizer", DEFAULT_LR_BY_OPTIMIZER)

@@ -1,4 +1,4 @@
-"""Batch norm shared by processes is torch's batch norm of the whole batch."""
+"""Batch norm across processes, compared with torch's batch norm of the whole batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm
 from tests.processes import run_in_processes
-from tests.training.ranks import SIZES, compare_batch_norm
+from tests.training.process_workers import SIZES, compare_batch_norm
 
 
 def test_outputs_gradients_and_statistics_equal_one_process() -> None:

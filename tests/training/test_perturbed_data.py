@@ -1,4 +1,4 @@
-"""A training on data made noisier, and the evaluation that follows it."""
+"""Training on mismatched, corrupted or imbalanced data, on subsets, and evaluation of these runs."""
 
 from __future__ import annotations
 
@@ -15,59 +15,61 @@ from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 
-FEW: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "data": "digits", "encoder": "mlp", "epochs": 1, "batch_size": 64, "max_items": 200,
     "device": "cpu", "progress": False,
 }  # fmt: skip
 
 
-def test_mismatches_are_saved_and_resumed(tmp_path: Path) -> None:
-    run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
+def test_mismatches_are_saved_and_unchanged_on_resume(tmp_path: Path) -> None:
+    run = train(**OPTIONS, mismatch=0.2, out=tmp_path / "run")
     partners = as_run_folder(run).mismatched_partner_indices()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
     assert np.array_equal(as_run_folder(longer).mismatched_partner_indices(), partners)
-    clean = train(**FEW, out=tmp_path / "clean")
+    clean = train(**OPTIONS, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
         as_run_folder(clean).mismatched_partner_indices()
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 
 def test_mismatch_applies_to_training_only(tmp_path: Path) -> None:
-    run = train(**FEW, mismatch=1.0, out=tmp_path / "run")
-    measured = evaluate(run, metrics=["knn"], alone=True, progress=False)
-    assert measured["train_items"] == 200
-    assert measured["test_items"] == 200
+    run = train(**OPTIONS, mismatch=1.0, out=tmp_path / "run")
+    result = evaluate(run, metrics=["knn"], alone=True, progress=False)
+    assert result["train_items"] == 200
+    assert result["test_items"] == 200
 
 
 def test_validation_items_are_held_out_training_items() -> None:
     settings = Settings(data="digits", validation=0.25)
-    whole = build_dataset(Settings(data="digits"))
-    learnt, judged = (build_dataset(settings, split) for split in ("train", "test"))
-    assert set(learnt.source_rows.tolist()) | set(judged.source_rows.tolist()) == set(whole.source_rows.tolist())
-    assert not set(learnt.source_rows.tolist()) & set(judged.source_rows.tolist())
-    assert len(judged) == pytest.approx(0.25 * len(whole), abs=1)
-    assert (learnt.split, judged.split) == ("train", "test")
+    all_items = build_dataset(Settings(data="digits"))
+    training_items, test_items = (build_dataset(settings, split) for split in ("train", "test"))
+    assert set(training_items.source_rows.tolist()) | set(test_items.source_rows.tolist()) == set(
+        all_items.source_rows.tolist()
+    )
+    assert not set(training_items.source_rows.tolist()) & set(test_items.source_rows.tolist())
+    assert len(test_items) == pytest.approx(0.25 * len(all_items), abs=1)
+    assert (training_items.split, test_items.split) == ("train", "test")
 
 
 def test_subset_is_deterministic_and_stratified() -> None:
-    one, again = (build_dataset(Settings(data="digits", max_items=50)) for _ in range(2))
+    one, other = (build_dataset(Settings(data="digits", max_items=50)) for _ in range(2))
     assert len(one) == 50
-    assert one.source_rows.tolist() == again.source_rows.tolist()
+    assert one.source_rows.tolist() == other.source_rows.tolist()
     assert one.labels is not None
     assert one.labels.bincount().tolist() == [5] * 10
 
 
 def test_test_items_are_limited_separately() -> None:
-    def sizes(**options: Any) -> list[int]:
+    def count_items(**options: Any) -> list[int]:
         return [len(build_dataset(Settings(data="digits", **options), split)) for split in ("train", "test")]
 
-    assert sizes(max_items=50) == [50, 50]
-    assert sizes(max_items=50, test_items=120) == [50, 120]
-    assert sizes(test_items=120) == [1_348, 120]
-    assert sizes(max_items=50, test_items=10_000) == [50, 449]
-    assert sizes(max_items=50, test_items=120, validation=0.25) == [50, 120]
+    assert count_items(max_items=50) == [50, 50]
+    assert count_items(max_items=50, test_items=120) == [50, 120]
+    assert count_items(test_items=120) == [1_348, 120]
+    assert count_items(max_items=50, test_items=10_000) == [50, 449]
+    assert count_items(max_items=50, test_items=120, validation=0.25) == [50, 120]
 
 
 def test_selects_some_views(tmp_path: Path) -> None:
@@ -88,28 +90,28 @@ def test_selects_some_views(tmp_path: Path) -> None:
 
 
 def test_imbalance_applies_to_training_only_and_can_be_weighted(tmp_path: Path) -> None:
-    rare = Settings(data="digits", max_items=400, imbalance=8, sample_weight="classes")
-    learnt, judged = build_dataset(rare), build_dataset(rare, "test")
-    assert learnt.labels is not None
-    assert learnt.weights is not None
-    assert learnt.labels.bincount().tolist()[::9] == [40, 5]
-    sums = [float(learnt.weights[learnt.labels == one].sum()) for one in range(10)]
-    assert sums == pytest.approx([len(learnt) / 10] * 10)
-    assert judged.weights is None
-    assert len(judged) == 400
+    settings = Settings(data="digits", max_items=400, imbalance=8, sample_weight="classes")
+    training_items, test_items = build_dataset(settings), build_dataset(settings, "test")
+    assert training_items.labels is not None
+    assert training_items.weights is not None
+    assert training_items.labels.bincount().tolist()[::9] == [40, 5]
+    sums = [float(training_items.weights[training_items.labels == one].sum()) for one in range(10)]
+    assert sums == pytest.approx([len(training_items) / 10] * 10)
+    assert test_items.weights is None
+    assert len(test_items) == 400
     with raises_usage_error("imbalance.*"):
         build_dataset(Settings(data="digits", imbalance=8, ignore_labels=True))
     run = train(
-        **FEW, imbalance=8, sample_weight="classes", constraint="balanced:marginals=weights", out=tmp_path / "run"
+        **OPTIONS, imbalance=8, sample_weight="classes", constraint="balanced:marginals=weights", out=tmp_path / "run"
     )
     assert evaluate(run, metrics=["knn"], alone=True, progress=False)["train_items"] < 100
     both = (load("digits"), load("digits", "test"))
     other = evaluate(run, data=both, metrics=["knn"], alone=True, progress=False)
-    assert other["train_items"] == len(both[0]), "other data are looked at as they are"
+    assert other["train_items"] == len(both[0])  # the imbalance does not apply to other data
 
 
 def test_other_data_are_evaluated_unperturbed(tmp_path: Path) -> None:
-    run = train(**FEW, corrupt="noise:5", out=tmp_path / "run")
+    run = train(**OPTIONS, corrupt="noise:5", out=tmp_path / "run")
     noisy = evaluate(run, metrics=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]
     other = evaluate(run, data=(load("digits"), load("digits", "test")), metrics=["knn"], alone=True, progress=False)
     assert other["test_items"] == 449
@@ -117,16 +119,16 @@ def test_other_data_are_evaluated_unperturbed(tmp_path: Path) -> None:
 
 
 def test_random_views_of_frozen_features_cannot_be_mismatched(tmp_path: Path) -> None:
-    run = train(**FEW, out=tmp_path / "run")
+    run = train(**OPTIONS, out=tmp_path / "run")
     with raises_usage_error("mismatch.frozen"):
-        train(**FEW, mismatch=0.5, freeze=True, init=run.path, out=tmp_path / "frozen")
+        train(**OPTIONS, mismatch=0.5, freeze=True, init=run.path, out=tmp_path / "frozen")
 
 
 def test_saves_metrics_of_each_item(tmp_path: Path) -> None:
-    run = train(**FEW, out=tmp_path / "run")
-    measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
-    assert list(measured["rows"]) == ["trained"]
+    run = train(**OPTIONS, out=tmp_path / "run")
+    result = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
+    assert list(result["rows"]) == ["trained"]
     assert list(as_run_folder(run).test_item_metric_values()) == ["knn", "uniformity"]
     for name, values in as_run_folder(run).test_item_metric_values().items():
-        assert values.mean() == pytest.approx(measured["rows"]["trained"][name])
+        assert values.mean() == pytest.approx(result["rows"]["trained"][name])
     assert not as_run_folder(run).samples_path.exists()

@@ -1,4 +1,4 @@
-"""Every recipe trains from the one table, and what is given by hand wins over it."""
+"""Training with each recipe, and options that override a recipe."""
 
 from __future__ import annotations
 
@@ -20,17 +20,27 @@ from contraport.training import train
 from contraport.training.config import Settings
 from contraport.training.preflight import list_overridden_recipe_options
 from tests.errors import raises_usage_error
-from tests.training.steps import pipeline_of
+from tests.training.step_builders import build_module
 
 CLASSES = 6
-OF_TWO_KINDS = ("clip", "siglip")
-OF_SETS = ("late-interaction",)
-"""Compare an item by all its vectors, such as the time steps of a series."""
-FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
+RECIPES_FOR_TWO_VIEWS = ("clip", "siglip")
+RECIPES_FOR_VECTOR_SETS = ("late-interaction",)
+"""Recipes that compare all vectors of an item, such as the time steps of a series."""
+RECIPES_WITH_FALLING_LOSS = (
+    "simclr",
+    "byol",
+    "simsiam",
+    "moco-v3",
+    "cmc-nce",
+    "siglip",
+    "gca-uot",
+    "align-uniform",
+    "predictive",
+)
 
 
-def groups(seed: int) -> Dataset:
-    """Items of a few classes that differ in four coordinates, among forty that are noise of the same size."""
+def build_groups(seed: int) -> Dataset:
+    """Build items of a few classes that differ in four coordinates, among forty noise coordinates of the same size."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(0).normal(size=(CLASSES, 4))
     labels = random.integers(0, CLASSES, 240)
@@ -38,40 +48,46 @@ def groups(seed: int) -> Dataset:
     return from_arrays(np.hstack([signal, 2 * random.normal(size=(240, 40))]), labels=labels, name="groups")
 
 
-def two_kinds(seed: int) -> Dataset:
-    """The same items by two sensors, each with noise of its own."""
-    items = groups(seed)
+def build_two_views(seed: int) -> Dataset:
+    """Build the same items in two views with independent noise."""
+    items = build_groups(seed)
     (view,) = items.__getitems__(list(range(len(items)))).views
     other = torch.randn(240, 10, generator=torch.Generator().manual_seed(seed))
     return from_arrays({"one": view, "two": torch.cat([view[:, :4], other], 1)}, labels=items.labels, name="groups")
 
 
-def series(items: Dataset) -> Dataset:
-    """The coordinates of the items as series of four channels."""
+def build_series(items: Dataset) -> Dataset:
+    """Reshape the coordinates of the items to series of four channels."""
     (view,) = items.__getitems__(list(range(len(items)))).views
     return from_arrays(view.unflatten(1, (4, 11)), labels=items.labels, name="groups")
 
 
 @pytest.fixture(scope="module")
 def splits() -> tuple[Dataset, Dataset]:
-    return groups(1), groups(2)
+    return build_groups(1), build_groups(2)
 
 
 @pytest.fixture(scope="module")
-def paired() -> tuple[Dataset, Dataset]:
-    return two_kinds(1), two_kinds(2)
+def paired_splits() -> tuple[Dataset, Dataset]:
+    return build_two_views(1), build_two_views(2)
 
 
-def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
+def measure_accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
     train, test = (embed_dataset(model, split, progress=False) for split in splits)
     return knn(train, splits[0].labels, test, splits[1].labels)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_trains(
-    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
+def test_trains_each_recipe(
+    name: str, splits: tuple[Dataset, Dataset], paired_splits: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
-    splits = paired if name in OF_TWO_KINDS else tuple(map(series, splits)) if name in OF_SETS else splits
+    splits = (
+        paired_splits
+        if name in RECIPES_FOR_TWO_VIEWS
+        else tuple(map(build_series, splits))
+        if name in RECIPES_FOR_VECTOR_SETS
+        else splits
+    )
     np.save(tmp_path / "teacher.npy", splits[0].__getitems__(list(range(240))).views[0][:, :4].flatten(1).numpy())
     run = train(
         data=splits[0],
@@ -86,11 +102,11 @@ def test_every_recipe_trains(
     )
     rows = [row["loss"] for row in run.metrics_rows()]
     assert np.isfinite(rows).all()
-    assert name not in FALLING or np.mean(rows[-4:]) < np.mean(rows[:2])
+    assert name not in RECIPES_WITH_FALLING_LOSS or np.mean(rows[-4:]) < np.mean(rows[:2])
     config = run.config()
     assert config["recipe"] == name
     assert {key: config[key] for key in RECIPES[name].settings} == RECIPES[name].settings
-    assert accuracy(run.model(), splits) > 2 / CLASSES, "features of chance tell one class in six"
+    assert measure_accuracy(run.model(), splits) > 2 / CLASSES  # twice the accuracy of chance
     assert RECIPES[name].summary.endswith(".")
     assert RECIPES[name].citation
 
@@ -108,10 +124,10 @@ def test_explicit_options_override_the_recipe(splits: tuple[Dataset, Dataset], t
     assert len(state["comparison.memory.embeddings"]) == 7
 
 
-def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for chosen, name in (({"recipe": "byol"}, "groups-byol"), ({"predict": "l1"}, "groups-predict-l1")):
-        run = train(data=splits[0], epochs=1, batch_size=60, progress=False, **chosen)
+    for options, name in (({"recipe": "byol"}, "groups-byol"), ({"predict": "l1"}, "groups-predict-l1")):
+        run = train(data=splits[0], epochs=1, batch_size=60, progress=False, **options)
         assert run.name == name
 
 
@@ -127,7 +143,7 @@ def test_recipe_settings_depend_on_the_chosen_objective() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_resolving_twice_changes_nothing(name: str) -> None:
+def test_applying_a_recipe_is_idempotent(name: str) -> None:
     once = apply_recipe({"recipe": name})
     assert apply_recipe(once) == once
     teacher = "teacher.npy" if name == "distillation" else None
@@ -139,10 +155,10 @@ def test_rejects_an_unknown_recipe() -> None:
         apply_recipe({"recipe": "simclrr"})
 
 
-@pytest.mark.parametrize("name", OF_TWO_KINDS)
-def test_two_encoders_need_two_views(name: str, splits: tuple[Dataset, Dataset]) -> None:
+@pytest.mark.parametrize("name", RECIPES_FOR_TWO_VIEWS)
+def test_two_encoders_require_two_views(name: str, splits: tuple[Dataset, Dataset]) -> None:
     with raises_usage_error("shared_encoder.one_view"):
-        pipeline_of(splits[0], recipe=name)
+        build_module(splits[0], recipe=name)
 
 
 @pytest.mark.parametrize("options", [{"recipe": "clip"}, {"shared_encoder": False}])
@@ -156,13 +172,19 @@ def test_two_encoders_for_a_table_of_one_view_suggest_its_views(options: dict[st
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_parameter_of_a_recipe_has_a_gradient(
-    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
+    name: str, splits: tuple[Dataset, Dataset], paired_splits: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
-    """What the processes of a training rely on: they wait for the gradient of each."""
-    splits = paired if name in OF_TWO_KINDS else tuple(map(series, splits)) if name in OF_SETS else splits
+    """Training in several processes requires it, since they wait for each gradient."""
+    splits = (
+        paired_splits
+        if name in RECIPES_FOR_TWO_VIEWS
+        else tuple(map(build_series, splits))
+        if name in RECIPES_FOR_VECTOR_SETS
+        else splits
+    )
     np.save(tmp_path / "teacher.npy", splits[0].labels.numpy()[:, None] + np.arange(3.0))
     teacher = {"teacher": tmp_path / "teacher.npy"} if name == "distillation" else {}
-    module = pipeline_of(splits[0], recipe=name, **teacher)
+    module = build_module(splits[0], recipe=name, **teacher)
     batch = next(iter(build_loader(splits[0], 16)))
     for step in range(2):
         module.zero_grad()

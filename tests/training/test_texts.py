@@ -1,4 +1,4 @@
-"""What a verb does, it does with texts."""
+"""Commands on texts: training, evaluation, embedding, search, clusters, duplicates and audits."""
 
 import numpy as np
 import pytest
@@ -19,30 +19,30 @@ ANSWERS = [f"{name} has a {thing}, and it is {color}" for color in COLORS for th
 LABELS = [thing for _ in COLORS for thing in THINGS for _ in NAMES]
 
 
-def split(part, name):
-    chosen = np.random.default_rng(0).permutation(len(TEXTS))[part]
-    texts, labels = ([known[place] for place in chosen] for known in (TEXTS, LABELS))
+def build_split(part, name):
+    positions = np.random.default_rng(0).permutation(len(TEXTS))[part]
+    texts, labels = ([values[position] for position in positions] for values in (TEXTS, LABELS))
     return from_arrays(texts, labels=labels, name="texts", split=name)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return train(
-        data=split(slice(12, None), "train"), epochs=8, batch_size=16, lr=3e-3, progress=False, lr_scheduler="constant",
-        out=tmp_path_factory.mktemp("texts") / "run",
+        data=build_split(slice(12, None), "train"), epochs=8, batch_size=16, lr=3e-3, progress=False,
+        lr_scheduler="constant", out=tmp_path_factory.mktemp("texts") / "run",
     )  # fmt: skip
 
 
-def test_a_run_of_texts_learns_and_is_evaluated(run):
+def test_run_on_texts_is_trained_and_evaluated(run):
     losses = [row["loss"] for row in run.metrics_rows() if "loss" in row]
     assert np.mean(losses[-2:]) < np.mean(losses[:1]) - 0.3
-    data = split(slice(12, None), "train"), split(slice(12), "test")
+    data = build_split(slice(12, None), "train"), build_split(slice(12), "test")
     rows = evaluate(run, data=data, metrics=["knn", "recall@1"], neighbors=5, progress=False)["rows"]
     assert set(rows) == {"raw", "untrained", "trained"}
     assert rows["trained"]["recall@1"] > 0.3
 
 
-def test_search_of_texts_names_them_by_their_beginning(run, tmp_path):
+def test_texts_are_named_by_their_first_words(run, tmp_path):
     long = "word " * 40
     data = from_arrays([*TEXTS, long], name="texts")
     file = embed(run, data=data, out=tmp_path / "f.parquet", progress=False)
@@ -64,19 +64,19 @@ def test_search_of_texts_names_them_by_their_beginning(run, tmp_path):
         neighbors(result.features, query="nowhere")
 
 
-def test_resumed_run_of_texts_equals_an_uninterrupted_one(tmp_path):
+def test_resumed_run_on_texts_equals_an_uninterrupted_one(tmp_path):
     settings = {
-        "data": split(slice(12, None), "train"),
+        "data": build_split(slice(12, None), "train"),
         "batch_size": 16,
         "lr_scheduler": "constant",
         "warmup_epochs": 0,
     }
-    whole = train(**settings, epochs=2, out=tmp_path / "whole", progress=False)
+    uninterrupted = train(**settings, epochs=2, out=tmp_path / "whole", progress=False)
     train(**settings, epochs=1, out=tmp_path / "parts", progress=False)
-    parts = train(**settings, epochs=2, out=tmp_path / "parts", resume=True, progress=False)
-    states = zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True)
+    resumed = train(**settings, epochs=2, out=tmp_path / "parts", resume=True, progress=False)
+    states = zip(uninterrupted.model().state_dict().items(), resumed.model().state_dict().values(), strict=True)
     assert all(bool((one == other).all()) for (_, one), other in states)
-    assert Model.from_pretrained(as_run_folder(parts).model_path).shapes == ((),)
+    assert Model.from_pretrained(as_run_folder(resumed).model_path).shapes == ((),)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_trains_on_pairs_of_texts(settings, tmp_path):
 )
 def test_text_views_share_an_encoder_without_options_by_view(settings, encoders, tmp_path):
     data = from_arrays({"text": TEXTS, "answer": ANSWERS}, name="pairs")
-    short = {"data": data, "epochs": 1, "batch_size": 16, "progress": False}
-    run = train(**short, **settings, out=tmp_path / "run")
+    options = {"data": data, "epochs": 1, "batch_size": 16, "progress": False}
+    run = train(**options, **settings, out=tmp_path / "run")
     assert len(run.model().towers) == encoders
-    next_one = train(**short, init=run.path, out=tmp_path / "next")
-    assert len(next_one.model().towers) == encoders
+    next_run = train(**options, init=run.path, out=tmp_path / "next")
+    assert len(next_run.model().towers) == encoders
 
 
 def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
-    """As the log of their training proposes it: both texts go through one encoder."""
+    """With one encoder for both texts, as the log of the training suggests."""
     caplog.set_level("INFO", "contraport")
     data = from_arrays({"text": TEXTS, "answer": ANSWERS}, name="pairs")
     run = train(data=data, epochs=6, batch_size=16, lr=3e-3, projection=0, out=tmp_path / "run", progress=False)
@@ -125,7 +125,9 @@ def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
     cosines = torch.nn.functional.cosine_similarity(z[0], z[1]).detach()
     with raises_usage_error("query.unknown", "'nowhere.png'"):
         neighbors(file, query="nowhere.png")
-    assert [near.name for near in result] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
+    assert [near.name for near in result] == [
+        ANSWERS[position] for position in cosines.argsort(descending=True)[:5].tolist()
+    ]
 
 
 def test_simcse_recipe_trains_without_augmentation(tmp_path, caplog):
@@ -142,7 +144,7 @@ def test_audit_finds_mismatched_texts(tmp_path):
     assert len(result.scores) == 60
 
 
-def test_rejects_options_without_meaning_for_texts(tmp_path):
+def test_rejects_options_that_do_not_apply_to_texts(tmp_path):
     data = from_arrays((TEXTS, ANSWERS), name="pairs")
     with raises_usage_error("predict.texts"):
         train(data=data, recipe="predictive", out=tmp_path / "run", progress=False)

@@ -1,4 +1,4 @@
-"""The number of threads: small networks take few, the user's word stands, and a resumed run keeps its number."""
+"""Number of threads: chosen by timing, explicit, and kept by resumed runs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from contraport.training.step_timing import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from .conftest import StubObjective
+from .test_train import are_equal_states, get_model_state
 
 
 @pytest.fixture
-def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch has four threads, and nobody chose them."""
+def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set four threads in torch, without an explicit choice."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with temporary_thread_count(4):
         yield
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[int]:
-    """Let steps take so long with each number of threads, and return those that are tried."""
+def replace_timings(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[int]:
+    """Replace timings by the seconds for each number of threads; return a list that records the numbers tried."""
     tried: list[int] = []
 
-    def text(*args: Any, threads: int, **kwargs: Any) -> float:
+    def time_gradient(*args: Any, threads: int, **kwargs: Any) -> float:
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(step_timing, "measure_gradient_seconds", text)
+    monkeypatch.setattr(step_timing, "measure_gradient_seconds", time_gradient)
     return tried
 
 
@@ -51,19 +51,19 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
         pytest.param({1: 3.0}, 4, [1], id="a large network"),
     ],
 )
-@pytest.mark.usefixtures("four")
-def test_takes_the_fewest_threads_that_make_steps_fast(
+@pytest.mark.usefixtures("four_threads")
+def test_selects_the_fewest_threads_with_fast_steps(
     vectors: Dataset, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], expected: int, tried: list[int]
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
-    result = timed(monkeypatch, seconds)
+    result = replace_timings(monkeypatch, seconds)
     assert choose_thread_count(settings, build_components(settings)) == expected
     assert result == tried
 
 
-@pytest.mark.usefixtures("four")
-def test_explicit_thread_count_is_kept(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = timed(monkeypatch, {})
+@pytest.mark.usefixtures("four_threads")
+def test_explicit_thread_count_is_used(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = replace_timings(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
     components = build_components(settings)
     assert choose_thread_count(replace(settings, threads=3), components) == 3
@@ -72,49 +72,59 @@ def test_explicit_thread_count_is_kept(vectors: Dataset, monkeypatch: pytest.Mon
     assert tried == []
 
 
-@pytest.mark.usefixtures("four")
-def test_timing_leaves_no_trace(vectors: Dataset) -> None:
-    objective = Pull()
+@pytest.mark.usefixtures("four_threads")
+def test_timing_does_not_change_the_training(vectors: Dataset) -> None:
+    objective = StubObjective()
     settings = Settings(data=vectors, batch_size=32, objective=objective)
     components = build_components(settings)
     before = {name: value.clone() for name, value in components.module.state_dict().items()}
     calls, state = objective.calls, torch.get_rng_state()
     assert choose_thread_count(settings, components) in (1, 2, 4)
-    assert same(components.module.state_dict(), before)
+    assert are_equal_states(components.module.state_dict(), before)
     assert all(weights.grad is None for weights in components.module.parameters())
     assert (objective.calls, torch.get_num_threads()) == (calls, 4)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.usefixtures("four")
-def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
+@pytest.mark.usefixtures("four_threads")
+def test_resumed_run_uses_the_recorded_thread_count(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers: list[int] = []
 
-    class Watched(Pull):
+    class ThreadRecordingObjective(StubObjective):
         def forward(self, *views: torch.Tensor) -> torch.Tensor:
             numbers.append(torch.get_num_threads())
             return super().forward(*views)
 
-    timed(monkeypatch, {1: 0.08, 2: 0.05, 4: 0.06})
+    replace_timings(monkeypatch, {1: 0.08, 2: 0.05, 4: 0.06})
     settings.update(lr_scheduler="constant", warmup_epochs=0)
-    whole = train(**{**settings, "epochs": 3, "out": tmp_path / "whole"}, objective=Watched())
+    uninterrupted = train(**{**settings, "epochs": 3, "out": tmp_path / "whole"}, objective=ThreadRecordingObjective())
     with caplog.at_level(logging.INFO, "contraport"):
-        run = train(**settings, objective=Watched())
+        run = train(**settings, objective=ThreadRecordingObjective())
     assert "CPU threads: 2 (threads)" in caplog.text
     assert run.config()["threads"] == 2
-    monkeypatch.setattr(step_timing, "measure_fastest_thread_count", fastest_is_not_asked)
+    monkeypatch.setattr(step_timing, "measure_fastest_thread_count", fail_if_timed)
     numbers.clear()
-    train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Watched(), progress=False)
+    train(
+        out=run.path, resume=True, epochs=3, data=settings["data"], objective=ThreadRecordingObjective(), progress=False
+    )
     assert numbers[-2:] == [2, 2]
-    assert same(weights_of(run), weights_of(whole))
+    assert are_equal_states(get_model_state(run), get_model_state(uninterrupted))
     assert torch.get_num_threads() == 4
-    train(out=run.path, resume=True, epochs=4, threads=1, data=settings["data"], objective=Watched(), progress=False)
+    train(
+        out=run.path,
+        resume=True,
+        epochs=4,
+        threads=1,
+        data=settings["data"],
+        objective=ThreadRecordingObjective(),
+        progress=False,
+    )
     assert numbers[-2:] == [1, 1]
 
 
-def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
+def fail_if_timed(*args: Any, **kwargs: Any) -> int:
     raise AssertionError
 
 

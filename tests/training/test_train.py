@@ -17,7 +17,7 @@ from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error
 
-from .conftest import Pull
+from .conftest import StubObjective
 
 FILES = {
     "config.yaml",
@@ -45,15 +45,15 @@ ROW = {
 }
 
 
-def files_of(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def weights_of(run: Run) -> dict[str, Tensor]:
+def get_model_state(run: Run) -> dict[str, Tensor]:
     return run.model().state_dict()
 
 
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def are_equal_states(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -62,8 +62,8 @@ def test_run_folder_has_its_documented_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = train(**settings)
-    assert files_of(run.path) - {"model/README.md"} == FILES
-    assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing is written outside of the run folder"
+    assert list_files(run.path) - {"model/README.md"} == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]  # nothing is written outside of the run folder
     assert run.model().config["encoder"] == ["mlp"]
 
 
@@ -75,7 +75,7 @@ def test_out_is_named_after_data_and_objective(
     assert run.path == Path("runs/vectors-gca-uot")
 
 
-def test_config_holds_the_arguments(settings: dict[str, Any]) -> None:
+def test_config_contains_the_arguments(settings: dict[str, Any]) -> None:
     run = train(**settings, objective="gca-ince", objective_settings={"iterations": 3}, temperature=0.2)
     config = yaml.safe_load(as_run_folder(run).config_path.read_text())
     assert config["data"] == "<vectors>"
@@ -87,18 +87,18 @@ def test_config_holds_the_arguments(settings: dict[str, Any]) -> None:
 
 def test_metrics_are_means_over_the_steps_of_a_row(settings: dict[str, Any]) -> None:
     settings["epochs"] = 3
-    every = train(**settings, log_every=1).metrics_rows()
-    assert [row["step"] for row in every] == [1, 2, 3, 4, 5, 6]
-    assert [row["epoch"] for row in every] == [1, 1, 2, 2, 3, 3]
-    assert all(row.keys() == ROW and 0 <= row["data_wait"] <= 1 and row["images_per_second"] > 0 for row in every)
-    assert all(row["temperature"] == 0.5 for row in every)
+    all_rows = train(**settings, log_every=1).metrics_rows()
+    assert [row["step"] for row in all_rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in all_rows] == [1, 1, 2, 2, 3, 3]
+    assert all(row.keys() == ROW and 0 <= row["data_wait"] <= 1 and row["images_per_second"] > 0 for row in all_rows)
+    assert all(row["temperature"] == 0.5 for row in all_rows)
     coarse = train(**settings, overwrite=True).metrics_rows()
     assert [row["step"] for row in coarse] == [2, 4, 6]
-    assert coarse[0]["loss"] == pytest.approx((every[0]["loss"] + every[1]["loss"]) / 2)
+    assert coarse[0]["loss"] == pytest.approx((all_rows[0]["loss"] + all_rows[1]["loss"]) / 2)
     assert sorted(row["seconds"] for row in coarse) == [row["seconds"] for row in coarse]
 
 
-def test_the_loss_falls(settings: dict[str, Any]) -> None:
+def test_loss_decreases(settings: dict[str, Any]) -> None:
     rows = train(**{**settings, "epochs": 12}).metrics_rows()
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
@@ -109,8 +109,8 @@ def test_training_is_determined_by_the_seed(settings: dict[str, Any]) -> None:
     torch.manual_seed(123)
     second = train(**settings, out=out / "b")
     third = train(**settings, out=out / "c", seed=1)
-    assert same(weights_of(first), weights_of(second))
-    assert not same(weights_of(first), weights_of(third))
+    assert are_equal_states(get_model_state(first), get_model_state(second))
+    assert not are_equal_states(get_model_state(first), get_model_state(third))
 
 
 def test_global_random_state_is_unchanged(settings: dict[str, Any]) -> None:
@@ -120,53 +120,58 @@ def test_global_random_state_is_unchanged(settings: dict[str, Any]) -> None:
 
 
 def test_custom_objective_learns_its_temperature(settings: dict[str, Any]) -> None:
-    objective = Pull()
+    objective = StubObjective()
     run = train(**settings, objective=objective, lr=0.01)
     learned = float(objective.temperature.detach())
     assert learned != 0.5
     assert run.metrics_rows()[-1]["temperature"] == pytest.approx(learned, abs=0.05)
-    assert run.config()["objective"] == "<Pull>"
+    assert run.config()["objective"] == "<StubObjective>"
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 @pytest.mark.parametrize(
-    ("objective", "course"),
+    ("objective", "temperature_schedule"),
     [(contraport.sigmoid(temperature=0.07), None), (contraport.nt_xent(0.07), None), ("gca-uot", "0.5:0.1")],
     ids=["learned", "fixed", "scheduled"],
 )
-def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
+def test_logged_temperature_is_that_of_the_step(
     settings: dict[str, Any],
     objective: nn.Module | str,
-    course: str | None,
+    temperature_schedule: str | None,
     grad_accum_steps: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    used: list[float] = []
+    used_temperatures: list[float] = []
     forward = contraport.Objective.forward
 
-    def watched(self: contraport.Objective, *views: Tensor, **known: Tensor | None) -> Tensor:
-        value = forward(self, *views, **known)
-        used.append(self.temperature)
+    def forward_and_record(self: contraport.Objective, *views: Tensor, **arguments: Tensor | None) -> Tensor:
+        value = forward(self, *views, **arguments)
+        used_temperatures.append(self.temperature)
         return value
 
-    monkeypatch.setattr(contraport.Objective, "forward", watched)
+    monkeypatch.setattr(contraport.Objective, "forward", forward_and_record)
     run = train(
-        **settings, objective=objective, temperature=course, log_every=1, lr=0.1, grad_accum_steps=grad_accum_steps
+        **settings,
+        objective=objective,
+        temperature=temperature_schedule,
+        log_every=1,
+        lr=0.1,
+        grad_accum_steps=grad_accum_steps,
     )
     logged = [row["temperature"] for row in run.metrics_rows()]
-    assert logged == used[-len(logged) * grad_accum_steps :: grad_accum_steps]
-    assert (len(set(logged)) == 1) == (course is None and objective.temperature == 0.07)
+    assert logged == used_temperatures[-len(logged) * grad_accum_steps :: grad_accum_steps]
+    assert (len(set(logged)) == 1) == (temperature_schedule is None and objective.temperature == 0.07)
 
 
 def test_objective_gets_the_labels_it_requires(settings: dict[str, Any]) -> None:
-    class Labelled(nn.Module):
+    class LabelRecordingObjective(nn.Module):
         seen: Tensor | None = None
 
         def forward(self, z0: Tensor, z1: Tensor, labels: Tensor | None = None) -> Tensor:
             self.seen = labels
             return (z0 - z1).square().mean()
 
-    objective = Labelled()
+    objective = LabelRecordingObjective()
     run = train(**{**settings, "epochs": 1}, objective=objective)
     assert objective.seen is not None
     assert objective.seen.shape == (32,)
@@ -185,13 +190,13 @@ def test_objective_gets_the_labels_it_requires(settings: dict[str, Any]) -> None
         {"augment": "mixup:0.9", "projection_layers": 3},
     ],
 )
-def test_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
+def test_trains_with_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
     rows = train(**settings, **options).metrics_rows()
     assert np.isfinite([row["loss"] for row in rows]).all()
 
 
 @pytest.mark.parametrize(("layers", "width"), [(0, 256), (1, 128), (2, 128), (3, 128)])
-def test_the_layers_of_the_projection(settings: dict[str, Any], layers: int, width: int) -> None:
+def test_number_of_projection_layers(settings: dict[str, Any], layers: int, width: int) -> None:
     run = train(**settings, projection_layers=layers)
     tower = run.model().tower(0)
     assert sum(isinstance(part, nn.Linear) for part in tower.projector.modules()) == layers
@@ -200,12 +205,12 @@ def test_the_layers_of_the_projection(settings: dict[str, Any], layers: int, wid
 
 
 def test_projection_has_two_layers_by_default(settings: dict[str, Any], tmp_path: Path) -> None:
-    said = train(**settings | {"out": tmp_path / "said"}, projection_layers=2)
-    assert same(weights_of(said), weights_of(train(**settings)))
+    two_layers = train(**settings | {"out": tmp_path / "said"}, projection_layers=2)
+    assert are_equal_states(get_model_state(two_layers), get_model_state(train(**settings)))
 
 
 @pytest.mark.parametrize(
-    ("more", "candidates"),
+    ("options", "candidates"),
     [
         ({}, 63),
         ({"objective": "info-nce"}, 32),
@@ -218,10 +223,10 @@ def test_projection_has_two_layers_by_default(settings: dict[str, Any], tmp_path
         ({"recipe": "swav", "prototypes": 5}, 0),
     ],
 )
-def test_the_log_has_the_bound_of_mutual_information(
-    settings: dict[str, Any], more: dict[str, Any], candidates: int | None
+def test_logged_bound_of_mutual_information(
+    settings: dict[str, Any], options: dict[str, Any], candidates: int | None
 ) -> None:
-    for row in train(**settings, **more).metrics_rows():
+    for row in train(**settings, **options).metrics_rows():
         if candidates == 0:
             assert row["mi_bound"] is None
         elif candidates is None:
@@ -230,25 +235,27 @@ def test_the_log_has_the_bound_of_mutual_information(
             assert row["mi_bound"] == pytest.approx(math.log(candidates) - row["loss"], abs=1e-6)
 
 
-def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
-    here = train(data=images, batch_size=16, epochs=1, out=tmp_path / "a", progress=False)
-    there = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, num_workers=1)
-    assert here.model().config["encoder"] == ["small-cnn"]
-    assert same(weights_of(here), weights_of(there)), "a worker process changes nothing"
+def test_worker_process_does_not_change_the_training(images: Dataset, tmp_path: Path) -> None:
+    without_worker = train(data=images, batch_size=16, epochs=1, out=tmp_path / "a", progress=False)
+    with_worker = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, num_workers=1)
+    assert without_worker.model().config["encoder"] == ["small-cnn"]
+    assert are_equal_states(
+        get_model_state(without_worker), get_model_state(with_worker)
+    )  # a worker process changes nothing
 
 
-def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
+def test_trains_on_paired_views(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     data = from_arrays((random.normal(size=(40, 5)), random.normal(size=(40, 5))))
     assert train(data=data, batch_size=20, epochs=1, out=tmp_path / "run", progress=False).metrics_rows()
 
 
-def test_keep_every(settings: dict[str, Any]) -> None:
+def test_keep_every_saves_checkpoints_of_epochs(settings: dict[str, Any]) -> None:
     run = train(**{**settings, "epochs": 5}, keep_every=2)
-    kept = ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
+    checkpoint_names = ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
     assert {path.name for path in as_run_folder(run).checkpoints.iterdir()} == {
-        *kept,
-        *(f"{name}.sha256" for name in kept),
+        *checkpoint_names,
+        *(f"{name}.sha256" for name in checkpoint_names),
     }
     torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)
 
@@ -277,13 +284,13 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
     assert capsys.readouterr() == ("", "")
 
 
-def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
+def test_unreadable_files_are_logged(settings: dict[str, Any]) -> None:
     settings["data"].unreadable_files = ("broken.png",)
     assert "unreadable files: broken.png" in as_run_folder(train(**settings)).log_path.read_text()
 
 
 @pytest.mark.parametrize(("items", "size"), [(40, 40), (140, 32), (600, 128), (1_100, 256)])
-def test_a_batch_has_a_quarter_of_few_items_at_most(
+def test_default_batch_size_is_at_most_a_quarter_of_few_items(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, items: int, size: int
 ) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(items, 4)))
@@ -295,7 +302,7 @@ def test_a_batch_has_a_quarter_of_few_items_at_most(
     assert run.metrics_rows()[-1]["step"] == 2 * (items // size)
 
 
-def test_one_item_is_too_few(tmp_path: Path) -> None:
+def test_rejects_a_single_item(tmp_path: Path) -> None:
     with raises_usage_error("data.few_items", "got 1"):
         train(data=np.ones((1, 4)), epochs=1, out=tmp_path / "run", progress=False)
 
@@ -308,7 +315,7 @@ def test_warns_of_cmc_nce_without_a_bank(settings: dict[str, Any], caplog: pytes
     assert "the rest of the batch only" not in caplog.text
 
 
-def test_explicit_batch_size_is_kept(tmp_path: Path) -> None:
+def test_explicit_batch_size_is_not_reduced(tmp_path: Path) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)
     assert run.metrics_rows()[-1]["step"] == 1

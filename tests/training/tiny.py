@@ -1,4 +1,4 @@
-"""An encoder so small that a run folder of it can stand among the tests."""
+"""Small encoder of the run folders stored with the tests; their configuration contains this module path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk and a folder that cannot be written to: told in one line, with what was saved intact."""
+"""Full disks and unwritable folders: one-line errors, and intact saved files."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 
-from ..conftest import Pull
-from ..test_train import same, weights_of
-
-FULL = r"out: .* cannot be written to: No space left on device; \S+ MB of its disk are free"
+from ..conftest import StubObjective
+from ..test_train import are_equal_states, get_model_state
 
 
-def full(*args: Any, **kwargs: Any) -> Any:
+def raise_disk_full(*args: Any, **kwargs: Any) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def full_at(call: int, function: Any) -> Any:
-    """A function whose call of that number meets a full disk."""
+def raise_disk_full_at(call: int, function: Any) -> Any:
+    """Wrap a function so that this call raises the error of a full disk."""
     calls = 0
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def count_and_call(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        return full() if calls == call else function(*args, **kwargs)
+        return raise_disk_full() if calls == call else function(*args, **kwargs)
 
-    return counted
+    return count_and_call
 
 
 @pytest.mark.parametrize(
@@ -53,27 +51,27 @@ def test_reports_a_full_disk(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
 ) -> None:
     settings["log_every"] = 1
-    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
+    uninterrupted = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=StubObjective())
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, full_at(call, getattr(owner, name)))
+        patch.setattr(owner, name, raise_disk_full_at(call, getattr(owner, name)))
         with raises_usage_error("out.not_writable", "(resume=True, out="):
-            train(**settings, objective=Pull())
+            train(**settings, objective=StubObjective())
     run = Run(settings["out"])
     assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 2
-    assert not list(run.path.rglob(".*")), "halves of files are removed"
-    resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
-    assert same(weights_of(resumed), weights_of(whole))
+    assert not list(run.path.rglob(".*"))  # unfinished files are removed
+    resumed = train(out=run.path, resume=True, data=settings["data"], objective=StubObjective(), progress=False)
+    assert are_equal_states(get_model_state(resumed), get_model_state(uninterrupted))
     assert [row["step"] for row in resumed.metrics_rows()] == [1, 2, 3, 4]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("file", ["metrics.jsonl", "train.log"])
 def test_rejects_a_device_in_place_of_a_file(settings: dict[str, Any], file: str) -> None:
-    run = train(**settings, objective=Pull())
+    run = train(**settings, objective=StubObjective())
     (run.path / file).unlink()
     (run.path / file).symlink_to("/dev/full")
     with raises_usage_error("out.not_a_file", file):
-        train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
+        train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=StubObjective(), progress=False)
     assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
 
 
@@ -86,7 +84,7 @@ def test_reports_a_folder_that_cannot_be_created(settings: dict[str, Any], tmp_p
 def test_command_reports_a_full_disk_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(torch, "save", raise_disk_full)
     out = str(tmp_path / "run")
     status = main(
         ["train", "--data", "digits", "--encoder", "mlp", "--epochs", "1", "--progress", "false", "--out", out]
@@ -95,13 +93,13 @@ def test_command_reports_a_full_disk_in_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "No space left on device" in error
-    assert "--resume" not in error, "nothing was saved that could be resumed"
+    assert "--resume" not in error  # there is no checkpoint to resume from
 
 
 def test_full_disk_is_reported_for_errors_of_torch() -> None:
-    class Small(io.BytesIO):
+    class LimitedFile(io.BytesIO):
         def write(self, data: Any) -> int:
-            return full() if self.tell() + len(data) > 10_000 else super().write(data)
+            return raise_disk_full() if self.tell() + len(data) > 10_000 else super().write(data)
 
     with pytest.raises(OSError, match="No space left on device"):
-        checkpoints._save_or_raise_os_error({"weights": torch.zeros(100_000)}, Small())
+        checkpoints._save_or_raise_os_error({"weights": torch.zeros(100_000)}, LimitedFile())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,20 @@ import torch
 from tests.errors import raises_usage_error
 from torch import Tensor
 
-from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step, resumable_fit, train
 from contraport.training.callbacks import finite_guard
 from contraport.training.step.training_module import TrainingModule
 
-from ..conftest import Pull
-from ..test_train import same, weights_of
+from ..conftest import StubObjective
+from ..test_train import are_equal_states, get_model_state
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
 def test_nonfinite_loss_stops_before_the_update(settings: dict[str, Any], factor: float) -> None:
     with pytest.raises(FloatingPointError, match=r"at step 3 \(epoch 2, seed 7\)"):
-        train(**settings, seed=7, objective=Pull(at=3, factor=factor))
+        train(**settings, seed=7, objective=StubObjective(at=3, factor=factor))
     run = Run(settings["out"])
     replay = json.loads((run.path / "nonfinite.json").read_text())
     assert (replay["step"], replay["epoch"], replay["seed"]) == (3, 2, 7)
@@ -35,13 +35,13 @@ def test_nonfinite_loss_stops_before_the_update(settings: dict[str, Any], factor
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
 
 
-def test_warns_once_of_a_zero_gradient(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    train(**settings, objective=Pull(at=3, factor=0.0))
+def test_warns_once_about_a_zero_gradient(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(**settings, objective=StubObjective(at=3, factor=0.0))
     assert [record.args for record in caplog.records if "gradient is zero" in record.getMessage()] == [(3,)]
 
 
-class Steep(Pull):
-    """A loss that is finite, whose gradient at one step is not."""
+class InfiniteGradientObjective(StubObjective):
+    """Stub objective with a finite loss whose gradient at one step is infinite."""
 
     def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
         loss = super().forward(z0, z1)
@@ -50,11 +50,11 @@ class Steep(Pull):
         return loss
 
 
-@pytest.mark.parametrize("more", [{}, {"gradient_clip": 1.0}], ids=["", "clipped"])
-def test_nonfinite_gradient_stops_before_the_update(settings: dict[str, Any], more: dict[str, Any]) -> None:
-    objective = Steep(at=3)
+@pytest.mark.parametrize("extra_options", [{}, {"gradient_clip": 1.0}], ids=["", "clipped"])
+def test_nonfinite_gradient_stops_before_the_update(settings: dict[str, Any], extra_options: dict[str, Any]) -> None:
+    objective = InfiniteGradientObjective(at=3)
     with pytest.raises(FloatingPointError, match=r"gradient norm (nan|inf) at step 3"):
-        train(**settings, **more, objective=objective)
+        train(**settings, **extra_options, objective=objective)
     run = Run(settings["out"])
     saved = json.loads((run.path / "nonfinite.json").read_text())
     assert math.isfinite(float(saved["loss"]))
@@ -70,30 +70,31 @@ def test_nonfinite_gradient_stops_before_the_update(settings: dict[str, Any], mo
 
 
 def test_estimator_stops_at_a_nonfinite_gradient() -> None:
-    encoder = ContrastiveEncoder(Steep(at=3), epochs=5, random_state=0)
-    with pytest.raises(UsageError, match=r"got loss \d.* and gradient norm (nan|inf) after 2 steps"):
+    encoder = ContrastiveEncoder(InfiniteGradientObjective(at=3), epochs=5, random_state=0)
+    with raises_usage_error("*", "after 2 steps") as caught:
         encoder.fit(np.random.default_rng(0).normal(size=(40, 5)))
+    assert re.search(r"got loss \d.* and gradient norm (nan|inf)", str(caught.value))
 
 
 @pytest.fixture
-def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the guard's numbers as on a GPU: many at once."""
+def delayed_check(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check losses in intervals of many steps, as on a GPU."""
     monkeypatch.setattr(resumable_fit, "choose_finite_check_interval", lambda device, settings: 100)
-    settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps an epoch
+    settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps per epoch
 
 
-@pytest.mark.usefixtures("read_late")
+@pytest.mark.usefixtures("delayed_check")
 @pytest.mark.parametrize("at", [3, 10, 14])
 def test_delayed_check_finds_the_failing_step(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     forward = TrainingModule.forward
 
-    def broken(self: TrainingModule, batch: Any, step: int, *position: Any) -> Tensor:
+    def fail_at_step(self: TrainingModule, batch: Any, step: int, *position: Any) -> Tensor:
         loss = forward(self, batch, step, *position)
         return loss * math.nan if step + 1 == at else loss
 
-    monkeypatch.setattr(TrainingModule, "forward", broken)
+    monkeypatch.setattr(TrainingModule, "forward", fail_at_step)
     with pytest.raises(FloatingPointError, match=rf"loss nan, .* at step {at} "):
         train(**settings)
     run = Run(settings["out"])
@@ -106,43 +107,43 @@ def test_delayed_check_finds_the_failing_step(
     assert all(math.isfinite(row["loss"]) for row in rows)
 
 
-@pytest.mark.usefixtures("read_late")
+@pytest.mark.usefixtures("delayed_check")
 def test_loss_is_checked_each_step_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
+    read_counts: list[int] = []
     before_step, to_floats = finite_guard.FailedStepRecorder.before_step, finite_guard.to_floats
 
-    def counted(tensors: list[Tensor]) -> list[float]:
-        read[-1] += len(tensors) // 2  # loss and gradient norm of each step
+    def count_and_convert(tensors: list[Tensor]) -> list[float]:
+        read_counts[-1] += len(tensors) // 2  # loss and gradient norm of each step
         return to_floats(tensors)
 
-    def started(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
-        read.append(0)
+    def count_and_check(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
+        read_counts.append(0)
         before_step(guard, loop)
 
-    monkeypatch.setattr(finite_guard, "to_floats", counted)
-    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", started)
+    monkeypatch.setattr(finite_guard, "to_floats", count_and_convert)
+    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", count_and_check)
     train(**settings)
-    assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"
+    assert read_counts == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7]  # each step of the first epoch, then each checkpoint
 
 
-@pytest.mark.usefixtures("read_late")
+@pytest.mark.usefixtures("delayed_check")
 @pytest.mark.parametrize(
-    "more", [{}, {"checkpoint_minutes": 0}], ids=["found at the end of the epoch", "found when saving"]
+    "extra_options", [{}, {"checkpoint_minutes": 0}], ids=["found at the end of the epoch", "found when saving"]
 )
-def test_step_that_is_finite_on_replay_continues(settings: dict[str, Any], more: dict[str, Any]) -> None:
-    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
-    run = train(**settings, **more, objective=Pull(at=10, factor=math.nan))
-    assert same(weights_of(run), weights_of(whole))
+def test_step_that_is_finite_on_replay_continues(settings: dict[str, Any], extra_options: dict[str, Any]) -> None:
+    uninterrupted = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=StubObjective())
+    run = train(**settings, **extra_options, objective=StubObjective(at=10, factor=math.nan))
+    assert are_equal_states(get_model_state(run), get_model_state(uninterrupted))
     assert [(row["step"], row["loss"]) for row in run.metrics_rows()] == [
-        (r["step"], r["loss"]) for r in whole.metrics_rows()
+        (r["step"], r["loss"]) for r in uninterrupted.metrics_rows()
     ]
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 def test_failed_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: int) -> None:
-    objective = Pull(at=4, factor=math.nan)
+    objective = StubObjective(at=4, factor=math.nan)
     with pytest.raises(FloatingPointError, match=r"contraport\.training\.load_failed_step"):
         train(**settings, objective=objective, grad_accum_steps=grad_accum_steps)
     objective.calls -= 1
@@ -154,30 +155,36 @@ def test_failed_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps:
     assert torch.equal(step.batch.labels, settings["data"].labels[positions])
 
 
-def test_a_replayed_loss_is_that_of_the_step(settings: dict[str, Any]) -> None:
-    seen: list[float] = []
+def test_replayed_loss_equals_the_loss_of_the_step(settings: dict[str, Any]) -> None:
+    losses: list[float] = []
 
-    class Watched(Pull):
+    class FailingObjective(StubObjective):
         def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
             loss = super().forward(z0, z1)
-            seen.append(float(loss.detach()))
-            return loss if len(seen) != 3 else loss * math.inf
+            losses.append(float(loss.detach()))
+            return loss if len(losses) != 3 else loss * math.inf
 
-    objective = Watched()
+    objective = FailingObjective()
     with pytest.raises(FloatingPointError):
         train(**settings, objective=objective, temperature=None)
     assert (
-        float(load_failed_step(settings["out"], data=settings["data"], objective=objective).loss().detach()) == seen[2]
+        float(load_failed_step(settings["out"], data=settings["data"], objective=objective).loss().detach())
+        == losses[2]
     )
 
 
 def test_replay_reads_data_with_the_same_options(settings: dict[str, Any], tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 5))
     np.savetxt(tmp_path / "data.csv", rows, delimiter=",", header="a1,a2,b1,b2,b3", comments="")
-    objective = Pull(at=2, factor=math.nan)
-    read = {"data": tmp_path / "data.csv", "columns": {"views": ["a*", "b*"]}, "test_fraction": 0.4, "batch_size": 12}
+    objective = StubObjective(at=2, factor=math.nan)
+    read_counts = {
+        "data": tmp_path / "data.csv",
+        "columns": {"views": ["a*", "b*"]},
+        "test_fraction": 0.4,
+        "batch_size": 12,
+    }
     with pytest.raises(FloatingPointError):
-        train(**{**settings, **read}, objective=objective)
+        train(**{**settings, **read_counts}, objective=objective)
     objective.calls -= 1
     step = load_failed_step(settings["out"], objective=objective)
     assert step.loss().isnan()
@@ -189,18 +196,18 @@ def test_rejects_steps_that_cannot_be_replayed(settings: dict[str, Any]) -> None
     with raises_usage_error("run.missing_file", "nonfinite.npz"):
         load_failed_step(run.path, data=settings["data"])
     with pytest.raises(FloatingPointError):
-        train(**settings, overwrite=True, objective=Pull(at=1, factor=math.nan))
+        train(**settings, overwrite=True, objective=StubObjective(at=1, factor=math.nan))
     with raises_usage_error("*object_required", "data", "objective"):
         load_failed_step(run.path)
 
 
 def test_resume_after_a_failed_step_equals_an_uninterrupted_run(settings: dict[str, Any]) -> None:
-    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
+    uninterrupted = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=StubObjective())
     with pytest.raises(FloatingPointError):
-        train(**settings, objective=Pull(at=4, factor=math.nan))
-    run = train(out=settings["out"], resume=True, data=settings["data"], objective=Pull(), progress=False)
+        train(**settings, objective=StubObjective(at=4, factor=math.nan))
+    run = train(out=settings["out"], resume=True, data=settings["data"], objective=StubObjective(), progress=False)
     assert not list(run.path.rglob("nonfinite*"))
-    assert same(weights_of(run), weights_of(whole))
+    assert are_equal_states(get_model_state(run), get_model_state(uninterrupted))
 
 
 def test_nonfinite_loss_is_reported_for_prototypes(settings: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Mined negatives in a training: compared pairs, epochs of mining, resuming, several processes."""
+"""Training with mined negatives: loss, epochs of mining, resuming, several processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
-from tests.training.ranks import train_in_double
-from tests.training.test_train import same, weights_of
+from tests.training.process_workers import train_in_double_precision
+from tests.training.test_train import are_equal_states, get_model_state
 from torch import Tensor
 
 import contraport
@@ -42,8 +42,8 @@ def settings(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> None:
-    """Compared with a dense loss of the batch in float64."""
+def test_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> None:
+    """The reference is a dense loss of the batch in float64."""
     settings = Settings(data=pairs, objective="info-nce", temperature=0.3, negatives="mined:k=2", batch_size=8)
     components = build_components(settings)
     module = components.module.double()
@@ -54,7 +54,7 @@ def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> N
     loss = module(batch, step=0)
     assert loss.requires_grad
     views = [view.view(8, 5, -1) for view in batch.views]
-    # All rows of a view pass in one batch, items and negatives, as batch norm couples them.
+    # Items and negatives of a view are encoded in one batch, since batch norm couples them.
     rows = [
         torch.cat([view[:, :1], view[:, 1 + 2 * n : 3 + 2 * n]], dim=1).flatten(0, 1) for n, view in enumerate(views)
     ]
@@ -63,13 +63,13 @@ def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> N
     losses = []
     for v, w in ((0, 1), (1, 0)):
         for item in range(8):
-            own = [n for n in range(2) if ids[item, 1 + 2 * w + n] != ids[item, 0]]
-            columns = torch.cat([z[w][:, 0], z[w][item, 1:][own]])
+            own_negatives = [n for n in range(2) if ids[item, 1 + 2 * w + n] != ids[item, 0]]
+            columns = torch.cat([z[w][:, 0], z[w][item, 1:][own_negatives]])
             losses.append(torch.logsumexp(columns @ z[v][item, 0] / 0.3, 0) - z[w][item, 0] @ z[v][item, 0] / 0.3)
     assert torch.allclose(loss, torch.stack(losses).mean(), rtol=1e-10)
 
 
-class Recorder(torch.nn.Module):
+class RecordingObjective(torch.nn.Module):
     """Objective that records its arguments, and raises at one call."""
 
     def __init__(self, at: int = 0) -> None:
@@ -85,7 +85,7 @@ class Recorder(torch.nn.Module):
 
 
 def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs: Dataset) -> None:
-    objective = Recorder()
+    objective = RecordingObjective()
     run = train(**settings | {"objective": objective, "epochs": 1})
     model = as_run_folder(run).find_initial_model()
     assert model is None or model.training is False
@@ -101,8 +101,8 @@ def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs
 
 
 def test_negatives_are_mined_when_due(settings: dict[str, Any], tmp_path: Path) -> None:
-    def tables(**changes: Any) -> list[Tensor]:
-        objective = Recorder()
+    def list_negative_tables(**changes: Any) -> list[Tensor]:
+        objective = RecordingObjective()
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         train(**settings | {"objective": objective, "out": out, "epochs": 4, "lr": 0.01} | changes)
         result = []
@@ -113,14 +113,14 @@ def test_negatives_are_mined_when_due(settings: dict[str, Any], tmp_path: Path) 
             result.append(table)
         return result
 
-    def equal(first: Tensor, second: Tensor) -> bool:
-        seen = (first >= 0).all(1) & (second >= 0).all(1)  # the last incomplete batch of an epoch is dropped
-        return torch.equal(first[seen], second[seen])
+    def are_equal_where_present(first: Tensor, second: Tensor) -> bool:
+        present = (first >= 0).all(1) & (second >= 0).all(1)  # the last incomplete batch of an epoch is dropped
+        return torch.equal(first[present], second[present])
 
-    every_second = tables()
-    assert [equal(*pair) for pair in itertools.pairwise(every_second)] == [True, False, True]
-    late = tables(negatives="mined:k=3,start=2")
-    assert [equal(*pair) for pair in itertools.pairwise(late)] == [True, False, False]
+    every_second = list_negative_tables()
+    assert [are_equal_where_present(*pair) for pair in itertools.pairwise(every_second)] == [True, False, True]
+    late = list_negative_tables(negatives="mined:k=3,start=2")
+    assert [are_equal_where_present(*pair) for pair in itertools.pairwise(late)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -132,31 +132,33 @@ def test_negatives_are_mined_when_due(settings: dict[str, Any], tmp_path: Path) 
     ],
     ids=str,
 )
-def test_resume_equals_the_run_that_never_stopped(
+def test_resumed_run_equals_an_uninterrupted_one(
     settings: dict[str, Any], tmp_path: Path, at: int, changes: dict[str, Any]
 ) -> None:
     settings |= {"checkpoint_minutes": 0, "lr": 0.01, **changes}
-    whole = train(**settings | {"objective": Recorder(), "out": tmp_path / "whole"})
+    uninterrupted = train(**settings | {"objective": RecordingObjective(), "out": tmp_path / "whole"})
     with pytest.raises(KeyboardInterrupt):
-        train(**settings | {"objective": Recorder(at)})
-    resumed = train(out=settings["out"], resume=True, data=settings["data"], objective=Recorder(), progress=False)
-    assert same(weights_of(resumed), weights_of(whole))
+        train(**settings | {"objective": RecordingObjective(at)})
+    resumed = train(
+        out=settings["out"], resume=True, data=settings["data"], objective=RecordingObjective(), progress=False
+    )
+    assert are_equal_states(get_model_state(resumed), get_model_state(uninterrupted))
 
 
-def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
+def test_two_processes_equal_one(pairs: Dataset, tmp_path: Path) -> None:
     arrays = [view.numpy() for view in pairs.store.fetch_views(torch.arange(70))]
     states = []
     for processes in (1, 2):
         out = tmp_path / str(processes)
         run_in_processes(
-            train_in_double, processes, arrays, str(out), {"objective": "info-nce", "negatives": "mined:k=3"}
+            train_in_double_precision, processes, arrays, str(out), {"objective": "info-nce", "negatives": "mined:k=3"}
         )
         states.append(torch.load(out / "checkpoints" / "last.ckpt", weights_only=True))
     one, two = states
     for name, value in one["pipeline"].items():
         assert torch.allclose(two["pipeline"][name], value, rtol=0, atol=1e-9), name
-    tables = [state["callbacks"]["NegativeMiner"]["positions"] for state in states]
-    assert torch.equal(*tables)
+    list_negative_tables = [state["callbacks"]["NegativeMiner"]["positions"] for state in states]
+    assert torch.equal(*list_negative_tables)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +176,12 @@ def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_objectives_and_other_options(settings: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_trains_with_objectives_and_other_options(settings: dict[str, Any], changes: dict[str, Any]) -> None:
     run = train(**settings | changes)
     assert all(np.isfinite(row["loss"]) for row in run.metrics_rows())
 
 
-def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_trains_on_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path: Path) -> None:
     first = train(**settings | {"given_views": [0], "epochs": 1})
     options = {"given_views": [0], "augment": "weak", "init": first.path, "freeze": True, "out": tmp_path / "frozen"}
     run = train(**settings | options)
@@ -187,15 +189,15 @@ def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path:
     assert all(np.isfinite(row["loss"]) for row in run.metrics_rows())
 
 
-def test_a_file_of_negatives(settings: dict[str, Any], tmp_path: Path) -> None:
-    file, objective = tmp_path / "negatives.npy", Recorder()
-    wrong = np.stack([(np.arange(70) + 1) % 70, np.full(70, -1)], axis=1)
-    np.save(file, wrong)
+def test_uses_negatives_of_a_file(settings: dict[str, Any], tmp_path: Path) -> None:
+    file, objective = tmp_path / "negatives.npy", RecordingObjective()
+    invalid_negatives = np.stack([(np.arange(70) + 1) % 70, np.full(70, -1)], axis=1)
+    np.save(file, invalid_negatives)
     train(**settings | {"objective": objective, "negatives": f"mined:{file}"})
     for ids, negatives in objective.ids:
         assert torch.equal(negatives, torch.stack([(ids + 1) % 70, ids], dim=1))
     file.unlink()
-    assert Run(settings["out"]).settings().negatives == f"mined:{file}"  # a run is evaluated without the file
+    assert Run(settings["out"]).settings().negatives == f"mined:{file}"  # evaluation does not need the file
 
 
 @pytest.mark.parametrize(
@@ -217,10 +219,10 @@ def test_rejects_conflicting_options(settings: dict[str, Any], changes: dict[str
 
 
 @pytest.mark.parametrize(
-    "wrong", [np.zeros((70, 2)), np.zeros((69, 2), int), np.full((70, 2), 70), np.full((70, 1), -2)]
+    "invalid_negatives", [np.zeros((70, 2)), np.zeros((69, 2), int), np.full((70, 2), 70), np.full((70, 1), -2)]
 )
-def test_rejects_a_file_of_other_items(settings: dict[str, Any], tmp_path: Path, wrong: np.ndarray) -> None:
-    np.save(tmp_path / "negatives.npy", wrong)
+def test_rejects_a_file_of_other_items(settings: dict[str, Any], tmp_path: Path, invalid_negatives: np.ndarray) -> None:
+    np.save(tmp_path / "negatives.npy", invalid_negatives)
     with raises_usage_error("negatives.shape"):
         train(**settings | {"negatives": f"mined:{tmp_path / 'negatives.npy'}"})
 
@@ -232,7 +234,7 @@ def test_rejects_items_that_lack_a_view(settings: dict[str, Any]) -> None:
         train(**settings | {"data": data})
 
 
-def test_a_failed_step_can_be_computed_again(settings: dict[str, Any]) -> None:
+def test_failed_step_can_be_replayed(settings: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError):
         train(**settings | {"lr": 1e30, "optimizer": "sgd", "warmup_epochs": 0})
     failed = contraport.training.load_failed_step(settings["out"], data=settings["data"])
@@ -250,7 +252,7 @@ def test_warns_if_the_limits_exclude_all_items(settings: dict[str, Any], caplog:
     assert "exclude all items" in caplog.text
 
 
-def test_mines_at_the_start_and_every_few_epochs_after_it(
+def test_mines_at_the_start_epoch_and_at_each_refresh(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="contraport.training"):

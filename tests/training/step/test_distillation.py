@@ -1,4 +1,4 @@
-"""Distillation to a queue of a teacher's features: value and gradient, the queue, teachers from folders."""
+"""Distillation with a queue of teacher features: value, gradient, queue, and teachers from folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from tests.errors import raises_usage_error
-from tests.training.test_train import same, weights_of
+from tests.training.test_train import are_equal_states, get_model_state
 from torch import Tensor
 
 import contraport
@@ -23,17 +23,19 @@ from contraport.training.components.teacher_features import get_teacher_features
 from contraport.training.step.step_losses import DistillationLoss, EmbeddedBatch
 
 
-def batch_of(ids: list[int]) -> Batch:
+def build_batch(ids: list[int]) -> Batch:
     return Batch((), None, None, torch.tensor(ids))
 
 
-def embedded(ids: list[int], *queries: Tensor) -> EmbeddedBatch:
-    return EmbeddedBatch(batch_of(ids), (), (), queries, queries)
+def build_embedded_batch(ids: list[int], *queries: Tensor) -> EmbeddedBatch:
+    return EmbeddedBatch(build_batch(ids), (), (), queries, queries)
 
 
-def expected(queries: list[Tensor], own: Tensor, classes: Tensor, temperature: float) -> Tensor:
-    """KL divergence of the student's from the teacher's softmax over the classes, mean over items and views."""
-    target = torch.softmax(own @ classes.T / temperature, 1)
+def compute_expected_loss(
+    queries: list[Tensor], teacher_features: Tensor, classes: Tensor, temperature: float
+) -> Tensor:
+    """Compute KL(teacher softmax | student softmax) over the classes, averaged over items and views."""
+    target = torch.softmax(teacher_features @ classes.T / temperature, 1)
     losses = []
     for query in queries:
         log_plan = torch.log_softmax(F.normalize(query, dim=1) @ classes.T / temperature, 1)
@@ -49,29 +51,29 @@ def test_value_gradient_and_queue_in_float64() -> None:
     history: list[Tensor] = []
     for ids in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [3, 0, 1, 2]):
         queries = [torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-        value = loss(embedded(ids, *queries))
+        value = loss(build_embedded_batch(ids, *queries))
         gradients = torch.autograd.grad(value, queries)
         history.insert(0, unit[ids])
-        expected_values = expected(queries, unit[ids], torch.cat(history)[:6], temperature)
+        expected_values = compute_expected_loss(queries, unit[ids], torch.cat(history)[:6], temperature)
         assert torch.allclose(value, expected_values, rtol=1e-12)
         for gradient, other in zip(gradients, torch.autograd.grad(expected_values, queries), strict=True):
             assert torch.allclose(gradient, other, atol=1e-14)
         loss.after_step()
 
 
-def test_the_queue_keeps_the_latest_micro_batches() -> None:
+def test_queue_contains_the_latest_micro_batches() -> None:
     teacher = torch.randn(6, 3)
     loss = DistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
     for ids in ([0, 1], [2, 3], [4, 5]):
-        loss(embedded(ids, torch.randn(2, 3)))
+        loss(build_embedded_batch(ids, torch.randn(2, 3)))
     loss.after_step()
     assert torch.equal(loss.queue, F.normalize(teacher, dim=1)[[4, 5, 2, 3]])
 
 
-def test_a_student_equal_to_its_teacher_has_no_loss() -> None:
+def test_student_equal_to_its_teacher_has_zero_loss() -> None:
     teacher = torch.randn(8, 3)
     loss = DistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
-    assert abs(float(loss(embedded([0, 1, 2, 3], 2 * teacher[:4])))) < 1e-6
+    assert abs(float(loss(build_embedded_batch([0, 1, 2, 3], 2 * teacher[:4])))) < 1e-6
 
 
 def test_reduced_features_keep_inner_products() -> None:
@@ -102,7 +104,7 @@ def timm_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_timm_folder_embeds_gray_images_at_its_size(images: Dataset, timm_folder: Path) -> None:
+def test_timm_folder_embeds_gray_images_at_its_size(images: Dataset, timm_folder: Path) -> None:
     features = get_teacher_features("teacher", timm_folder, images, LoaderConfig())
     model = timm.create_model("resnet10t", num_classes=0, in_chans=1, pretrained=False).eval()
     state = torch.load(timm_folder / "pytorch_model.bin")
@@ -125,16 +127,16 @@ def test_recipe_trains_from_a_folder_as_from_its_features(images: Dataset, timm_
     )
     first = train(**options, teacher=timm_folder, out=tmp_path / "folder")
     second = train(**options, teacher=tmp_path / "teacher.npy", out=tmp_path / "file")
-    assert same(weights_of(first), weights_of(second))
-    half = train(
+    assert are_equal_states(get_model_state(first), get_model_state(second))
+    stopped = train(
         **options | {"epochs": 1}, teacher=tmp_path / "teacher.npy", lr_scheduler="constant", out=tmp_path / "a"
     )
-    resumed = train(out=half.path, resume=True, data=images, epochs=2, progress=False)
-    whole = train(**options, teacher=tmp_path / "teacher.npy", lr_scheduler="constant", out=tmp_path / "b")
-    assert same(weights_of(resumed), weights_of(whole))
+    resumed = train(out=stopped.path, resume=True, data=images, epochs=2, progress=False)
+    uninterrupted = train(**options, teacher=tmp_path / "teacher.npy", lr_scheduler="constant", out=tmp_path / "b")
+    assert are_equal_states(get_model_state(resumed), get_model_state(uninterrupted))
 
 
-def test_a_run_can_teach_other_objectives(images: Dataset, tmp_path: Path) -> None:
+def test_run_is_a_teacher_for_other_objectives(images: Dataset, tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": images, "batch_size": 16, "epochs": 1, "progress": False, "device": "cpu"}
     teacher = train(**options, out=tmp_path / "teacher")
     student = train(**options, objective="x-clr", teacher=teacher.path, out=tmp_path / "student")

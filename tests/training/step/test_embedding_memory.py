@@ -1,4 +1,4 @@
-"""The queue is first in, first out; the bank averages on the sphere."""
+"""Memories of embeddings: first-in-first-out queue and moving-average bank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from contraport.training.step.embedding_memory import MovingAverageBank, Queue
 
 
 @given(size=st.integers(1, 9), batches=st.lists(st.integers(1, 12), min_size=1, max_size=8))
-def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> None:
+def test_queue_contains_the_latest_embeddings(size: int, batches: list[int]) -> None:
     queue, seen = Queue(size, views=2, dimensions=1), []
     for count in batches:
         fresh = torch.arange(len(seen), len(seen) + count)
-        queue.stage([fresh[:, None].float(), -fresh[:, None].float()], fresh)
-        assert sorted(queue.get_extra_negatives(0).ids.tolist()) == sorted(seen[-size:]), (
-            "nothing is written before the step"
-        )
+        queue.stage([fresh[:, None].float(), -fresh[:, None].float()], fresh)  # written only after the step
+        assert sorted(queue.get_extra_negatives(0).ids.tolist()) == sorted(seen[-size:])
         queue.after_step()
         seen += fresh.tolist()
         for view, sign in ((0, 1), (1, -1)):
@@ -71,7 +69,7 @@ def test_bank_averages_and_normalizes() -> None:
     torch.testing.assert_close(bank.embeddings.norm(dim=2), torch.ones(6, 2))
 
 
-def test_bank_gives_own_and_random_entries() -> None:
+def test_bank_returns_own_and_random_entries() -> None:
     bank = MovingAverageBank(items=6, views=2, dimensions=4, num_negatives=1000)
     ids = torch.tensor([3, 1])
     positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids)
@@ -79,10 +77,10 @@ def test_bank_gives_own_and_random_entries() -> None:
     assert negatives is not None
     assert torch.equal(negatives.embeddings, bank.embeddings[negatives.ids, 1])
     counts = torch.bincount(negatives.ids, minlength=6)
-    assert counts.min() > 100, "all items are drawn alike"
+    assert counts.min() > 100  # all items are drawn equally often
 
 
-def test_half_precision_keys_are_kept_in_single() -> None:
+def test_half_precision_keys_are_stored_in_single() -> None:
     queue = Queue(4, views=1, dimensions=2)
     queue.stage([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
     queue.after_step()

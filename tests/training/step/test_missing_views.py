@@ -1,19 +1,24 @@
-"""Items that lack a view: what stands in its place is never looked at, and the rest is as if it were not there."""
+"""Items with missing views: placeholders are ignored, and the loss uses present views only."""
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
-from tests.training.steps import compare_gaps, gapped, gradients, pipeline_of, some_batches
+from tests.training.step_builders import (
+    build_batches,
+    build_data_with_missing_views,
+    build_module,
+    compare_missing_views,
+    get_gradients,
+)
 from torch import Tensor, nn
 
 import contraport
-from contraport import UsageError
 from contraport.data import from_arrays
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,43 +34,46 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def frozen_norms(module: Any) -> Any:
+def freeze_batch_norm(module: Any) -> Any:
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d):
             part.eval()
     return module
 
 
-def actual(module: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+def compute_loss_and_gradients(module: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     module.zero_grad()
     loss = module(batch, step)
     loss.backward()
-    return loss.detach(), gradients(module)
+    return loss.detach(), get_gradients(module)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_placeholder_of_a_missing_view_is_ignored(kind: str) -> None:
-    dataset = gapped(equal=kind == "one tower")
-    module, batch = pipeline_of(dataset, **KINDS[kind]), some_batches(dataset, 1, 16)[0]
+    dataset = build_data_with_missing_views(equal=kind == "one tower")
+    module, batch = build_module(dataset, **KINDS[kind]), build_batches(dataset, 1, 16)[0]
     assert batch.present is not None
     assert not batch.present.all()
     other = batch._replace(
         views=tuple(torch.where(batch.present[:, v, None], view, 1e3) for v, view in enumerate(batch.views))
     )
-    (value, slopes), (again, others) = actual(module, batch), actual(module, other)
+    (value, gradients), (repeated, other_gradients) = (
+        compute_loss_and_gradients(module, batch),
+        compute_loss_and_gradients(module, other),
+    )
     assert value.isfinite()
-    assert any(slope.any() for slope in slopes.values())
-    torch.testing.assert_close(again, value, rtol=0, atol=0)
-    torch.testing.assert_close(others, slopes, rtol=0, atol=0)
+    assert any(gradient.any() for gradient in gradients.values())
+    torch.testing.assert_close(repeated, value, rtol=0, atol=0)
+    torch.testing.assert_close(other_gradients, gradients, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("objective", ["cmc", "gca-uot", "info-nce"])
 def test_loss_uses_present_embeddings_only(objective: str) -> None:
-    """Without batch norm each item's embedding is its own, so that those of the whole batch tell the loss."""
-    dataset = gapped()
-    module = frozen_norms(pipeline_of(dataset, objective=objective))
-    (batch,) = some_batches(dataset, 1, 16)
-    value, slopes = actual(module, batch)
+    """Without batch norm, embeddings of the whole batch are independent and give the expected loss."""
+    dataset = build_data_with_missing_views()
+    module = freeze_batch_norm(build_module(dataset, objective=objective))
+    (batch,) = build_batches(dataset, 1, 16)
+    value, gradients = compute_loss_and_gradients(module, batch)
     module.zero_grad()
     z = module.model.project(module.model.encode(batch.views))
     loss, present = contraport.objective(objective), batch.present
@@ -76,40 +84,43 @@ def test_loss_uses_present_embeddings_only(objective: str) -> None:
         expected = torch.stack([loss(z[v], z[w], present=present[:, [v, w]]) for v, w in pairs]).mean()
     expected.backward()
     torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(slopes, gradients(module), rtol=1e-4, atol=3e-5)
+    torch.testing.assert_close(gradients, get_gradients(module), rtol=1e-4, atol=3e-5)
 
 
 def test_chunks_equal_the_whole_batch_with_missing_views() -> None:
-    dataset = gapped()
-    (batch,) = some_batches(dataset, 1, 16)
-    one, many = (frozen_norms(pipeline_of(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
-    (value, slopes), (chunked, others) = actual(one, batch), actual(many, batch)
+    dataset = build_data_with_missing_views()
+    (batch,) = build_batches(dataset, 1, 16)
+    one, many = (freeze_batch_norm(build_module(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
+    (value, gradients), (chunked, other_gradients) = (
+        compute_loss_and_gradients(one, batch),
+        compute_loss_and_gradients(many, batch),
+    )
     torch.testing.assert_close(chunked, value)
-    torch.testing.assert_close(others, slopes, rtol=1e-4, atol=3e-5)
+    torch.testing.assert_close(other_gradients, gradients, rtol=1e-4, atol=3e-5)
 
 
 def test_view_present_in_one_item_is_dropped() -> None:
-    """Batch norm knows no variance of one."""
-    views, labels, _ = raw()
+    """Batch norm cannot compute a variance of one item."""
+    views, labels, _ = draw_views_and_labels()
     present = np.ones((40, 3), dtype=bool)
     present[1:, 2] = False
     dataset = from_arrays(views, labels=labels, present=present)
-    module = pipeline_of(dataset, objective="cmc")
-    (batch,) = some_batches(dataset, 1, 16)
-    value, slopes = actual(module, batch)
+    module = build_module(dataset, objective="cmc")
+    (batch,) = build_batches(dataset, 1, 16)
+    value, gradients = compute_loss_and_gradients(module, batch)
     assert value.isfinite()
-    assert not any(slope.any() for name, slope in slopes.items() if "towers.2" in name)
-    assert any(slope.any() for name, slope in slopes.items() if "towers.1" in name)
+    assert not any(gradient.any() for name, gradient in gradients.items() if "towers.2" in name)
+    assert any(gradient.any() for name, gradient in gradients.items() if "towers.1" in name)
 
 
-def raw() -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
+def draw_views_and_labels() -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     views = tuple(random.normal(size=(40, 5 + view)) for view in range(3))
     return views, random.integers(0, 3, 40), random.random((40, 3)) < 0.7
 
 
 @pytest.mark.parametrize(
-    ("chosen", "code"),
+    ("options", "code"),
     [
         ({"recipe": "moco", "queue_size": 8}, "data.missing_views"),
         ({"recipe": "swav", "prototypes": 6}, "data.missing_views"),
@@ -120,19 +131,18 @@ def raw() -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
         ({"augment": "mixup"}, "augment.*"),
     ],
 )
-def test_rejects_missing_views_where_all_are_required(chosen: dict[str, Any], code: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        pipeline_of(gapped(), **chosen)
-    assert fnmatch(raised.value.code, code), str(raised.value)
+def test_rejects_missing_views_where_all_are_required(options: dict[str, Any], code: str) -> None:
+    with raises_usage_error(code):
+        build_module(build_data_with_missing_views(), **options)
 
 
 @pytest.mark.slow
 def test_two_processes_equal_one_with_missing_views() -> None:
-    assert not run_in_processes(compare_gaps, 2)
+    assert not run_in_processes(compare_missing_views, 2)
 
 
 def test_trains_on_a_table_with_empty_cells(tmp_path: Any) -> None:
-    """From the file to the measures: items that lack a view are trained on, and those with all are measured."""
+    """Items with a missing view are used for training, and only complete items for evaluation."""
     random = np.random.default_rng(0)
     centres = random.normal(size=(3, 4)) * 3
     rows = ["label,view0.a,view0.b,view0.c,view0.d,view1.a,view1.b,view1.c,view1.d"]
@@ -151,6 +161,5 @@ def test_trains_on_a_table_with_empty_cells(tmp_path: Any) -> None:
     assert np.isfinite([row["loss"] for row in run.metrics_rows()]).all()
     result = contraport.evaluate(run, progress=False)
     assert result["train_items"] < 192
-    with pytest.raises(UsageError) as raised:
+    with raises_usage_error("data.*"):
         contraport.embed(run, data=str(tmp_path / "data.csv"), out=tmp_path / "features.npz", progress=False)
-    assert raised.value.argument == "data"

@@ -1,4 +1,4 @@
-"""What the comparisons compare: against the same written out by hand."""
+"""Step losses compared with explicit formulas."""
 
 from __future__ import annotations
 
@@ -26,54 +26,54 @@ from contraport.training.step.step_losses import (
 N, D = 6, 4
 
 
-def embedded(views: int, keys: int | None = None, *, same: bool = False) -> EmbeddedBatch:
+def build_embedded_batch(views: int, keys: int | None = None, *, same: bool = False) -> EmbeddedBatch:
     torch.manual_seed(0)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     batch = Batch((), labels=labels, domains=labels.flip(0), ids=torch.arange(10, 10 + N))
     queries = tuple(torch.randn(N, D, requires_grad=True) for _ in range(views))
-    given = queries if same else tuple(torch.randn(N, D) for _ in range(keys or views))
-    return EmbeddedBatch(batch, tuple(torch.randn(N, 5) for _ in range(views)), queries, queries, given)
+    key_projections = queries if same else tuple(torch.randn(N, D) for _ in range(keys or views))
+    return EmbeddedBatch(batch, tuple(torch.randn(N, 5) for _ in range(views)), queries, queries, key_projections)
 
 
 def test_two_views_are_compared_once() -> None:
-    args = embedded(2)
+    args = build_embedded_batch(2)
     assert torch.equal(JointOrPairwiseLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
 
 
 def test_two_view_objective_averages_over_pairs() -> None:
-    batch, loss = embedded(4), contraport.nt_xent()
+    batch, loss = build_embedded_batch(4), contraport.nt_xent()
     pairs = [loss(a, b) for a, b in combinations(batch.queries, 2)]
     torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_small_crops_are_not_compared_with_each_other() -> None:
-    batch, loss = embedded(5, keys=2), contraport.nt_xent()
+    batch, loss = build_embedded_batch(5, keys=2), contraport.nt_xent()
     pairs = [loss(batch.queries[v], batch.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
     assert len(pairs) == 7
     torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
-def test_multi_view_objective_gets_all_views() -> None:
-    args = embedded(3)
+def test_multi_view_objective_receives_all_views() -> None:
+    args = build_embedded_batch(3)
     assert torch.equal(JointOrPairwiseLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
 
-    class Everything(nn.Module):
+    class ViewCounter(nn.Module):
         def forward(self, *views: Tensor) -> Tensor:
             return torch.tensor(float(len(views)))
 
-    assert JointOrPairwiseLoss(Everything())(args) == 3
+    assert JointOrPairwiseLoss(ViewCounter())(args) == 3
 
 
 def test_each_view_is_the_query_once() -> None:
-    batch, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
-    turns = [loss(batch.queries[v], batch.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
-    assert len(turns) == 4
-    torch.testing.assert_close(QueryKeyLoss(loss)(batch), torch.stack(turns).mean())
+    batch, loss = build_embedded_batch(3, keys=2), contraport.info_nce(symmetric=False)
+    pair_losses = [loss(batch.queries[v], batch.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
+    assert len(pair_losses) == 4
+    torch.testing.assert_close(QueryKeyLoss(loss)(batch), torch.stack(pair_losses).mean())
 
 
 def test_queue_entries_are_extra_negatives() -> None:
-    """MoCo, dense and by hand: the batch's keys and the queue's, without the item's own old one."""
-    batch, queue = embedded(2), Queue(5, views=2, dimensions=D)
+    """Dense MoCo loss: negatives are the keys of the batch and of the queue, except the item's own old key."""
+    batch, queue = build_embedded_batch(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
     queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch
     result = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(batch)
@@ -87,62 +87,62 @@ def test_queue_entries_are_extra_negatives() -> None:
 
 
 def test_partly_filled_queue_gives_its_entries() -> None:
-    batch, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
-    comparison, plain = QueryKeyLoss(contraport.nt_xent(), queue), QueryKeyLoss(contraport.nt_xent())
-    assert torch.equal(comparison(batch), plain(batch)), "an empty queue changes nothing"
+    batch, queue = build_embedded_batch(2), Queue(4 * N, views=2, dimensions=D)
+    comparison, without_queue = QueryKeyLoss(contraport.nt_xent(), queue), QueryKeyLoss(contraport.nt_xent())
+    assert torch.equal(comparison(batch), without_queue(batch))  # an empty queue has no effect
     comparison.after_step()
-    assert comparison(batch) > plain(batch), "more negatives, more to tell apart"
+    assert comparison(batch) > without_queue(batch)  # more negatives increase the loss
     assert queue.written == N
 
 
 def test_bank_entries_are_positives_and_negatives() -> None:
-    batch, bank = embedded(2), MovingAverageBank(items=20, views=2, dimensions=D, num_negatives=7)
+    batch, bank = build_embedded_batch(2), MovingAverageBank(items=20, views=2, dimensions=D, num_negatives=7)
     torch.manual_seed(3)
     result = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(batch)
     torch.manual_seed(3)
     values = []
     for v, w in ((0, 1), (1, 0)):
-        drawn = torch.randint(20, (7,))
-        columns = torch.cat([bank.embeddings[10 : 10 + N, w], bank.embeddings[drawn, w]])
+        negative_positions = torch.randint(20, (7,))
+        columns = torch.cat([bank.embeddings[10 : 10 + N, w], bank.embeddings[negative_positions, w]])
         logits = F.normalize(batch.queries[v], dim=1) @ columns.T / 0.5
-        logits[:, N:][batch.batch.ids[:, None] == drawn] = -torch.inf
+        logits[:, N:][batch.batch.ids[:, None] == negative_positions] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
     torch.testing.assert_close(result, torch.stack(values).mean())
 
 
 def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
-    """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
-    batch = embedded(3)
+    """The first call initializes each average with its batch, so the loss equals that of new objectives."""
+    batch = build_embedded_batch(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [
+    new_losses = [
         contraport.cmc_nce()(batch.queries[v], batch.key_projections[w]) for v, w in batch.list_query_key_view_pairs()
     ]
-    torch.testing.assert_close(comparison(batch), torch.stack(fresh).mean())
+    torch.testing.assert_close(comparison(batch), torch.stack(new_losses).mean())
     state = comparison.state_dict()
-    kept = state["each_divergence_log_normalizer"]
-    assert torch.equal(kept.isnan(), torch.eye(3, dtype=torch.bool)), "no view is compared with itself"
-    assert len(kept[~kept.isnan()].unique()) == 6
-    again = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    again.load_state_dict(state)
-    torch.testing.assert_close(again(embedded(3)), comparison(batch), rtol=0, atol=0)
+    log_normalizers = state["each_divergence_log_normalizer"]
+    assert torch.equal(log_normalizers.isnan(), torch.eye(3, dtype=torch.bool))  # no view is compared with itself
+    assert len(log_normalizers[~log_normalizers.isnan()].unique()) == 6
+    restored = QueryKeyLoss(contraport.cmc_nce(), views=3)
+    restored.load_state_dict(state)
+    torch.testing.assert_close(restored(build_embedded_batch(3)), comparison(batch), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, JointOrPairwiseLoss])
 def test_core_graph_pairs_include_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
-    batch = embedded(4)
-    turns = [
+    batch = build_embedded_batch(4)
+    pair_losses = [
         (v, w) for v, w in batch.list_query_key_view_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)
     ]
-    assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
+    assert len(pair_losses) == (6 if comparison is QueryKeyLoss else 3)
     others = batch.key_projections if comparison is QueryKeyLoss else batch.queries
-    expected = [contraport.cmc_nce()(batch.queries[v], others[w]) for v, w in turns]
+    expected = [contraport.cmc_nce()(batch.queries[v], others[w]) for v, w in pair_losses]
     result = comparison(contraport.cmc_nce(graph="core"), views=4)(batch)
     torch.testing.assert_close(result, torch.stack(expected).mean())
 
 
 def test_learned_temperature_is_shared_by_all_pairs() -> None:
     comparison = QueryKeyLoss(contraport.sigmoid(), views=3)
-    comparison(embedded(3)).backward()
+    comparison(build_embedded_batch(3)).backward()
     assert {name for name, _ in comparison.named_parameters()} == {
         "objective.kernel.log_temperature",
         "objective.divergence.bias",
@@ -150,8 +150,8 @@ def test_learned_temperature_is_shared_by_all_pairs() -> None:
     assert all(parameter.grad is not None for parameter in comparison.parameters())
 
 
-def sinkhorn_codes(scores: Tensor) -> Tensor:
-    """SwAV's code assignment, dense, as its paper writes it: three rounds over prototypes, then items."""
+def compute_sinkhorn_codes(scores: Tensor) -> Tensor:
+    """Compute SwAV's code assignment as in its paper: three rounds of normalization over prototypes and items."""
     q = (scores.double() / 0.05).exp().T
     for _ in range(3):
         q = q / q.sum(1, keepdim=True) / len(q)
@@ -159,25 +159,27 @@ def sinkhorn_codes(scores: Tensor) -> Tensor:
     return (q * q.shape[1]).T
 
 
-def test_swapped_assignments() -> None:
-    batch = embedded(3, keys=2)
+def test_prototype_loss_swaps_assignments() -> None:
+    batch = build_embedded_batch(3, keys=2)
     comparison = PrototypeLoss(contraport.info_nce(temperature=0.1), 5, D)
     centres = F.normalize(comparison.prototypes.detach(), dim=1)
     values = []
     for w in range(2):
-        codes = sinkhorn_codes(F.normalize(batch.key_projections[w], dim=1) @ centres.T)
+        codes = compute_sinkhorn_codes(F.normalize(batch.key_projections[w], dim=1) @ centres.T)
         for v in range(3):
             if v != w:
                 log_match_probability_per_item = (
                     F.normalize(batch.queries[v].double(), dim=1) @ centres.double().T / 0.1
                 ).log_softmax(1)
                 cross = -(codes * log_match_probability_per_item).sum(1).mean()
-                values.append(cross + torch.xlogy(codes, codes).sum(1).mean())  # KL: less the codes' own entropy
+                values.append(
+                    cross + torch.xlogy(codes, codes).sum(1).mean()
+                )  # the KL divergence subtracts the entropy of the codes
     torch.testing.assert_close(comparison(batch).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
 
 
 def test_prototypes_stay_on_the_sphere_and_learn() -> None:
-    batch, comparison = embedded(2), PrototypeLoss(contraport.gca_uot(), 5, D)
+    batch, comparison = build_embedded_batch(2), PrototypeLoss(contraport.gca_uot(), 5, D)
     optimizer = torch.optim.SGD([comparison.prototypes], lr=10.0)
     before = comparison.prototypes.detach().clone()
     comparison(batch).backward()
@@ -190,7 +192,7 @@ def test_prototypes_stay_on_the_sphere_and_learn() -> None:
 @pytest.mark.parametrize(("name", "error"), [("l1", F.l1_loss), ("l2", F.mse_loss)])
 def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
-    batch = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
+    batch = build_embedded_batch(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
     comparison = CrossViewReconstructionLoss(model, [(5,), (5,)], name).eval()
     expected = [
         error(comparison.decoders[f"{v}-{w}"](batch.features[v]), (batch.input_views[w] - 1) / 2)
@@ -199,12 +201,12 @@ def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     torch.testing.assert_close(comparison(batch), torch.stack(expected).mean())
 
 
-def test_objective_gets_the_attributes_it_requires() -> None:
-    class Asking(nn.Module):
+def test_objective_receives_the_attributes_it_requires() -> None:
+    class DomainRecorder(nn.Module):
         def forward(self, z0: Tensor, z1: Tensor, domains: Tensor) -> Tensor:
             self.domains = domains
             return z0.sum()
 
-    objective = Asking()
-    JointOrPairwiseLoss(objective)(embedded(2))
+    objective = DomainRecorder()
+    JointOrPairwiseLoss(objective)(build_embedded_batch(2))
     assert objective.domains.tolist() == [2, 2, 1, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""The momentum encoder follows by the rule, and only by it."""
+"""Networks of a step: momentum encoder, predictor, and frozen encoders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model() -> Model:
     return Model("mlp", [(5,)], projection=8)
 
 
-def test_momentum_schedule_is_that_of_byol() -> None:
+def test_momentum_schedule_equals_that_of_byol() -> None:
     momentum = parse_momentum_schedule("0.996:1:cosine", steps=200)
     for step in (0, 17, 100, 199, 200, 10_000):
         expected = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
@@ -56,8 +56,8 @@ def test_momentum_encoder_has_no_gradient_and_is_not_saved_in_the_model(model: M
     assert not any(parameter.requires_grad for parameter in momentum_encoder.parameters())
     (key,) = momentum_encoder([torch.randn(4, 5)])
     assert not key.requires_grad
-    own = {parameter.data_ptr() for parameter in momentum_encoder.parameters()}
-    assert own.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
+    data_pointers = {parameter.data_ptr() for parameter in momentum_encoder.parameters()}
+    assert data_pointers.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
 
 
 def test_momentum_encoder_has_its_own_statistics(model: Model) -> None:
@@ -76,11 +76,11 @@ def test_each_tower_has_its_own_predictor() -> None:
 
 
 def test_freezes_batch_norm_that_replaced_another() -> None:
-    """As several processes on GPUs do, once the components are built."""
+    """Several processes on GPUs replace batch norm after the components are built."""
     encoder = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    freezing = EncoderFreezer([], None, lora_encoders=[encoder])
+    freezer = EncoderFreezer([], None, lora_encoders=[encoder])
     assert not encoder[1].training
     encoder[1] = nn.SyncBatchNorm(3)
-    freezing.freeze_or_unfreeze(0)
+    freezer.freeze_or_unfreeze(0)
     assert not encoder[1].training
     assert encoder[0].training

@@ -1,4 +1,4 @@
-"""The command, in double precision: where rounding is too small to grow, in the steps of a test, into a difference."""
+"""`contraport` in double precision, so that rounding stays below the tolerance of the tests after some steps."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the processes of some tests do: in a module that they can import."""
+"""Functions that run in the processes of some tests, in a module that these can import."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
 from tests.processes import Report
 
-train_module = importlib.import_module("contraport.training.train")  # the package names the function so
+train_module = importlib.import_module(
+    "contraport.training.train"
+)  # the attribute `train` of the package is the function
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "vectors": (nn.BatchNorm1d(3), (3,)),
@@ -47,12 +49,12 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 }
 
 
-def network(layer: nn.Module) -> nn.Module:
+def copy_in_container(layer: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Sequential(copy.deepcopy(layer))).double()
 
 
-def outcome(module: nn.Module, inputs: Tensor, weights: Tensor) -> list[Tensor]:
-    """Two steps in training and a look in evaluation mode: outputs and gradients, those of the weights last."""
+def run_two_passes(module: nn.Module, inputs: Tensor, weights: Tensor) -> list[Tensor]:
+    """Run two passes in training mode and one in evaluation mode; return outputs and the gradient of the inputs."""
     leaf = inputs.clone().requires_grad_()
     outputs = module(leaf)
     (weights * module(outputs.square())).sum().backward()
@@ -65,23 +67,23 @@ def compare_batch_norm(rank: int, report: Report) -> None:
     for name, (layer, shape) in CASES.items():
         generator = torch.Generator().manual_seed(0)
         inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
-        one, shared = network(layer), network(layer)
+        single, shared = copy_in_container(layer), copy_in_container(layer)
         install_sync_batch_norm(shared, torch.device("cpu"))
-        expected = [value[own] for value in outcome(one, inputs + 100, weights)]
-        got = outcome(shared, inputs[own] + 100, weights[own])
+        expected = [value[own] for value in run_two_passes(single, inputs + 100, weights)]
+        actual = run_two_passes(shared, inputs[own] + 100, weights[own])
         for parameter in shared.parameters():
             dist.all_reduce(parameter.grad)
-        expected += [parameter.grad for parameter in one.parameters()] + list(one.state_dict().values())
-        got += [parameter.grad for parameter in shared.parameters()] + list(shared.state_dict().values())
-        if shared.state_dict().keys() != one.state_dict().keys():
+        expected += [parameter.grad for parameter in single.parameters()] + list(single.state_dict().values())
+        actual += [parameter.grad for parameter in shared.parameters()] + list(shared.state_dict().values())
+        if shared.state_dict().keys() != single.state_dict().keys():
             report((name, "keys"))
-        for number, (left, right) in enumerate(zip(got, expected, strict=True)):
+        for number, (left, right) in enumerate(zip(actual, expected, strict=True)):
             if not torch.allclose(left, right, rtol=1e-9, atol=1e-9):
                 report((name, rank, number, float((left - right).abs().max())))
 
 
 def compare_chunks(rank: int, report: Report) -> None:
-    """Whether the chunks of shared batches are those of one process, and give its gradient and running statistics."""
+    """Report where chunks of a shared batch differ from one process in outputs, gradients or running statistics."""
     for items, size in ((8, 4), (23, 5), (11, 4)):
         share = local_batch_offset(items)
         own = slice(share.start, (rank + 1) * items // 2)
@@ -89,7 +91,7 @@ def compare_chunks(rank: int, report: Report) -> None:
         inputs, weights = (torch.randn(items, 3, dtype=torch.float64, generator=generator) for _ in range(2))
         result = []
         for share_or_none, part in ((None, slice(None)), (share, own)):
-            norm = network(nn.BatchNorm1d(3))
+            norm = copy_in_container(nn.BatchNorm1d(3))
             if share_or_none is not None:
                 install_sync_batch_norm(norm, torch.device("cpu"))
             leaf = inputs[part].clone().requires_grad_()
@@ -99,19 +101,19 @@ def compare_chunks(rank: int, report: Report) -> None:
             (weights[part] * embedded).sum().backward()
             assert leaf.grad is not None
             result.append([embedded.detach(), leaf.grad, *norm.buffers(), *(p.grad for p in norm.parameters())])
-        (one, gradient, *rest), (shared, of_share, *theirs) = result
-        for parameter in theirs[-2:]:
+        (single, gradient, *rest), (shared, share_gradient, *others) = result
+        for parameter in others[-2:]:
             dist.all_reduce(parameter)
-        for number, (expected, got) in enumerate(
-            zip([one[own], gradient[own], *rest], [shared, of_share, *theirs], strict=True)
+        for number, (expected, actual) in enumerate(
+            zip([single[own], gradient[own], *rest], [shared, share_gradient, *others], strict=True)
         ):
-            if not torch.allclose(got.double(), expected.double(), rtol=1e-9, atol=1e-9):
+            if not torch.allclose(actual.double(), expected.double(), rtol=1e-9, atol=1e-9):
                 report((items, size, rank, number))
 
 
-def wait_long(rank: int, report: Report) -> None:
-    """Whether the others wait for the first process for longer than any exchange may take."""
-    with stop_all_on_error():  # as at the beginning of a training
+def wait_for_slow_process(rank: int, report: Report) -> None:
+    """Report the rank if the process waits for the first one longer than the timeout of an exchange."""
+    with stop_all_on_error():  # as at the start of a training
         pass
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
     with stop_all_on_error():
@@ -120,28 +122,28 @@ def wait_long(rank: int, report: Report) -> None:
     report(rank)
 
 
-def take_other_items(rank: int, report: Report, folder: str) -> None:
-    """Report how a training ends for which the second process finds fewer items."""
+def train_on_different_items(rank: int, report: Report, folder: str) -> None:
+    """Report how a training ends if the second process finds fewer items."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT), dist.group.WORLD)
     vectors = torch.randn(100 - 30 * rank, 4, generator=torch.Generator().manual_seed(0))
     try:
         train(data=vectors.numpy(), epochs=1, batch_size=16, out=folder, device="cpu", progress=False)
-    except (UsageError, SystemExit) as ended:
-        report((rank, str(ended)))
+    except (UsageError, SystemExit) as error:
+        report((rank, str(error)))
 
 
-def leave_out_an_image(rank: int, report: Report, photos: str, folder: str) -> None:
-    """Report what each process says, beside the console, of a training on a folder with an image that is none."""
-    said: list[str] = []
-    listening = logging.Handler()
-    listening.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("contraport").addHandler(listening)
+def train_with_unreadable_image(rank: int, report: Report, photos: str, folder: str) -> None:
+    """Report the log messages of each process for a training on a folder with an unreadable image."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("contraport").addHandler(handler)
     train(data=photos, encoder="mlp", epochs=1, batch_size=4, out=folder, device="cpu", progress=False)
-    report((rank, said))
+    report((rank, messages))
 
 
-class Breaking(torch.utils.data.IterableDataset[Tensor]):
-    """Vectors, where after some of the second pass the line goes dead in the second process alone."""
+class FailingStream(torch.utils.data.IterableDataset[Tensor]):
+    """Stream of vectors that fails in the second process during the second pass."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.epoch = rank, 0
@@ -152,60 +154,63 @@ class Breaking(torch.utils.data.IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         for number in range(10):
             if (self.rank, self.epoch, number) == (1, 1, 4):
-                raise ConnectionError("the line went dead")
+                raise ConnectionError("connection lost")
             yield torch.full((2,), float(number))
 
 
-def break_a_stream(rank: int, report: Report) -> None:
-    """Report how many batches came of a stream that breaks in one process, and what was raised then."""
-    came = 0
+def iterate_failing_stream(rank: int, report: Report) -> None:
+    """Report the number of batches of a stream that fails in one process, and the error."""
+    num_batches = 0
     try:
-        for _ in build_loader(from_stream(Breaking(rank)), 4, batches_per_epoch=6, split_over_processes=True):
-            came += 1
-    except StreamReadError as broke:
-        report((came, str(broke)))
+        for _ in build_loader(from_stream(FailingStream(rank)), 4, batches_per_epoch=6, split_over_processes=True):
+            num_batches += 1
+    except StreamReadError as error:
+        report((num_batches, str(error)))
 
 
-def agree_and_fail(rank: int, report: Report) -> None:
-    """Whether processes hear of each other what they should; what is wrong is reported."""
+def check_collectives(rank: int, report: Report) -> None:
+    """Report collective operations and joint failures that give a wrong result."""
     result = {
-        "the first": is_main_process() == (rank == 0),
-        "from the first": broadcast_object(f"rank {rank}") == "rank 0",
-        "anyone's": (first_non_none_across_ranks("mine" if rank == 1 else None), first_non_none_across_ranks(None))
+        "is_main_process": is_main_process() == (rank == 0),
+        "broadcast_object": broadcast_object(f"rank {rank}") == "rank 0",
+        "first_non_none_across_ranks": (
+            first_non_none_across_ranks("mine" if rank == 1 else None),
+            first_non_none_across_ranks(None),
+        )
         == ("mine", None),
-        "anywhere": any_across_processes(rank == 1, False, True) == (True, False, True),
+        "any_across_processes": any_across_processes(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):
-        met = "nothing"
+        outcome = "nothing"
         try:
             with stop_all_on_error():
                 if rank in failing:
                     raise ValueError("mine")
         except ValueError:
-            met = "the error"
+            outcome = "the error"
         except SystemExit as stop:
-            met = f"exit {stop.code}"
+            outcome = f"exit {stop.code}"
         expected = "nothing" if not failing else "the error" if rank == failing[0] else "exit 2"
-        result[f"together, {failing} fail"] = met == expected
-    for name, good in result.items():
-        if not good:
+        result[f"together, {failing} fail"] = outcome == expected
+    for name, is_correct in result.items():
+        if not is_correct:
             report((rank, name))
 
 
-def fail_in_the_first(rank: int, report: Report, where: str, folder: str) -> None:
-    """Report how a training ends in each process if the first one fails alone, and where a process waits for it."""
+def fail_in_first_process(rank: int, report: Report, where: str, folder: str) -> None:
+    """Report how a training ends in each process if only the first one fails, and whether a process waits for it."""
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("mine")
 
-    def hear(state: object) -> object:
+    def broadcast(state: object) -> object:
         report((rank, "waits for the scores"))
         return state
 
     owners = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}
     owners |= {"add_online_values": Meter, "open_loggers": train_module}
     setattr(owners[where], where, fail)
-    audit_callback.broadcast_object = hear  # type: ignore[assignment]
+    audit_callback.broadcast_object = broadcast  # type: ignore[assignment]
     views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
     audit, metrics = where == "_compute_next_state", ["uniformity"] if where == "add_online_values" else []
     try:
@@ -213,11 +218,13 @@ def fail_in_the_first(rank: int, report: Report, where: str, folder: str) -> Non
             data=(views[0], views[1]), epochs=2, batch_size=16, out=folder, device="cpu", progress=False,
             audit=audit, online_metrics=metrics,
         )  # fmt: skip
-    except (ValueError, SystemExit) as ended:
-        report((rank, repr(ended)))
+    except (ValueError, SystemExit) as error:
+        report((rank, repr(error)))
 
 
-def train_in_double(rank: int, report: Report, arrays: list[np.ndarray], out: str, options: dict[str, Any]) -> None:
+def train_in_double_precision(
+    rank: int, report: Report, arrays: list[np.ndarray], out: str, options: dict[str, Any]
+) -> None:
     torch.set_default_dtype(torch.float64)
     data = from_arrays(tuple(arrays), name="pairs")
     train(

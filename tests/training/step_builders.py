@@ -1,4 +1,4 @@
-"""The kinds of pipelines and their steps, in a module that the processes of some tests can import."""
+"""Kinds of training modules and helpers for their steps, in a module that the processes of some tests can import."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ WEIGHTED: dict[str, dict[str, Any]] = {
 }
 
 
-def data(*, views: int = 1) -> Dataset:
+def build_data(*, views: int = 1) -> Dataset:
     random = np.random.default_rng(0)
     return from_arrays(
         tuple(random.normal(size=(40, 5 + view)) for view in range(views)), labels=random.integers(0, 3, 40)
     )
 
 
-def gapped(*, equal: bool = False) -> Dataset:
-    """Three views, of equal shapes if so asked, some of which some items lack."""
+def build_data_with_missing_views(*, equal: bool = False) -> Dataset:
+    """Build items with three views, of equal or different shapes, where about a third of the views are missing."""
     random = np.random.default_rng(0)
     views = tuple(random.normal(size=(40, 5 if equal else 5 + view)) for view in range(3))
     present = random.random((40, 3)) < 0.7
@@ -59,16 +59,16 @@ def gapped(*, equal: bool = False) -> Dataset:
     return from_arrays(views, labels=random.integers(0, 3, 40), present=present)
 
 
-def weighted(dataset: Dataset) -> Dataset:
+def add_weights(dataset: Dataset) -> Dataset:
     return dataset.replace_fields(weights=torch.arange(len(dataset)) % 4 + 0.5)
 
 
-def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:
-    settings = Settings(**{"projection": 8, "epochs": 5, **apply_recipe(chosen)})
+def build_module(dataset: Dataset, **options: Any) -> TrainingModule:
+    settings = Settings(**{"projection": 8, "epochs": 5, **apply_recipe(options)})
     return build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=4)
 
 
-def gradients(module: TrainingModule) -> dict[str, Tensor]:
+def get_gradients(module: TrainingModule) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
@@ -85,25 +85,25 @@ def take_steps(module: TrainingModule, batches: list[Batch], *, first: int = 0) 
     return losses
 
 
-def some_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
+def build_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
     return [dataset.__getitems__([(size * k + i) % 40 for i in range(size)]) for k in range(count)]
 
 
-def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processes: int) -> dict[str, Tensor]:
-    """Two steps of one process's share of each batch: averaged gradients, then what is kept."""
-    module = pipeline_of(dataset, **chosen)
+def compute_process_results(dataset: Dataset, options: dict[str, Any], rank: int, processes: int) -> dict[str, Tensor]:
+    """Run two steps on the share of a process; return averaged gradients and the buffers of the comparison."""
+    module = build_module(dataset, **options)
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d):
-            part.eval()  # by the batch it is another's business: shared batch norm
+            part.eval()  # batch statistics of several processes have tests of their own
     result = {}
-    for step, batch in enumerate(some_batches(dataset, 2)):
+    for step, batch in enumerate(build_batches(dataset, 2)):
         own = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
         present, weights = (None if known is None else known[own] for known in (batch.present, batch.weights))
         views = tuple(view[own] for view in batch.views)
-        held = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
+        share = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
         module.zero_grad()
-        module(held, step, 0, BatchOffset(own.start, 8)).backward()
-        for name, gradient in gradients(module).items():
+        module(share, step, 0, BatchOffset(own.start, 8)).backward()
+        for name, gradient in get_gradients(module).items():
             if processes > 1:
                 dist.all_reduce(gradient)
             result[f"{step} {name}"] = gradient / processes
@@ -112,25 +112,25 @@ def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processe
 
 
 def compare_steps(rank: int, report: Report) -> None:
-    compare(data(), KINDS, rank, report)
+    compare_kinds(build_data(), KINDS, rank, report)
 
 
 def compare_weights(rank: int, report: Report) -> None:
-    compare(weighted(data()), WEIGHTED, rank, report)
+    compare_kinds(add_weights(build_data()), WEIGHTED, rank, report)
 
 
-def compare_gaps(rank: int, report: Report) -> None:
+def compare_missing_views(rank: int, report: Report) -> None:
     kinds: dict[str, dict[str, Any]] = {
         "in-batch": {}, "all at once": {"objective": "cmc"}, "byol": {"recipe": "byol"}, "chunks": {"cache_chunk": 4},
     }  # fmt: skip
-    compare(gapped(), kinds, rank, report)
+    compare_kinds(build_data_with_missing_views(), kinds, rank, report)
 
 
-def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, report: Report) -> None:
-    for kind, chosen in kinds.items():
+def compare_kinds(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, report: Report) -> None:
+    for kind, options in kinds.items():
         with use_local_batch():
-            expected = shared_results(dataset, chosen, 0, 1)
-        result = shared_results(dataset, chosen, rank, 2)
+            expected = compute_process_results(dataset, options, 0, 1)
+        result = compute_process_results(dataset, options, rank, 2)
         if result.keys() != expected.keys():
             report((kind, "names"))
         for name, value in expected.items():
