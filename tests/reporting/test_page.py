@@ -247,7 +247,7 @@ def test_missing_parts_are_noted(make_run, tmp_path) -> None:
     ]
     text = words_of_page(report(runs, out=tmp_path / "page.html"))
     assert "unlabelled: No labels, so no linear probe and no kNN." in text
-    assert "unevaluated is not evaluated: contraport evaluate" in text
+    assert "unevaluated is not evaluated; run contraport evaluate" in text
     assert "fresh has no curves: no metrics are logged yet." in text
     assert "30 test items of digits, no labels" in text
 
