@@ -20,7 +20,7 @@ from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import check, check_integer
-from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_without_lock, seed_torch_generators
+from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_locked_at_ends, seed_torch_generators
 
 MAX_RAW_INPUT_FEATURES = 4_096  # maximum number of features of an image or text; larger images are downscaled
 
@@ -213,7 +213,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random generators within a `with` block; restore their state on exit."""
-    with fork_rng_without_lock([device] if device.type == "cuda" else []):
+    with fork_rng_locked_at_ends([device] if device.type == "cuda" else []):
         with GENERATOR_LOCK:
             seed_torch_generators(derive_torch_seed("embedding", seed), device.type)
         yield
@@ -283,7 +283,7 @@ def extract_raw_input_features(dataset: Dataset, loader_config: LoaderConfig) ->
     return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 
 
-@fork_rng_without_lock([])  # a loader draws a seed for its workers from the caller's generator
+@fork_rng_locked_at_ends([])  # a loader draws a seed for its workers from the caller's generator
 def extract_features(
     encoder: nn.Module,
     dataset: Dataset,

@@ -84,7 +84,7 @@ def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) ->
 
 @contextmanager
 def rename_argument(new: str, *old: str) -> Iterator[None]:
-    """Context manager: in errors raised in the block, replace any of the old argument names by the new one.
+    """Context manager: errors raised in the block name the new argument in place of any of the old names.
 
     >>> with rename_argument("rows", "features", "data"):
     ...     raise UsageError("features: must be finite, got NaN.", kind="not_finite")

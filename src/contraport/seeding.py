@@ -84,7 +84,7 @@ def fork_rng_with_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def fork_rng_without_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
+def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[None]:
     """Context manager: `torch.random.fork_rng` that holds `GENERATOR_LOCK` only at the start and end of the block."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.sample_arrays import MAX_LISTED_ITEMS, collect_worst_pair_arrays
+from contraport.evaluation.sample_arrays import MAX_SAVED_WORST_ITEMS, collect_worst_pair_arrays
 from contraport.runs import Run, RunFolder
 
 ITEMS = 60
@@ -30,10 +30,10 @@ def build_pairs(items: int = ITEMS) -> object:
 
 def test_worst_pairs_have_both_views_and_the_better_partner(tmp_path: Path) -> None:
     result = collect_worst_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs())
-    assert result["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_LISTED_ITEMS, -1))
-    assert result["worst_1"].shape == (MAX_LISTED_ITEMS, 5)
+    assert result["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_SAVED_WORST_ITEMS, -1))
+    assert result["worst_1"].shape == (MAX_SAVED_WORST_ITEMS, 5)
     assert result["worst_2"][:, 0, 0, 0].tolist() == result["worst"].tolist()
-    assert result["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (MAX_LISTED_ITEMS - 3)
+    assert result["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (MAX_SAVED_WORST_ITEMS - 3)
     assert result["worst_views"].tolist() == ["vector", "picture"]
 
 

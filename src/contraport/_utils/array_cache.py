@@ -51,7 +51,7 @@ def load_or_build_arrays(
     with lock_folder(folder, "train", argument=argument, wait=True), translate_write_errors(argument, folder):
         arrays = find_cached_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
-            with replace_cached_arrays(folder, key) as empty:
+            with write_cached_arrays(folder, key) as empty:
                 fill(empty)
             arrays = find_cached_arrays(folder, key)
         if arrays is None:
@@ -106,7 +106,7 @@ def cache_bytes_needed(key: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def replace_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+def write_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
     """Context manager: yield empty memory-mapped arrays, which replace the cached ones if the block succeeds."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays

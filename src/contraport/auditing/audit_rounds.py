@@ -30,7 +30,7 @@ from contraport.auditing.pairs.synthetic_mismatches import draw_exchanging_item_
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check, one_line_reason, translate_write_errors
-from contraport.seeding import derive_torch_seed, fork_rng_without_lock, numpy_generator
+from contraport.seeding import derive_torch_seed, fork_rng_locked_at_ends, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -177,7 +177,7 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     device = torch.device(settings.device)
     pipeline.to(device)
     loop = build_loop(settings, pipeline, batches, device, [FiniteGuard()], steps_per_epoch=len(batches))
-    with fork_rng_without_lock(range(torch.cuda.device_count())):
+    with fork_rng_locked_at_ends(range(torch.cuda.device_count())):
         loop.run()
     loader_config = LoaderConfig(num_workers=settings.num_workers)
     return encode_pairs(pipeline.model, dataset, pipeline.views, loader_config, neighbor_pool=trained_on)

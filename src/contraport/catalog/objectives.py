@@ -59,7 +59,7 @@ class ObjectiveEntry:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-BuilderParams = ParamSpec("BuilderParams")
+BuilderParamSpec = ParamSpec("BuilderParamSpec")
 ChoiceT = TypeVar("ChoiceT")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
@@ -88,18 +88,18 @@ _DHEL_CITATION = (
 
 def register_objective(
     citation: str, formula: str
-) -> Callable[[Callable[BuilderParams, Loss]], Callable[BuilderParams, Loss]]:
+) -> Callable[[Callable[BuilderParamSpec, Loss]], Callable[BuilderParamSpec, Loss]]:
     """Decorator that registers the builder of an objective under the function's name, with hyphens for underscores.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
-    def register(make: Callable[BuilderParams, Loss]) -> Callable[BuilderParams, Loss]:
+    def register(make: Callable[BuilderParamSpec, Loss]) -> Callable[BuilderParamSpec, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def build(*args: BuilderParams.args, **settings: BuilderParams.kwargs) -> Loss:
+        def build(*args: BuilderParamSpec.args, **settings: BuilderParamSpec.kwargs) -> Loss:
             call = bind_suggesting_keywords(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):

@@ -257,7 +257,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return one table of means by epoch for each column that has intermediate models."""
+    """Return a table of means by epoch for each column of the comparison whose runs kept intermediate models."""
     tables = []
     for column in comparison.columns:
         means = {

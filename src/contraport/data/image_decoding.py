@@ -120,7 +120,7 @@ def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
 
 
 def compute_clipped_median_size(sides: Sequence[int]) -> int:
-    """Return the median of side lengths, clipped to 8 to 64 pixels, so that training fits a small machine.
+    """Return the median of side lengths, at least 8 and at most 64 pixels, so that training fits a small machine.
 
     >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)

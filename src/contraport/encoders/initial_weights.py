@@ -312,12 +312,12 @@ def _load_timm_initial_weights(name: str) -> InitialWeights:
 
 
 def read_initial_weights(
-    where: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
+    path: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
 ) -> InitialWeights:
     """Read the weights of trained encoders from a file, a folder or a run.
 
     Args:
-        where: a weights file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``, ``.ckpt``) with the encoder's names,
+        path: a weights file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``, ``.ckpt``) with the encoder's names,
             possibly behind one prefix and with a classifier; a folder of timm, of transformers or of
             `Model.save_pretrained`; or a run folder. Nothing is unpickled.
         encoder: the encoder to initialize; None: that of the folder.
@@ -328,8 +328,8 @@ def read_initial_weights(
     Raises:
         UsageError: the file or folder is missing, cannot be read, or holds other encoders.
     """
-    path = Path(where)
-    check(path.exists(), f"init: there is no file or folder {str(where)!r}.", "not_found")
+    path = Path(path)
+    check(path.exists(), f"init: there is no file or folder {str(path)!r}.", "not_found")
     if not path.is_dir():
         check_regular_file("init", path)
         single = encoder is None or isinstance(encoder, str | nn.Module)

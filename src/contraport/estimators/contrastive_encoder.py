@@ -32,7 +32,7 @@ from contraport.embedding import LoaderConfig, evaluation_mode, extract_features
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
 from contraport.options import warn_renamed
-from contraport.seeding import draw_seed, fork_rng_without_lock
+from contraport.seeding import draw_seed, fork_rng_locked_at_ends
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components.assembly import check_component_settings
 from contraport.training.components.step_builder import build_objective, build_training_module
@@ -412,7 +412,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
             callbacks.append(audit_callback)
         start = Position(completed_epochs=len(self.loss_curve_), step=self.n_iter_)
         module.train()
-        with fork_rng_without_lock(range(torch.cuda.device_count())):
+        with fork_rng_locked_at_ends(range(torch.cuda.device_count())):
             Loop(
                 module,
                 batches,

@@ -128,7 +128,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     )
     if result.folder is not None:
         with translate_write_errors("out", result.folder), stage_files(result.folder) as folder:
-            _write_cost_files(folder, result, observed, x, y)
+            _write_cost_arrays_and_plot(folder, result, observed, x, y)
     return result
 
 
@@ -219,7 +219,7 @@ def _prepare_features(argument: str, features: np.ndarray | None, indices: np.nd
     return whitened
 
 
-def _write_cost_files(
+def _write_cost_arrays_and_plot(
     folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
 ) -> None:
     """Write cost, plan and features as `inverse_ot.npz`, and the observed and the learned plan as `plans.png`."""

@@ -49,7 +49,7 @@ from contraport.features import (
     write_features,
 )
 from contraport.runs import RunFolder, as_run_folder
-from contraport.seeding import fork_rng_without_lock
+from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.components.data_builder import build_unaugmented_views
 from contraport.training.config import Settings
 
@@ -57,7 +57,7 @@ log = logging.getLogger("contraport.evaluation")
 
 
 @EMBED_COMMAND_SPEC.with_option_parameters
-@fork_rng_without_lock([])
+@fork_rng_locked_at_ends([])
 def embed(arguments: dict[str, Any]) -> Path | Features:
     """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.
 
@@ -73,7 +73,7 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     return embed_to_features(options)
 
 
-@fork_rng_without_lock([])
+@fork_rng_locked_at_ends([])
 def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
     """Embed items and return their features; the options select the run, the data and the view.
 
@@ -84,7 +84,7 @@ def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tens
         return read_features(_embed_to_file(options, Path(folder) / "features.npz", output_function))
 
 
-@fork_rng_without_lock([])
+@fork_rng_locked_at_ends([])
 def encode_items(
     model: Model,
     settings: Settings,

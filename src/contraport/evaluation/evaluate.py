@@ -63,7 +63,7 @@ from contraport.metrics.probes import check_enough_neighbors
 from contraport.options import overload_by_options
 from contraport.runs import Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_run_folder
-from contraport.seeding import fork_rng_without_lock
+from contraport.seeding import fork_rng_locked_at_ends
 
 ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
@@ -71,7 +71,7 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 
 @overload_by_options(SingleRunEvaluateOptions, Evaluation, SeveralRunsEvaluateOptions, EvaluationsByRun)
 @EVALUATE_COMMAND_SPEC.with_option_parameters
-@fork_rng_without_lock([])
+@fork_rng_locked_at_ends([])
 def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.
 

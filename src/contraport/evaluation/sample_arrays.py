@@ -30,7 +30,7 @@ from contraport.seeding import torch_generator
 THUMBNAIL_SIDE_PIXELS = 32
 """Width and height of the thumbnail of a point or of a view in a plan."""
 
-MAX_LISTED_ITEMS = 10
+MAX_SAVED_WORST_ITEMS = 10
 """Maximum number of worst pairs, and of misclassified items, that are saved."""
 
 LISTED_THUMBNAIL_SIDE_PIXELS = 64
@@ -156,7 +156,7 @@ def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
     probabilities = context.fitted_probe.predict_proba(context.test_features.cpu().numpy())
     predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_labels.cpu().numpy()
     confidence = np.where(predicted == true, -1.0, probabilities.max(axis=1))
-    items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
+    items = np.argsort(-confidence, kind="stable")[: min(MAX_SAVED_WORST_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
     views = make_thumbnails_per_view(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
@@ -186,7 +186,7 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
         return {}
     if run.mismatched_path.exists():
         train = replace_views_after_first(train, torch.from_numpy(run.mismatched_partner_indices()))
-    worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
+    worst = np.argsort(pair_scores, kind="stable")[:MAX_SAVED_WORST_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
     return {

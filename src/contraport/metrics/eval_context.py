@@ -23,7 +23,7 @@ from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
     MAX_COMPARED_PAIRS,
-    RETRIEVAL_SAMPLE_SIZE,
+    RETRIEVAL_TEST_SAMPLE_SIZE,
     LinkRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
@@ -104,7 +104,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`: leading coordinates of `untruncated` if given, else computed."""
+        """Return the features of a dataset, `(n, F)`; `untruncated` features are cut to F if passed."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
@@ -216,7 +216,7 @@ class EvalContext:
     def _embed_views(
         self, items: Dataset, *, project: bool = False, two_random_views: bool = True
     ) -> tuple[Tensor, ...]:
-        """Return embeddings, `(n, d)` per view, of two random views of each item, or of all views, unaugmented."""
+        """Return embeddings, `(n, d)` per view: of two augmented views per item, or of all views without augmentation."""
         return embed_views(
             self.encoder,
             items,
@@ -258,7 +258,7 @@ class EvalContext:
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
         """Positions of the random sample of test items that retrieval ranks, `(q,)`; None if it ranks all."""
-        return self.find_test_sample_positions(RETRIEVAL_SAMPLE_SIZE, len(self.test))
+        return self.find_test_sample_positions(RETRIEVAL_TEST_SAMPLE_SIZE, len(self.test))
 
     def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
         """Return the positions of a random sample of the test items, `(sample_size,)`; None if all are to be used.

@@ -233,7 +233,7 @@ def _normalize_metric_name(name: str) -> str:
 
 
 def find_metric(key: str) -> Metric | None:
-    """Return the metric with a key of `evaluation.json`, or None if there is none.
+    """Return the metric whose key in `evaluation.json` is `key`, or None.
 
     >>> from contraport.metrics import find_metric
     >>> find_metric("knn").title, find_metric("typo")

@@ -32,7 +32,7 @@ POINTS_CHECKED_AT_A_TIME = 2**13  # points whose numbers are checked at a time t
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
-RETRIEVAL_SAMPLE_SIZE = 20_000
+RETRIEVAL_TEST_SAMPLE_SIZE = 20_000
 """Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_COMPARED_PAIRS`."""
 
 MAX_COMPARED_PAIRS = 10**9
@@ -123,7 +123,7 @@ def retrieval_ranks(
     ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
-        matched = _MatchedViews.from_points(points[v], points[w], ids[v], ids[w])
+        matched = _MatchedViews.from_paired_points(points[v], points[w], ids[v], ids[w])
         if positions is None:
             ranks[v, w], ranks[w, v] = _ranks_both_ways(matched)
         else:
@@ -201,7 +201,7 @@ class _MatchedViews(NamedTuple):
     column_thresholds: Tensor
 
     @classmethod
-    def from_points(
+    def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
         """Match the unit vectors ``(items, d)`` of two views; vectors with equal content ids are merged."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CallOptionValue: TypeAlias = Any
 """Value of a keyword argument of a call of a loss; see `Loss.forward`."""
 
-PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+ValuesPerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """Values per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
 
 
@@ -153,17 +153,17 @@ class Loss(nn.Module, ABC):
     def forward(
         self,
         *views: Tensor,
-        labels: PerItem | None = None,
-        domains: PerItem | None = None,
-        ids: PerItem | None = None,
-        weights: PerItem | WeightsFromPlan | str | None = None,
-        column_weights: PerItem | None = None,
-        features: PerItem | None = None,
+        labels: ValuesPerItem | None = None,
+        domains: ValuesPerItem | None = None,
+        ids: ValuesPerItem | None = None,
+        weights: ValuesPerItem | WeightsFromPlan | str | None = None,
+        column_weights: ValuesPerItem | None = None,
+        features: ValuesPerItem | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
         negatives: Tensor | None = None,
-        negative_ids: PerItem | None = None,
+        negative_ids: ValuesPerItem | None = None,
         shared_negatives: bool = False,
-        present: PerItem | None = None,
+        present: ValuesPerItem | None = None,
         masks: Sequence[Tensor | None] | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,

@@ -241,7 +241,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the arrays or runs to draw in a figure, by name; `source` is one of them, a list of runs or a mapping.
+    """Return the arrays or runs to draw, by name; `source` is an array or a run, a list of runs, or a mapping by name.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 

@@ -112,7 +112,9 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     )
     best, others = ranked[0], ranked[1:]
     name = metric.title_in_sentence
-    leads = {run.name: lead for run in others if (lead := _find_gain_or_loss(metric, best, run)) is not None}
+    leads = {
+        run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
+    }
     if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
@@ -142,7 +144,8 @@ def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | 
     gains = {
         metric: gain
         for metric in list_evaluated_metrics([one, other])
-        if metric.better_direction != "neither" and (gain := _find_gain_or_loss(metric, one, other)) is not None
+        if metric.better_direction != "neither"
+        and (gain := _find_difference_positive_if_better(metric, one, other)) is not None
     }
     titles = combined_titles_by_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
@@ -169,7 +172,7 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINE_TITLES.items():
-        gain = _find_gain_or_loss(metric, run, row)
+        gain = _find_difference_positive_if_better(metric, run, row)
         if gain is None:
             continue
         if gain.low > 0:
@@ -190,7 +193,11 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINE_TITLES.items():
-        gains = {run.name: gain for run in runs if (gain := _find_gain_or_loss(metric, run, row)) is not None}
+        gains = {
+            run.name: gain
+            for run in runs
+            if (gain := _find_difference_positive_if_better(metric, run, row)) is not None
+        }
         if len(gains) < len(runs):
             continue
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
@@ -234,7 +241,9 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
     return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
 
 
-def _find_gain_or_loss(metric: Metric, run: ReportedRun, other: str | ReportedRun) -> Difference | None:
+def _find_difference_positive_if_better(
+    metric: Metric, run: ReportedRun, other: str | ReportedRun
+) -> Difference | None:
     """Find the difference in a metric between a run and a baseline or another run; positive if the run is better."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference

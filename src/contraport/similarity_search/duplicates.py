@@ -19,7 +19,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (
     COSINE_ROUNDING_ERROR,
-    FeatureIndex,
+    ApproximateFeatureIndex,
     load_or_build_index,
     normalize_rows,
     warn_of_pooled_sets,
@@ -193,7 +193,7 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
 
 
 def _format_below(cosine: float, threshold: float) -> str:
-    """Format a cosine similarity with at least four decimals, and enough of them that it stays below the threshold.
+    """Format a cosine similarity with four decimals, or more if it would be rounded up to the threshold.
 
     >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999), _format_below(0.5 - 2**-40, 0.5)
     ('0.9800', '0.99896', '0.499999999999')
@@ -321,7 +321,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
     return labels
 
 
-def _label_groups_by_index(index: FeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
+def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
     """Group items connected by pairs that the index finds above `threshold`; return the group of each item, ``(n,)``.
 
     `nearest` is updated by the pairs of the index.

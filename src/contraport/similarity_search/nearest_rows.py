@@ -141,7 +141,7 @@ def top_scores_and_indices(
 
 
 @dataclass(frozen=True)
-class FeatureIndex:
+class ApproximateFeatureIndex:
     """Approximate faiss index of features; it proposes candidates, which are then compared exactly."""
 
     faiss_index: Any
@@ -176,7 +176,7 @@ def warn_of_slow_search(features: np.ndarray) -> None:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
 
-def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
+def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureIndex:
     """Load the index from a file; build it if it is missing or was built from other features."""
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
@@ -187,7 +187,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
         check_regular_file("index", path)
         if read_json_or_none(record_path) == record:
             try:
-                return FeatureIndex(faiss.read_index(str(path)), features)
+                return ApproximateFeatureIndex(faiss.read_index(str(path)), features)
             except RuntimeError as error:
                 message = f"index: {path} cannot be read: {one_line_reason(error)}. Delete it."
                 raise UsageError(message, kind="unreadable") from error
@@ -206,7 +206,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
             record_path.unlink(missing_ok=True)
         write_json(record_path, record)
     log.info("Wrote the index to %s: %.1f MB.", path, path.stat().st_size / 1e6)
-    return FeatureIndex(faiss_index, features)
+    return ApproximateFeatureIndex(faiss_index, features)
 
 
 def _build_index(faiss: Any, features: np.ndarray) -> Any:

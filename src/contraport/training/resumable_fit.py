@@ -17,7 +17,7 @@ from contraport.distributed import is_main_process, raise_on_one_rank, stop_all_
 from contraport.engine import exchange
 from contraport.errors import UsageError
 from contraport.runs import RunFolder
-from contraport.seeding import fork_rng_without_lock
+from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.callbacks.checkpoints import (
     STOP_SIGNALS,
     Checkpoints,
@@ -79,7 +79,7 @@ def run_training_loop(
     batches, steps_per_epoch = components.batches, components.steps_per_epoch
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
-    with _add_resume_advice(run), fork_rng_without_lock(gpus):
+    with _add_resume_advice(run), fork_rng_locked_at_ends(gpus):
         try:
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.

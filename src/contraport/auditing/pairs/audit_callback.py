@@ -186,13 +186,13 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         )
 
     def _apply_selection(self) -> None:
-        """Train on the positions that the last scoring selected; before any scoring, use decoys for their items."""
+        """Train on the items that the last scoring selected; before any scoring, decoys replace their items."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_partner_per_fresh_decoy(self, purpose: str) -> Tensor:
-        """Draw for each decoy another wrong partner of the same item, ``(d,)``; the item itself if there is no other.
+        """Draw for each decoy another wrong partner of its item, ``(d,)``; the index of the item if there is no other.
 
         These pairs are mismatches that were not trained on.
         """

@@ -77,7 +77,7 @@ class CustomTransform:
         return torch.stack(rows)
 
     def transform_batch(self, items: Tensor, share: BatchOffset | None) -> Tensor:
-        """Return one random view of each item; `share` is the part of the batch that this process augments.
+        """Return one random view of each item; `share` gives the rows of the batch that this process augments.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.

@@ -247,7 +247,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def communication_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype in which embeddings are gathered: bfloat16 if they are multiplied in it, else `like.dtype`."""
+    """Return the dtype in which embeddings are gathered: bfloat16 if matrix products use it, else `like.dtype`."""
     precision = PRECISION_DTYPES[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype

@@ -36,7 +36,7 @@ def row_sums_kernel(
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of row sums, (splits, n), one for each split of the columns: log-sums if LOGARITHM, else weighted.
+    """Triton kernel of row sums per split of the columns, (splits, n): log-sum-exps if LOGARITHM, else weighted sums.
 
     The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
     weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.

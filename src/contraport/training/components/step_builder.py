@@ -60,7 +60,7 @@ from contraport.training.step.step_losses import (
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 from contraport.training.step.target_spec import build_target_function
-from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_key_views
+from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_views_used_as_keys
 
 _log = logging.getLogger(__name__)
 
@@ -341,7 +341,7 @@ def _build_objective_loss(
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
-    memory = _build_embedding_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
+    memory = _build_embedding_memory(settings, dataset, count_views_used_as_keys(model, views.shapes), sizes[0])
     target, teacher = resolve_target_text(settings, dataset, objective, number), None
     if settings.teacher is not None:
         device, trust = select_training_device(settings.device), settings.trust_remote_code

@@ -134,7 +134,7 @@ class TrainingModule(nn.Module):
         self.encoder_freezer = encoder_freezer
         self.mined_layout = mined_layout
         self.uses_cached_features = False
-        self._num_key_views = count_key_views(model, views.shapes)
+        self._num_key_views = count_views_used_as_keys(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
 
     @property
@@ -262,7 +262,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(drawn)
 
 
-def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
+def count_views_used_as_keys(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
     """Return the number of views whose projections serve as keys; these are the first views.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
