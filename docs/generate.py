@@ -149,10 +149,10 @@ def format_parts(loss: Loss) -> list[str]:
 
 def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     """Return the largest relative difference, of value and gradient, over settings and backends."""
-    from tests.objectives.test_formulas import build, by_formula, needed, outcome, views
+    from tests.objectives.test_formulas import build, by_formula, outcome, required_attributes, views
 
     contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
-    attributes = needed(name)
+    attributes = required_attributes(name)
     worst = 0.0
     for chosen in settings:
         z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)

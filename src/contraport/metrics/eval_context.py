@@ -216,7 +216,7 @@ class EvalContext:
     def _embed_views(
         self, items: Dataset, *, project: bool = False, two_random_views: bool = True
     ) -> tuple[Tensor, ...]:
-        """Return embeddings, `(n, d)` per view: of two augmented views per item, or of all views without augmentation."""
+        """Return embeddings, `(n, d)` per view: of two augmented views per item, or of all plain views."""
         return embed_views(
             self.encoder,
             items,
