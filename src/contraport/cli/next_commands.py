@@ -62,7 +62,7 @@ def after_embed(options: Options, path: Path) -> Sequence[str]:
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
-    """List a command to run after `map`: write its files, or cluster its points."""
+    """List a command to run after `map`: one that writes its files, or one that clusters its points."""
     if result.folder is None:
         rest = {name: value for name, value in options.items() if name != "source"}
         out = _unused_path(f"maps/{Path(str(options['source'])).stem}")

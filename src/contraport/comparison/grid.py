@@ -160,7 +160,7 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
+    def encoder_changes_from_baseline_by_reference_row(self) -> dict[str, dict[str, Any]]:
         """Encoder options that differ from the baseline, by row name, for the first row with each encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first

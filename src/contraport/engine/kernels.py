@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine.autograd import autocast_disabled, disable_autocast_in_backward, is_in_torch_func, normalize
+from contraport.engine.autograd import (
+    autocast_disabled,
+    disable_autocast_in_backward,
+    is_in_torch_func,
+    normalize,
+)
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import (

@@ -156,7 +156,7 @@ class LateInteraction(Kernel):
 
 
 class SetMatching(NamedTuple):
-    """Settings of the matching between the vectors of two sets: temperature, relaxation of the masses and iterations.
+    """Settings of the matching between the vectors of two sets: temperature, iterations, relaxation of the masses.
 
     Attributes:
         temperature: Temperature tau of the matching, in units of the cosine; 0 takes the maximum (MaxSim).

@@ -171,7 +171,7 @@ class LogKernel(ABC):
         return self
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        """Return the kernel that multiplies embeddings in another precision, or itself if it multiplies none."""
+        """Return a copy that multiplies embeddings in another precision; itself if it multiplies no embeddings."""
         return self
 
     @abstractmethod
@@ -484,7 +484,7 @@ class CallableLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class _FunctionalCost:
-    """Cost module as a pure function: its parameters are separate tensors."""
+    """Cost module as a pure function that takes its parameters as separate tensors."""
 
     cost: nn.Module
     names: tuple[str, ...]

@@ -391,7 +391,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return weight terms with all vectors sorted by the process that owns the row or column."""
+        """Return the terms with their row and column vectors sorted by the process that owns the row or column."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))

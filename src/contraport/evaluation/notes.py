@@ -225,13 +225,13 @@ def find_verdict_text(
         if could_start_at_word_counts
         else "More epochs or a larger encoder may help.",
     }
-    verdict = _find_verdict_ignoring_test_size(metric_keys, differences, advice)
+    verdict = _find_verdict_without_size_warning(metric_keys, differences, advice)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _find_verdict_ignoring_test_size(
+def _find_verdict_without_size_warning(
     metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning about a small test set."""

@@ -143,7 +143,7 @@ class EvalContext:
 
     @cached_property
     def has_comparable_views(self) -> bool:
-        """True if views can be compared with each other: they share an encoder, or their projections have one size."""
+        """True if views can be compared with each other: they share an encoder, or projections of the same size."""
         if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
             return self.has_shared_encoder
         sizes = {self.encoder.tower(view).projection_width for view in range(len(self.encoder.towers))}

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
-    """Return one block for each given pair of views, (n, d) each; a block compares both directions."""
+    """Return one block, compared in both directions, for each given pair of views; each view is (n, d)."""
     check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
     pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
     return [Block(pattern, one, other) for one, other in pairs]

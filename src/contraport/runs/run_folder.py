@@ -71,7 +71,7 @@ class RunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def back_up_or_delete_files(self) -> None:
+    def back_up_files_unless_backed_up(self) -> None:
         """Move the files of the run to the backup; if a complete backup is there already, delete the files instead."""
         run = self._run
         for path in (*run.paths_besides_config, self.path):  # all checks before the first move
@@ -233,7 +233,7 @@ class RunFolder(Run):
         run.check_accepts_new_run(overwrite=overwrite)
         run.backup.finish_interrupted_operation()
         if run.config_path.exists():
-            run.backup.back_up_or_delete_files()
+            run.backup.back_up_files_unless_backed_up()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run

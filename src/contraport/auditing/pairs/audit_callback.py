@@ -220,7 +220,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
 
     def extract_paired_features(self) -> PairedFeatures:
-        """Extract the features of all pairs by the current model; only training pairs can be neighbors."""
+        """Extract the features of all pairs by the current model; neighbors are searched among training pairs only."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool

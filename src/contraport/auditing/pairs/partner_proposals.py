@@ -166,7 +166,7 @@ def propose_partners(
 def score_likely_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
 ) -> CandidateScoreMatrix:
-    """Return the scores of `items` paired with likely candidates: distinct second views of the items `others`.
+    """Return scores of `items` paired with their likely partners, the distinct second views of `others`.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """

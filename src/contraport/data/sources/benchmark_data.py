@@ -100,7 +100,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
-    """Load SVHN: 99,289 photographs of digits, 32 x 32 pixels, which augmentation does not mirror."""
+    """Load SVHN: 99,289 photographs of digits, 32 x 32 pixels; augmentation never mirrors them."""
     from torchvision.datasets import SVHN
 
     data = _read_or_download_torchvision("svhn", SVHN, root, split=split)

@@ -105,7 +105,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Difference v - t between a stored potential and its threshold; the same constant for all rows."""
+        """Constant v - t, equal for all rows: the stored potential of a row minus its threshold."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:

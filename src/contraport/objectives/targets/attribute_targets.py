@@ -162,7 +162,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from sets of pairs with relative weights, `levels`; each nonempty row has mass 1/N."""
+    """Build the target plan from `levels`: sets of pairs with a relative weight each. Nonempty rows have mass 1/N."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])
