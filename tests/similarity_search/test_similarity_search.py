@@ -27,7 +27,7 @@ from contraport.cli.result_printers import print_clusters, print_duplicate_group
 from contraport.encoders import Model
 from contraport.features import Features, open_feature_buffer, read_features, write_feature_shards, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
-from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
+from contraport.similarity_search import cluster, duplicates, neighbors
 from contraport.similarity_search.duplicates import _find_proposed_threshold
 from contraport.similarity_search.output_files import NO_PICTURES_NOTE
 
@@ -506,7 +506,6 @@ def test_rejects_files_without_features(tmp_path: Path) -> None:
         duplicates(tmp_path / "y.npz")
     with raises_usage_error("features.not_finite", "item 1"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
-    assert nearest_rows.BLOCK_ROWS == 16
 
 
 def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
