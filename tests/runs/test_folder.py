@@ -120,5 +120,5 @@ def test_overwrite_rejects_a_config_of_another_program(tmp_path: Path, config: s
 
 
 def test_rejects_paths_that_are_not_run_folders() -> None:
-    with raises_usage_error("run.type", 3):
+    with raises_usage_error("run.type", "int"):
         as_different_run_folders("run", ["runs/a", 3])

@@ -35,7 +35,7 @@ def test_logs_items_steps_and_dropped_items(data_file: Path, tmp_path: Path) -> 
         ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; 28 items dropped per epoch, chosen at random"),
         (
             "WARNING",
-            "few steps: 6. Use batch_size=32, epochs=334: 1,002 steps, 3 per epoch",
+            "few steps: 6. Use batch_size=32, epochs=334 for 1,002 steps, 3 per epoch",
         ),
     ]
 
