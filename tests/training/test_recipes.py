@@ -77,17 +77,21 @@ def measure_accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
     return knn(train, splits[0].labels, test, splits[1].labels)
 
 
+def select_splits(
+    recipe: str, splits: tuple[Dataset, Dataset], paired_splits: tuple[Dataset, Dataset]
+) -> tuple[Dataset, Dataset]:
+    """Return the training and test splits that a recipe accepts: images, pairs or series."""
+    if recipe in RECIPES_FOR_TWO_VIEWS:
+        return paired_splits
+    train_split, test_split = splits
+    return (build_series(train_split), build_series(test_split)) if recipe in RECIPES_FOR_VECTOR_SETS else splits
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_trains_each_recipe(
     name: str, splits: tuple[Dataset, Dataset], paired_splits: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
-    splits = (
-        paired_splits
-        if name in RECIPES_FOR_TWO_VIEWS
-        else tuple(map(build_series, splits))
-        if name in RECIPES_FOR_VECTOR_SETS
-        else splits
-    )
+    splits = select_splits(name, splits, paired_splits)
     np.save(tmp_path / "teacher.npy", splits[0].__getitems__(list(range(240))).views[0][:, :4].flatten(1).numpy())
     run = train(
         data=splits[0],
@@ -175,13 +179,7 @@ def test_every_parameter_of_a_recipe_has_a_gradient(
     name: str, splits: tuple[Dataset, Dataset], paired_splits: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
     """Training in several processes requires it, since they wait for each gradient."""
-    splits = (
-        paired_splits
-        if name in RECIPES_FOR_TWO_VIEWS
-        else tuple(map(build_series, splits))
-        if name in RECIPES_FOR_VECTOR_SETS
-        else splits
-    )
+    splits = select_splits(name, splits, paired_splits)
     np.save(tmp_path / "teacher.npy", splits[0].labels.numpy()[:, None] + np.arange(3.0))
     teacher = {"teacher": tmp_path / "teacher.npy"} if name == "distillation" else {}
     module = build_module(splits[0], recipe=name, **teacher)
