@@ -152,7 +152,7 @@ def test_page_in_a_browser(tmp_path: Path) -> None:
         browser.resize(390, 800)
         assert browser.evaluate("document.documentElement.scrollWidth") == 390
         words = "[...document.querySelectorAll('#scores figure p *')].map((word) => word.textContent)"
-        assert browser.evaluate(words) == ["0", "score (higher is better)", "0.996"]
+        assert browser.evaluate(words) == ["0.000", "score (higher is better)", "0.996"]
         words = "document.querySelectorAll('#histogram text').length"
         assert browser.evaluate(words) == 0  # text inside the drawing would be scaled down
         browser.resize(1200, 900)

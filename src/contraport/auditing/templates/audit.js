@@ -4,7 +4,7 @@ const marks = new Map();
 const partnerOf = new Map(PAIRS.map((pair) => [pair.id, pair.partner]));
 let shown = STEP;
 
-const short = (value) => String(Number(value.toPrecision(3)));
+const short = (value) => value.toFixed(3).replace("-", "−");
 
 const confidence = (pair) => (pair.confidence === null ? "" : ` (right with probability ${(100 * pair.confidence).toFixed(0)}%)`);
 
