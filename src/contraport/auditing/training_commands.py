@@ -18,7 +18,7 @@ from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.advise import (
     Suggestion,
     compose_train_command,
-    find_encoder_suggestion,
+    find_encoder_for_few_images,
     make_objective_suggestion,
     make_wrong_pairs_suggestion,
     result_folder_name,
@@ -52,7 +52,7 @@ def compose_next_commands(
     }
     data_options = {name: explicit[name] for name in _SHARED_TRAIN_OPTION_NAMES if name in explicit}
     name = result_folder_name(dataset)
-    suggestions = [make_objective_suggestion(dataset), *filter(None, [find_encoder_suggestion(dataset)])]
+    suggestions = [make_objective_suggestion(dataset), *filter(None, [find_encoder_for_few_images(dataset)])]
 
     def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:
         out = find_unused_path(Path("runs", f"{name}{suffix}"))

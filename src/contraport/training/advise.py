@@ -98,7 +98,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     data = options.data if isinstance(options.data, str | Path) else dataset.name
     data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
     objective = make_objective_suggestion(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
-    reasons = [objective, *filter(None, [find_encoder_suggestion(dataset)])]
+    reasons = [objective, *filter(None, [find_encoder_for_few_images(dataset)])]
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
@@ -157,7 +157,7 @@ def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
     return f"Neighboring columns are strongly correlated. If they are time steps, pass recordings: an array {shape}."
 
 
-def find_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
+def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
     """Return a suggested encoder for a dataset of few images; None for other data."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_first_view_image:
         return None

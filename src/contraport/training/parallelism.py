@@ -20,7 +20,7 @@ from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
 
-def check_strategy(settings: Settings) -> None:
+def check_parallel_options(settings: Settings) -> None:
     """Raise `UsageError` if there is one process but the options require several, or if options conflict."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
@@ -125,13 +125,13 @@ def gather_sharded_state(values: Any) -> Any:
     return values.full_tensor() if is_sharded_tensor(values) else values
 
 
-def shard_like(value: Any, like: Any) -> Any:
+def shard_like(value: Any, template: Any) -> Any:
     """Shard a full tensor like another tensor; return other values unchanged."""
-    if not is_sharded_tensor(like) or is_sharded_tensor(value):
+    if not is_sharded_tensor(template) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+    return distribute_tensor(value.to(template.device), template.device_mesh, template.placements)
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float | None) -> Tensor:

@@ -110,7 +110,7 @@ def list_overridden_recipe_options(settings: Settings) -> list[str]:
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
-def log_training_schedule(settings: Settings, components: TrainingComponents) -> None:
+def log_item_and_step_counts(settings: Settings, components: TrainingComponents) -> None:
     """Log the number of held-out items, and the numbers of steps, epochs, batches and items per batch."""
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = dataset.pair_or_item_noun
@@ -158,7 +158,7 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_ngram_counts_recall_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_ngram_baseline_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_columns_as_time_steps_note(dataset)) is not None:
         log.info("%s", note)
@@ -243,7 +243,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     return f"objective: nt-xent, the default. For these data use {best.options}: {best.reason} See contraport advise."
 
 
-def find_ngram_counts_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+def find_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
     """Return a note with a baseline for pairs of texts: the recall@1 of raw counts of words and n-grams.
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.

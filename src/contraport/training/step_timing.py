@@ -137,7 +137,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     draws, feature_cache_seconds = count_cached_draws(settings), 0.0
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
-        feature_cache_seconds = encoded_batches * _measure_load_and_encode_seconds(components, device, bars)
+        feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
     timer, batches = _StepTimer(bars), cast(BatchLoader, _DryRunBatches(settings, components, draws))
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
@@ -155,7 +155,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     return DryRunResult(step_seconds, feature_cache_seconds, peak, device)
 
 
-def _measure_load_and_encode_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
+def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
     """Return the median time, in seconds, to load a batch and encode it by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
@@ -189,11 +189,11 @@ def _format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def temporary_thread_count(number: int | None) -> Iterator[None]:
+def temporary_thread_count(threads: int | None) -> Iterator[None]:
     """Context manager that sets the number of torch CPU threads; None changes nothing."""
     before = torch.get_num_threads()
-    if number is not None:
-        torch.set_num_threads(number)
+    if threads is not None:
+        torch.set_num_threads(threads)
     try:
         yield
     finally:

@@ -46,9 +46,9 @@ from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import OnlineMetrics
 from contraport.training.preflight import (
+    log_item_and_step_counts,
     log_preflight_warnings,
     log_training_description,
-    log_training_schedule,
     suggest_batch_size,
 )
 from contraport.training.resumable_fit import run_training_loop
@@ -206,7 +206,7 @@ def _log_dry_run_estimate(
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
-        log_training_schedule(settings, components)
+        log_item_and_step_counts(settings, components)
         log_preflight_warnings(settings, components, explicit_options)
         steps = settings.epochs * components.steps_per_epoch
         log.info("%s", train_timed_steps(settings, components).format_estimate(steps))
@@ -224,7 +224,7 @@ def _fit_and_save_model(
     console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
-        log_training_schedule(settings, components)
+        log_item_and_step_counts(settings, components)
         if settings.resume:
             log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
         if not run.parent_command:

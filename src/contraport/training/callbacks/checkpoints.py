@@ -45,11 +45,11 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
 
-    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Request a stop; raise `KeyboardInterrupt` on a second SIGINT."""
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
-        if self.requested and number == signal.SIGINT:
+        if self.requested and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
 

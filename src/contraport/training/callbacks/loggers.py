@@ -34,7 +34,7 @@ class Logger(ABC):
         """Send the settings of a new run to the tracker."""
 
     @abstractmethod
-    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
         """Send a row of metrics to the tracker."""
 
     @abstractmethod
@@ -56,8 +56,8 @@ class TensorBoard(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         self._writer.add_text("settings", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
 
-    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
-        for name, value in numbers.items():
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self, *, succeeded: bool) -> None:
@@ -101,12 +101,12 @@ class MLflow(Logger):
         for first in range(0, len(entries), 100):
             self._client.log_batch(self.session_id, params=entries[first : first + 100])
 
-    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         self._client.log_batch(
-            self.session_id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()]
+            self.session_id, metrics=[Metric(name, value, now, step) for name, value in values.items()]
         )
 
     def close(self, *, succeeded: bool) -> None:
@@ -127,8 +127,8 @@ class WeightsAndBiases(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         self._run.config.update(dict(settings), allow_val_change=True)
 
-    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(numbers), step=step)
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
 
     def close(self, *, succeeded: bool) -> None:
         if self._is_ours:
@@ -164,11 +164,11 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
 
 def send_metrics_row(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
     """Send a row of metrics to each logger that has not received it yet."""
-    numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
+    values = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):
         for logger in loggers:
             if row["step"] > logger.last_step:
-                logger.log_metrics(numbers, row["step"])
+                logger.log_metrics(values, row["step"])
                 logger.last_step = row["step"]
 
 

@@ -40,25 +40,25 @@ def _is_pretrained_by_default(encoder: Any) -> bool:
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 
-def _build_per_view_check(each: OptionCheck) -> OptionCheck:
+def _build_per_view_check(check_value: OptionCheck) -> OptionCheck:
     """Build a check for an option with one value or a value per view; every value must pass the check `each`."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
-            each(name, value)
+            check_value(name, value)
             return
         check(len(value) > 0, f"{name}: must name at least one view, got an empty mapping.", "empty")
         for view, one in value.items():
-            each(f"{name}.{view}", one)
+            check_value(f"{name}.{view}", one)
 
     return validate
 
 
-def _build_type_check(kind: Any) -> OptionCheck:
+def _build_type_check(required_type: Any) -> OptionCheck:
     """Return an option check that raises `UsageError` unless a value has the type `kind`."""
 
     def validate(name: str, value: Any) -> None:
-        check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
+        check(matches_type(value, required_type), f"{name}: must be {describe_type(required_type)}, got {value!r}.")
 
     return validate
 

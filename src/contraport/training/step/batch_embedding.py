@@ -19,14 +19,14 @@ ViewsToEmbeddings = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
 
 
-def check_chunks_large_enough(items: int, size: int) -> None:
+def check_chunk_size(items: int, chunk_size: int) -> None:
     """Raise `UsageError` unless each chunk has at least two items (for batch norm) and one item per process."""
     _, processes = distributed.current_processes()
-    count, least = math.ceil(items / size), max(2, processes)
+    count, least = math.ceil(items / chunk_size), max(2, processes)
     check(
         items // least >= count,
-        f"cache_chunk: each chunk must have at least {least} items, one per process; {size} gives {count} chunks of "
-        f"{items} items. Increase it.",
+        f"cache_chunk: each chunk must have at least {least} items, one per process; {chunk_size} gives {count} chunks "
+        f"of {items} items. Increase it.",
         "small_chunks",
     )
 

@@ -71,7 +71,9 @@ class MinedBatchLayout(NamedTuple):
         ids = tuple(by_item[:, columns[1:]] for columns in columns_by_set)
         return MinedBatchParts(items, batch._replace(views=views), ids)
 
-    def with_extracted_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
+    def with_extracted_negatives(
+        self, embedded: EmbeddedBatch, items: Batch, negative_ids: Sequence[Tensor]
+    ) -> EmbeddedBatch:
         """Return the embedded items, with the embeddings of their mined negatives in the field `mined_negatives`."""
         period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
@@ -79,7 +81,7 @@ class MinedBatchLayout(NamedTuple):
             for name in ("input_views", "features", "queries", "key_projections")
         }
         negatives = tuple(
-            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_sets])
+            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], negative_ids[view % self.num_sets])
             for view, keys in enumerate(embedded.key_projections)
         )
         return embedded._replace(batch=items, mined_negatives=negatives, **parts)
