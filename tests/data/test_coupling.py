@@ -19,7 +19,7 @@ from tests.evaluation.builders import make_run
 import contraport
 from contraport.cli import main
 from contraport.data import Dataset, from_coupling, load
-from contraport.data.item_digests import SplitDigests
+from contraport.data.split_digests import SplitDigests
 from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
 from contraport.reporting.reported_run import load_runs

@@ -35,7 +35,7 @@ from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_without_random_split
-from contraport.data.item_digests import fingerprint_dataset
+from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
 from contraport.encoders.model import list_encoders_per_view

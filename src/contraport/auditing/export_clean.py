@@ -75,7 +75,7 @@ def write_clean_data(
     """
     rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
-    if dataset.entity_ids is not None and coupling_folder.is_coupling_folder(str(data)):
+    if dataset.entity_ids is not None and coupling_folder.has_two_coupling_tables(str(data)):
         path = folder / FILE_STEM_BY_EXPORT[cleaning]
         _write_coupling(result, cleaning, path, data=str(data), dataset=dataset, second=second)
     elif suffix in tables.TABLE_SUFFIXES:

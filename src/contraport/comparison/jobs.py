@@ -24,7 +24,7 @@ from contraport._utils.files import write_json
 from contraport._utils.formatting import format_flags
 from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
-from contraport.data.item_digests import SplitDigests
+from contraport.data.split_digests import SplitDigests
 from contraport.errors import FolderInUseError, UsageError, check, message_if_out_of_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value

@@ -354,7 +354,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         square: Tensor | float = 0.0
         count = 0
         for number, items in enumerate(self._iterate_sampled_views(view)):
-            values = _flatten_channels(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
+            values = items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0).transpose(0, 1).flatten(1)
             if number == 0:
                 shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
             values = values - shift
@@ -379,7 +379,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         # Decoding one image file shows the type of all.
         if next(self._iterate_sampled_views(view, max_items=1)).dtype == torch.uint8:
             return None
-        channels = map(_flatten_channels, self._iterate_sampled_views(view))
+        channels = (items.transpose(0, 1).flatten(1) for items in self._iterate_sampled_views(view))
         lows, highs = zip(*((values.amin(1), values.amax(1)) for values in channels), strict=True)
         low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
         if bool((low >= 0).all() and (high <= 1).all()):
@@ -404,8 +404,3 @@ def _renumber_codes_and_names(
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))
     return torch.tensor([joined.index(name) for name in names])[codes], joined
-
-
-def _flatten_channels(items: Tensor) -> Tensor:
-    """Rearrange items ``(b, channels, ...)`` to ``(channels, values)``."""
-    return items.transpose(0, 1).flatten(1)

@@ -51,7 +51,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    encoded = _list_image_stores(dataset.store)
+    encoded = _list_cacheable_image_stores(dataset.store)
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
@@ -76,12 +76,12 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     return dataset.with_store(_replace_stores(dataset.store, decoded))
 
 
-def _list_image_stores(store: Store) -> list[DecodingStore]:
+def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
     """Return the stores of encoded images within a store, except those of which a subset selects only some items."""
     if isinstance(store, MultiViewStore):
-        return [image_store for part in store.stores for image_store in _list_image_stores(part)]
+        return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
-        return _list_image_stores(store.store)
+        return _list_cacheable_image_stores(store.store)
     return [store] if isinstance(store, DecodingStore) and store.decode is decode_images else []
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.formatting import format_option_name, format_options
 from contraport.data import Dataset
-from contraport.data.item_digests import SplitDigests
+from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check

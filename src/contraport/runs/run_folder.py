@@ -55,7 +55,7 @@ from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_a
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 if TYPE_CHECKING:
-    from contraport.data.item_digests import SplitDigests
+    from contraport.data.split_digests import SplitDigests
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
@@ -328,7 +328,7 @@ class RunFolder(Run):
 
     def find_split_digests(self) -> SplitDigests | None:
         """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
-        from contraport.data.item_digests import SplitDigests
+        from contraport.data.split_digests import SplitDigests
 
         check_run_folder(self.path)
         if not self.split_path.exists():

@@ -14,7 +14,7 @@ import yaml
 
 from contraport._utils.files import delete_paths, list_leftovers, write_text
 from contraport.catalog import apply_recipe
-from contraport.data.item_digests import SplitDigests
+from contraport.data.split_digests import SplitDigests
 from contraport.distributed import is_main_process
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error

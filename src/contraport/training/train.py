@@ -14,8 +14,8 @@ from contraport._utils.progress import make_console
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images
-from contraport.data.item_digests import SplitDigests
 from contraport.data.perturbations import replace_views_after_first
+from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import Stream
 from contraport.distributed import (
     broadcast_object,

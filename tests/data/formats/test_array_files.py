@@ -9,7 +9,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils import files
 from contraport.data import arrays, load, stores
-from contraport.data.item_digests import fingerprint_dataset
+from contraport.data.split_digests import fingerprint_dataset
 
 
 def save(folder, **arrays):

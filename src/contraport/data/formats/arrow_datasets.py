@@ -22,7 +22,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
-    can_hold_encoded_images,
+    can_hold_image_bytes,
     get_plain_column,
     get_plain_type,
     group_sequences_with_first_frames,
@@ -400,7 +400,7 @@ def _build_view(
             check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")
         return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))
-    if len(names) == 1 and can_hold_encoded_images(rows.schema.field(names[0])):
+    if len(names) == 1 and can_hold_image_bytes(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
     if rows.is_table:
         return ArrayStore((_read_numbers_in_blocks(rows, names, where),))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from contraport._utils.formatting import format_options
-from contraport.data.formats.columns import can_hold_encoded_images, is_list, is_string
+from contraport.data.formats.columns import can_hold_image_bytes, is_list, is_string
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 
 LABEL_COLUMN_NAMES = ("label", "labels", "y", "class", "target")
@@ -245,7 +245,7 @@ def _build_roles_with_inferred_views(
 
 def _is_separate_view(column: pa.Field) -> bool:
     """Return whether a column holds lists, images or strings, and is therefore a view by itself."""
-    return is_list(column.type) or can_hold_encoded_images(column) or is_string(column.type)
+    return is_list(column.type) or can_hold_image_bytes(column) or is_string(column.type)
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:

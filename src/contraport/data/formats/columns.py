@@ -15,7 +15,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.errors import UsageError, check
 
 
-def can_hold_encoded_images(field: pa.Field) -> bool:
+def can_hold_image_bytes(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
     kind = get_plain_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0

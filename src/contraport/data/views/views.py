@@ -135,7 +135,7 @@ class Views(nn.Module):
                 shape = dataset.shapes[0][0], self._window_length
                 made = [_ViewDefinition(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
-                made = [_define_rgb_view(dataset, parsed)]
+                made = [_define_view_before_color_split(dataset, parsed)]
                 _, height, width = dataset.shapes[0]
                 lab = TransformedStore(
                     dataset.store, _split_color_of_stored_views, ((1, height, width), (2, height, width))
@@ -317,7 +317,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     return VectorTransform(VECTOR_STRENGTH_BY_NAME[augment.name], mean, std)
 
 
-def _define_rgb_view(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
+def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
     """Return the definition of a random RGB image, which is later split into two views: lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3

@@ -17,9 +17,6 @@ from contraport.data.duplicate_groups import assign_content_ids, group_by_shared
 from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 
-Digests = NDArray[np.int64]
-"""Content digests, 64-bit integers."""
-
 
 def fingerprint_dataset(dataset: Dataset) -> str:
     """Return a digest of all items in order, with their classes, domains and weights.
@@ -57,8 +54,8 @@ class SplitDigests:
         fingerprint: fingerprint of the training items; see `fingerprint_dataset`.
     """
 
-    train_digests: Digests
-    test_digests: Digests
+    train_digests: NDArray[np.int64]
+    test_digests: NDArray[np.int64]
     fingerprint: str
 
     @classmethod
@@ -144,7 +141,7 @@ def _present_mask(dataset: Dataset) -> Tensor:
     return dataset.present
 
 
-def _any_view_match_mask(dataset: Dataset, digests: Digests) -> Tensor:
+def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor:
     """Return the mask of the items with at least one view whose digest is among `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
@@ -152,7 +149,7 @@ def _any_view_match_mask(dataset: Dataset, digests: Digests) -> Tensor:
     return shared.any(dim=1)
 
 
-def _have_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
+def _have_all_digests(parts: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
     """Return whether datasets together contain items with all these digests."""
     existing = [part.content_digests[_present_mask(part)].numpy() for part in parts if part.content_digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0
