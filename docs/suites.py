@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from contraport.comparison.comparison_tables import (
     Comparison,
     format_markdown_table,
-    format_mean_with_interval,
+    format_mean_and_half_width,
     significant_difference_arrow,
 )
 from contraport.comparison.config import COMPARE_COMMAND_SPEC
@@ -202,7 +202,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     for row in table.rows:
         entries = [table.find_entry(row, column, metric.key) for column in shown]
         rows.append(
-            [row, *(format_mean_with_interval(metric, one) + significant_difference_arrow(one) for one in entries)]
+            [row, *(format_mean_and_half_width(metric, one) + significant_difference_arrow(one) for one in entries)]
         )
     rows += [
         [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]

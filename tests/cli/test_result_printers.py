@@ -14,7 +14,7 @@ from contraport.cli.result_printers import (
 )
 from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.result_statistics import TableEntry
-from contraport.evaluation.result_tables import (
+from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
     metric_rows_by_baseline,
     metric_rows_by_encoder,

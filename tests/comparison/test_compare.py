@@ -29,7 +29,7 @@ from contraport.comparison.compare import _build_command_and_machine_record, _li
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
-    format_mean_with_interval,
+    format_mean_and_half_width,
     format_means_table,
 )
 from contraport.comparison.grid import Cell
@@ -38,8 +38,8 @@ from contraport.comparison.jobs import (
     CellJob,
     TimeBudget,
     build_cell_job,
-    iter_finished_jobs_and_results,
     run_job_unless_in_use,
+    run_jobs_yielding_results,
 )
 from contraport.comparison.result_statistics import (
     HELD,
@@ -176,7 +176,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_changes_from_baseline_by_reference_row] == rows
+    assert [*grid.encoder_changes_by_reference_row] == rows
     result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
@@ -190,14 +190,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_changes_from_baseline_by_reference_row == {
+    assert grid.encoder_changes_by_reference_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_from_baseline_by_reference_row] == ["2 views"], (
-        "expected one reference row for all rows"
-    )
+    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -218,7 +216,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
         for job, is_finished in zip(jobs, finished, strict=False):
             job.result_path.parent.mkdir(parents=True, exist_ok=True)
             job.result_path.write_text(json.dumps(result))
-            assert (job.saved_result == result) == is_finished, result
+            assert (job.reusable_result == result) == is_finished, result
     jobs[0].result_path.unlink()
     RunFolder.create(
         jobs[0].run_folder, {"data": "digits"}
@@ -247,7 +245,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         run_job_unless_in_use(stopped_job)
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
-    assert stopped_job.saved_result is None
+    assert stopped_job.reusable_result is None
     assert as_run_folder(stopped_job.run_folder).last_checkpoint.exists()
     started: list[bool] = []
 
@@ -259,7 +257,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     result = run_job_unless_in_use(stopped_job)
     assert started == [True]
     assert result["values"].keys() == complete_result["values"].keys()
-    assert job.saved_result is None
+    assert job.reusable_result is None
 
 
 def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +326,7 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_job_unless_in_use", lambda job: {"took": float(jobs.index(job))})
-    finished_jobs = [job for job, _ in iter_finished_jobs_and_results(jobs, processes=1, budget=clock)]
+    finished_jobs = [job for job, _ in run_jobs_yielding_results(jobs, processes=1, budget=clock)]
     assert finished_jobs == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "expected no duration of the finished job"
 
@@ -699,10 +697,10 @@ def test_sentence_names_the_seeds_that_would_decide() -> None:
 
 def test_no_row_is_marked_as_best_if_all_tie() -> None:
     tied, (knn,) = [build_entry(row, 0.9, measure="knn") for row in ("base", "other")], measures(["knn"])
-    assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_to_mark_best("on", knn) == set()
+    assert Comparison("", Path(), "base", ["base", "other"], ["on"], tied).rows_with_best_mean("on", knn) == set()
     three = [*tied, build_entry("worse", 0.8, measure="knn")]
     result = Comparison("", Path(), "base", ["base", "other", "worse"], ["on"], three)
-    assert result.rows_to_mark_best("on", knn) == {"base", "other"}
+    assert result.rows_with_best_mean("on", knn) == {"base", "other"}
 
 
 def summarize(*cells: TableEntry) -> str:
@@ -872,7 +870,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     result = Comparison(
         "", Path(), "base", ["base"], ["on"], [base], reference_metrics={"raw inputs": {"on": {measure: 0.612}}}
     )
-    assert format_mean_with_interval(metric, base) == mean
+    assert format_mean_and_half_width(metric, base) == mean
     assert metric.format_difference((0.01, -0.005, 0.025), signed=True) == difference
     assert expected in result.markdown()
     assert head in result.markdown()
@@ -944,7 +942,7 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(running, "evaluate", evaluate_with_concurrent_job)
     assert run_job_unless_in_use(job) is not None
     assert concurrent_results == [None]
-    assert run_job_unless_in_use(job) == job.saved_result
+    assert run_job_unless_in_use(job) == job.reusable_result
 
 
 def test_folder_is_locked_while_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

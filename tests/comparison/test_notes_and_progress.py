@@ -149,9 +149,7 @@ def test_first_evaluated_cell_must_have_a_metric(
 
     def run_with(result: JobResult) -> dict[str, JobResult]:
         results = (*failed, result)
-        monkeypatch.setattr(
-            MODULE, "iter_finished_jobs_and_results", lambda jobs, **_: zip(jobs, results, strict=False)
-        )
+        monkeypatch.setattr(MODULE, "run_jobs_yielding_results", lambda jobs, **_: zip(jobs, results, strict=False))
         return _run_cells(grid, grid.cells[:2], TimeBudget(None), lambda cell, result: None)
 
     assert len(run_with({"values": {"knn": 0.5}})) == len(failed) + 1

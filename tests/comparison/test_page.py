@@ -83,8 +83,8 @@ def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning, match="table_header_row"):
         assert table.headings == table.table_header_row
     metric = table.metrics[0]
-    with pytest.warns(FutureWarning, match="rows_to_mark_best"):
-        assert table.best_rows(COLUMNS[0], metric) == table.rows_to_mark_best(COLUMNS[0], metric)
+    with pytest.warns(FutureWarning, match="rows_with_best_mean"):
+        assert table.best_rows(COLUMNS[0], metric) == table.rows_with_best_mean(COLUMNS[0], metric)
 
 
 def test_panels_span_all_intervals(tmp_path: Path) -> None:

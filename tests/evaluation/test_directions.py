@@ -12,7 +12,7 @@ from tests.evaluation.builders import make_run
 from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.evaluation.result_tables import retrieval_direction_rows
+from contraport.evaluation.evaluation_results import retrieval_direction_rows
 from contraport.metrics.retrieval import retrieval_ranks
 
 NAMES = ("photo", "audio", "tags")

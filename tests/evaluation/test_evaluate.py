@@ -24,8 +24,8 @@ from contraport.errors import FolderInUseError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes import build_worsened_geometry_notes, find_verdict_text
-from contraport.evaluation.sample_arrays import collect_map_and_spectrum_arrays, collect_test_sample_arrays
-from contraport.metrics import collect_metrics_from_rows
+from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays, collect_test_sample_arrays
+from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.reported_run import load_runs
@@ -613,7 +613,7 @@ def test_prints_the_metrics_of_the_verdict_unless_all_are_requested(
 ) -> None:
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "ab"]
     results = evaluate(paths, data=(build_vectors(60, 3), build_vectors(40, 3)), neighbors=5, progress=False)
-    measured = collect_metrics_from_rows([results[str(paths[0])]["rows"]["trained"]])
+    measured = collect_metrics_for_display([results[str(paths[0])]["rows"]["trained"]])
     tables = len(paths) + 1  # each run, and their difference
 
     def count_rows(**options: Any) -> dict[str, int]:

@@ -16,8 +16,8 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
 from contraport.evaluation.loaded_run import LoadedRun
-from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.metrics import eval_context, probes
 from contraport.runs import Run, as_run_folder
 

@@ -12,7 +12,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.sample_arrays import (
+from contraport.evaluation.report_arrays import (
     collect_cosine_matrix_arrays,
     collect_map_and_spectrum_arrays,
     collect_test_sample_arrays,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.result_tables import metric_rows_by_baseline, metric_rows_by_sampled_epoch
+from contraport.evaluation.evaluation_results import metric_rows_by_baseline, metric_rows_by_sampled_epoch
 
 
 def build_result(**rows: dict[str, float | None]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from contraport import metrics
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
-from contraport.evaluation.result_tables import metric_rows_by_encoder
+from contraport.evaluation.evaluation_results import metric_rows_by_encoder
 from contraport.metrics import METRICS, find_metric, register_metric, select_metrics
 from contraport.metrics.builtin_metrics import REQUIRES_LABELS
 from contraport.reporting import report

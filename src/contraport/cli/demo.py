@@ -10,7 +10,7 @@ from typing import Any
 from contraport.cli.config import DEMO_COMMAND_SPEC, DemoOptions
 from contraport.cli.result_printers import print_table
 from contraport.evaluation.evaluate import evaluate
-from contraport.evaluation.result_tables import metric_rows_by_encoder
+from contraport.evaluation.evaluation_results import metric_rows_by_encoder
 from contraport.reporting import report
 from contraport.runs import Run
 from contraport.training.train import train

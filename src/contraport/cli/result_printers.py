@@ -11,7 +11,7 @@ from rich.table import Table
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
-from contraport.evaluation.result_tables import (
+from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
     metric_rows_by_baseline,
     metric_rows_by_dims,
@@ -163,14 +163,14 @@ def _folder_or_out_hint(folder: Path | None) -> str:
 def print_comparison(comparison: Comparison) -> None:
     """Print the result of a comparison: tables, sentences, notes and verdicts."""
     # Imported here because the other tables need no SciPy.
-    from contraport.comparison.comparison_tables import explain_verdict, format_mean_with_interval
+    from contraport.comparison.comparison_tables import explain_verdict, format_mean_and_half_width
 
     first, *headings = comparison.table_header_row
     for metric in comparison.metrics:
         rows = [
             {first: row}
             | {
-                heading: format_mean_with_interval(metric, comparison.find_entry(row, column, metric.key))
+                heading: format_mean_and_half_width(metric, comparison.find_entry(row, column, metric.key))
                 for heading, column in zip(headings, comparison.columns, strict=True)
             }
             for row in comparison.rows

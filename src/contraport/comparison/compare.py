@@ -31,7 +31,7 @@ from contraport.comparison.jobs import (
     TimeBudget,
     build_cell_job,
     check_data_unchanged,
-    iter_finished_jobs_and_results,
+    run_jobs_yielding_results,
 )
 from contraport.comparison.page import render_comparison_page, save_figure_if_any_mean
 from contraport.comparison.result_statistics import (
@@ -39,7 +39,7 @@ from contraport.comparison.result_statistics import (
     build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_single_seed_differences,
+    list_cells_without_seed_variance,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
@@ -105,7 +105,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
     every = _list_trial_and_table_cells(grid, trials, metric)
-    missing = [cell for cell in every if build_cell_job(grid, cell).saved_result is None]
+    missing = [cell for cell in every if build_cell_job(grid, cell).reusable_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = (
         _check_metrics_and_estimate_seconds(grid, missing[0], estimate=needs_estimate) if missing else None
@@ -158,9 +158,9 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
         UsageError: no metric of the first evaluated cell could be computed.
     """
     jobs = [build_cell_job(grid, cell) for cell in cells]
-    missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
+    missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.reusable_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in iter_finished_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
+    for job, result in run_jobs_yielding_results(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         first = next((one for one in results.values() if "values" in one), None)
         if first is not None and not first["values"]:
@@ -211,7 +211,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
     """
     trial_cells = [cell for cells in trials.values() for cell in cells]
     results = {
-        cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).saved_result) is not None
+        cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).reusable_result) is not None
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
@@ -442,7 +442,7 @@ def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) ->
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_from_baseline_by_reference_row.items():
+    for row, differing in grid.encoder_changes_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -490,7 +490,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_single_seed_differences(grid, results)):
+    if most_seeds > 1 and (single := list_cells_without_seed_variance(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(

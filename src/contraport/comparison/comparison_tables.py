@@ -24,7 +24,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
     entry="find_entry",
     sentences="summary_sentences",
     headings="table_header_row",
-    best_rows="rows_to_mark_best",
+    best_rows="rows_with_best_mean",
 )
 @dataclass(frozen=True)
 class Comparison:
@@ -90,7 +90,7 @@ class Comparison:
         """Return the entries of all rows in a column for one metric."""
         return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
-    def rows_to_mark_best(self, column: str, metric: Metric) -> set[str]:
+    def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
         """Return the names of the rows to mark as best in a column: those with the best mean.
 
         The set is empty if the metric has no better direction, or if all rows with a mean, or the only one, share it.
@@ -210,7 +210,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     return f"{text} If the differences stayed the same, about {verdict.num_seeds_to_decide} seeds would decide it."
 
 
-def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
+def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
     """Format a mean over seeds, such as "84.2 ± 1.1"; without a mean, "failed" (training failed) or a dash."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, TableEntry) and entry.first_failure_reason else "—"
@@ -240,7 +240,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
     for row in comparison.rows:
         entries = comparison.list_row_entries(row, metric)
         rows.append(
-            [row, *(format_mean_with_interval(metric, one) + significant_difference_arrow(one) for one in entries)]
+            [row, *(format_mean_and_half_width(metric, one) + significant_difference_arrow(one) for one in entries)]
         )
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
@@ -268,7 +268,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
         epochs = sorted({epoch for _, epoch in means})
         if epochs:
             rows = {
-                row: [format_mean_with_interval(metric, means.get((row, epoch))) for epoch in epochs]
+                row: [format_mean_and_half_width(metric, means.get((row, epoch))) for epoch in epochs]
                 for row in comparison.rows
             }
             tables.append(EpochTable(column, epochs, rows))
@@ -334,14 +334,14 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         comparison, metric, entries, best.row_name, omit_insignificant_rows=is_undecided
     )
     parts += failure
-    if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
+    if unbeaten := _describe_unbeaten_references(comparison, column, metric, best):
         parts.append(f"not better than without training: {join_names(unbeaten)}")
     return f"{column}: {'; '.join(parts)}."
 
 
 def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
     """Return the mean of an entry as text, with its unit, and its interval or the reason why it has none."""
-    value = f"{format_mean_with_interval(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
+    value = f"{format_mean_and_half_width(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
         reason = f"the {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
         value = f"{value} without an interval, as {reason}"
@@ -412,7 +412,7 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
     return text
 
 
-def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
+def _describe_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
     """Return name and value of each reference (untrained encoder, raw inputs) at least as good as the best row."""
     if metric.better_direction == "neither":
         return []

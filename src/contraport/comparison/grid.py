@@ -147,7 +147,7 @@ class Grid:
         """Build the cell for a row, a column and a seed; `overrides` replace options of the grid, column and row."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
-            options = merge_options(options, layer)
+            options = override_options(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
@@ -160,7 +160,7 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_from_baseline_by_reference_row(self) -> dict[str, dict[str, Any]]:
+    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
         """Encoder options that differ from the baseline, by row name, for the first row with each encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
@@ -216,14 +216,14 @@ def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     return relevant
 
 
-def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
-    """Return options overridden by others; the dictionaries `objective_settings` are merged key by key.
+def override_options(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
+    """Return options with overrides; only `objective_settings` are merged key by key.
 
-    >>> merge_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
+    >>> override_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
     """
-    merged = {**options, **others}
-    own = [layer["objective_settings"] for layer in (options, others) if layer.get("objective_settings")]
+    merged = {**options, **overrides}
+    own = [layer["objective_settings"] for layer in (options, overrides) if layer.get("objective_settings")]
     if own:
         merged["objective_settings"] = {key: value for layer in own for key, value in layer.items()}
     return merged

@@ -24,7 +24,7 @@ from contraport.comparison.grid import (
     OptionMap,
     Row,
     load_suite,
-    merge_options,
+    override_options,
     parse_claim,
 )
 from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error
@@ -87,7 +87,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
     is_whole = not explicit.keys() & {"objectives", "settings", "over", "quick"}
-    _check_claims(claims, rows, columns, check_names=is_whole)
+    _check_names_in_claims(claims, rows, columns, only_metrics=not is_whole)
     title = str(values.get("title", f"{len(rows)} objectives compared"))
     return Grid(title, rows, columns, baseline, common, claims, options, explicit)
 
@@ -115,15 +115,15 @@ def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequ
         )
 
 
-def _check_claims(
-    claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, check_names: bool
+def _check_names_in_claims(
+    claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, only_metrics: bool
 ) -> None:
-    """Raise `UsageError` for a claim about an unknown metric or, with `check_names`, an unknown row or setting."""
+    """Raise `UsageError` if a claim names an unknown metric, row or setting."""
     names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
         if claim.metric_key is not None:
             select_metrics_keeping_order([claim.metric_key])
-        if check_names:
+        if not only_metrics:
             for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.setting_names)):
                 for name in claimed:
                     check_name(f"claims: {claim.statement}", name, valid)
@@ -176,18 +176,18 @@ def split_entries_at_commas(
     return entries
 
 
-def parse_row(value: str | OptionMap, suite_entries: OptionMap) -> Row:
+def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
     """Parse a row of the table: an objective with settings as text, or a mapping from a name to its options.
 
     Args:
         value: the entry.
-        suite_entries: named rows of the suite; an error for an unknown name suggests their names too.
+        suggested_names: names that the error for an unknown name suggests, besides those of objectives.
 
     Raises:
         UsageError: unknown objective, option or setting.
     """
     if isinstance(value, str):
-        return Row(value, _parse_objective_to_train_options(value, suite_entries))
+        return Row(value, _parse_objective_to_train_options(value, suggested_names))
     name, options = _unpack_name_and_options("objectives", value)
     if isinstance(options, str):
         return Row(name, _parse_objective_to_train_options(options))
@@ -255,7 +255,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
             own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
             raise UsageError(f"{error} {own_settings}", kind="unknown")
     check_train_options(argument, top)
-    return merge_options(top, {"objective_settings": own}) if own else top
+    return override_options(top, {"objective_settings": own}) if own else top
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
@@ -288,7 +288,7 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
-            copies.append(Row(f"{row.name}, {key} {value}", merge_options(row.options, option)))
+            copies.append(Row(f"{row.name}, {key} {value}", override_options(row.options, option)))
         expanded = tuple(copies)
     return expanded
 

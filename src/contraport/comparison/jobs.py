@@ -66,7 +66,7 @@ class CellJob:
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
-    def saved_result(self) -> JobResult | None:
+    def reusable_result(self) -> JobResult | None:
         """Result read from the JSON file; None if the job is not done or was evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
@@ -99,7 +99,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
     """Raise `UsageError` if the data of a finished job have changed since its training."""
     digests: dict[str, str | None] = {}
     for job in jobs:
-        result, key = job.saved_result, json.dumps(job.data_options, sort_keys=True)
+        result, key = job.reusable_result, json.dumps(job.data_options, sort_keys=True)
         if result is None or "data" not in result:
             continue
         if key not in digests:
@@ -118,7 +118,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_changes_from_baseline_by_reference_row,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
     )
 
 
@@ -135,7 +135,7 @@ def run_job_unless_in_use(job: CellJob) -> JobResult | None:
     try:
         # The lock of the run itself is released after its training, before the evaluation.
         with lock_folder(job.run_folder.parent, "compare", name=f"{job.run_folder.name}.lock.json"):
-            if (saved := job.saved_result) is not None:
+            if (saved := job.reusable_result) is not None:
                 return saved
             result = _train_and_evaluate(job)
             if not result.get("refused"):
@@ -209,7 +209,7 @@ class TimeBudget:
         return self._end is None or time.monotonic() + sum(seconds) / len(seconds) <= self._end
 
 
-def iter_finished_jobs_and_results(
+def run_jobs_yielding_results(
     jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult]]:
     """Run jobs and yield each with its result as soon as it is finished; those with a saved result come first.
@@ -218,7 +218,7 @@ def iter_finished_jobs_and_results(
     """
     waiting = []
     for job in jobs:
-        if (result := job.saved_result) is not None:
+        if (result := job.reusable_result) is not None:
             yield job, result
         else:
             waiting.append(job)

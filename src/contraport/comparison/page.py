@@ -11,7 +11,7 @@ from contraport.comparison.comparison_tables import (
     Comparison,
     build_epoch_tables,
     explain_verdict,
-    format_mean_with_interval,
+    format_mean_and_half_width,
     significant_difference_arrow,
     summarize_first_metric,
 )
@@ -109,7 +109,7 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
                 "start": position(interval.low),
                 "length": position(interval.high) - position(interval.low),
                 "mean": position(mean),
-                "text": format_mean_with_interval(metric, entry),
+                "text": format_mean_and_half_width(metric, entry),
                 "is_significant": entry.difference is not None and entry.difference.is_significant,
             }
             for row, (entry, mean, interval) in entries.items()
@@ -125,25 +125,22 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
     lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
     rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]
+    seconds: dict[str, list[float]] = {row: [] for row in comparison.rows}
+    for entry in comparison.entries:
+        if entry.mean_training_seconds is not None:
+            seconds[entry.row_name].append(entry.mean_training_seconds)
     return render_page(
         "comparison.html.j2",
         "contraport.comparison",
         comparison=comparison,
         lede=lede,
         sentences=[sentence for sentence in rest if sentence],
-        format_mean=format_mean_with_interval,
+        format_mean=format_mean_and_half_width,
         arrow=significant_difference_arrow,
         build_epoch_tables=build_epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_column_panels(comparison),
         shared_data=_shared_data_suffix(comparison),
-        seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
+        seconds={row: f"{sum(one) / len(one):.1f}" if one else "–" for row, one in seconds.items()},
     )
-
-
-def _format_mean_seconds(comparison: Comparison, row: str) -> str:
-    """Format the mean training time of a row in seconds, or a dash if it is unknown."""
-    entries = [entry for entry in comparison.entries if entry.row_name == row]
-    seconds = [entry.mean_training_seconds for entry in entries if entry.mean_training_seconds is not None]
-    return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

@@ -21,7 +21,7 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.sample_arrays import ArraysByName, collect_item_arrays, fixed_random_positions
+from contraport.evaluation.report_arrays import ArraysByName, collect_item_arrays, fixed_random_positions
 from contraport.evaluation.split_loading import (
     SplitLoader,
     load_splits_of_source,

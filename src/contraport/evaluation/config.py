@@ -34,7 +34,7 @@ def check_metric_names(name: str, value: Any) -> None:
     import_object("contraport.metrics:select_metrics")(value)
 
 
-def _check_dims(name: str, value: Any) -> None:
+def _check_distinct_dims(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is a list of different integers >= 1."""
     good = isinstance(value, list | tuple) and len(set(value)) == len(value)
     check(good, f"{name}: must be different integers >= 1, got {value!r}.")
@@ -85,7 +85,7 @@ class EvaluateOptions(DataEmbeddingOptions):
         (),
         "Prefix lengths to evaluate in addition: for each, only that many first coordinates of each view's "
         "representation are used; default: those that the run trained with `matryoshka`.",
-        check=_check_dims,
+        check=_check_distinct_dims,
     )
     neighbors: int = option(20, "Number of neighbors of kNN.", check=int_in_range(1))
     classes: Sequence[str] = option(

@@ -27,6 +27,7 @@ from contraport.evaluation.config import (
     SeveralRunsEvaluateOptions,
     SingleRunEvaluateOptions,
 )
+from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes import (
     EncoderResults,
@@ -39,12 +40,11 @@ from contraport.evaluation.notes import (
     build_zero_width_interval_notes,
     find_verdict_text,
 )
-from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
-from contraport.evaluation.sample_arrays import (
+from contraport.evaluation.report_arrays import (
     ArraysByName,
     collect_misclassified_item_arrays,
+    collect_suspected_pair_arrays,
     collect_test_sample_arrays,
-    collect_worst_pair_arrays,
     compute_sample_plan_arrays,
 )
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
@@ -96,7 +96,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
         for run in runs:
             evaluated.append(_evaluate_run(run, options))
-            _check_model_and_save(evaluated[-1])  # at once: the runs that follow may take long, or fail
+            _check_model_unchanged_and_save(evaluated[-1])  # at once: the runs that follow may take long, or fail
         for one in evaluated if len(evaluated) > 1 else ():
             others = [
                 other
@@ -113,7 +113,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
                 )
                 records = {key: difference._asdict() for key, difference in differences.items()}
                 one.result["differences"][str(other.run_folder.path)] = records
-            _check_model_and_save(one)
+            _check_model_unchanged_and_save(one)
     if paths is not options.run:
         return evaluated[0].result
     return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
@@ -138,7 +138,7 @@ class EvaluatedRun(NamedTuple):
     item_values: ArraysByName
 
 
-def _check_model_and_save(one: EvaluatedRun) -> None:
+def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
     """Raise `UsageError` if the model of a run changed since its evaluation; otherwise write the evaluation's files."""
     epochs = one.run_folder.num_trained_epochs()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
@@ -273,7 +273,7 @@ def _collect_page_arrays_and_plan_note(
     )
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
-        samples |= collect_worst_pair_arrays(loaded.run_folder, loaded.train)
+        samples |= collect_suspected_pair_arrays(loaded.run_folder, loaded.train)
     if loaded.final_objective is None:
         return samples, loaded.no_plan_note
     try:

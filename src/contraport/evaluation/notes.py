@@ -14,7 +14,7 @@ from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
 from contraport.evaluation.split_loading import is_training_data
-from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, combined_titles_by_name
+from contraport.metrics import Metric, Requirement, collect_metrics_for_display, combined_titles_by_name
 from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
 from contraport.metrics.intervals import (
     CONFIDENCE_LEVEL,
@@ -79,7 +79,7 @@ def build_data_and_model_notes(
     settings = loaded.training_settings
     is_of_own_data = is_training_data(settings, loaded.evaluate_options.data)
     has_unaudited_pairs = settings.audit and settings.mismatch is None and is_of_own_data
-    if has_unaudited_pairs and any(metric.group == "retrieval" for metric in collect_metrics_from_rows([results])):
+    if has_unaudited_pairs and any(metric.group == "retrieval" for metric in collect_metrics_for_display([results])):
         notes.append(
             "The audit left out training pairs only: held-out pairs may be wrong too, and then the recall of the right "
             "ones is higher than measured."
@@ -91,7 +91,7 @@ def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list
     """Return a note if some test items are of classes without training items, and a metric uses the labels."""
     uses_labels = any(
         REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
-        for metric in collect_metrics_from_rows([results])
+        for metric in collect_metrics_for_display([results])
     )
     train, test = loaded.train, loaded.test
     if not uses_labels or train.labels is None or test.labels is None:
@@ -116,7 +116,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
     if train_labels is None or not keys:
         return []
     sizes, notes = train_labels.unique(return_counts=True)[1], []
-    for metric in collect_metrics_from_rows([keys]):
+    for metric in collect_metrics_for_display([keys]):
         number = int(metric.key.removeprefix("few_shot@"))
         if short := int((sizes < number).sum()):
             few = f"fewer than {number:,} training items in {short:,} of {len(sizes):,} classes"
@@ -136,7 +136,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) 
         if isinstance(result, MetricResult) and result.positions is not None
     }
     parts = [
-        f"{', '.join(combined_titles_by_name(collect_metrics_from_rows([keys])).values())} on {size:,}"
+        f"{', '.join(combined_titles_by_name(collect_metrics_for_display([keys])).values())} on {size:,}"
         for size in sorted(set(sizes.values()), reverse=True)
         if (keys := [key for key in sizes if sizes[key] == size])
     ]
@@ -164,7 +164,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
         return []
     items = min(len(result.item_values) for result in unanimous.values())
     unseen = 1 - (1 - CONFIDENCE_LEVEL) ** (1 / items)
-    titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
+    titles = join_names([metric.title for metric in collect_metrics_for_display([unanimous])])
     return [
         f"{titles}: all {items:,} test items have the same value, so the interval has no width. "
         f"Of new items up to {100 * unseen:.2g}% may have another."
@@ -183,7 +183,7 @@ def build_worsened_geometry_notes(
         return []
     after, before, intervals = values["trained"], values[baseline], differences.get(baseline, {})
     worse, better = [], []
-    for metric in collect_metrics_from_rows([after.keys() & before.keys() & {"alignment", "uniformity"}]):
+    for metric in collect_metrics_for_display([after.keys() & before.keys() & {"alignment", "uniformity"}]):
         if metric.key in intervals and not intervals[metric.key].is_significant:
             continue
         value, other = after[metric.key], before[metric.key]
@@ -235,7 +235,7 @@ def _find_verdict_without_size_warning(
     metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning about a small test set."""
-    metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
+    metrics = choose_headline_metrics(collect_metrics_for_display([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:
         of_row = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}

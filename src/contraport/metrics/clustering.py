@@ -52,7 +52,9 @@ def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
 
     def nmi(weights: Tensor) -> Tensor:
         table = contingency_table(weights, rows, columns) / weights.sum()
-        of_classes, of_clusters, joint = (_entropy(shares) for shares in (table.sum(1), table.sum(0), table))
+        # Zero shares are left out: the slope of the entropy is infinite there.
+        positive = (shares[shares > 0] for shares in (table.sum(1), table.sum(0), table))
+        of_classes, of_clusters, joint = (-(shares * shares.log()).sum() for shares in positive)
         return 2 * (of_classes + of_clusters - joint) / (of_classes + of_clusters)
 
     from sklearn.metrics import normalized_mutual_info_score
@@ -76,9 +78,3 @@ def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
 
     value = float(adjusted_rand_score(labels.numpy(), clusters))
     return compute_pseudovalues(value, ari, len(labels))
-
-
-def _entropy(shares: Tensor) -> Tensor:
-    """Return the entropy in nats of shares that sum to 1."""
-    shares = shares[shares > 0]  # the slope of entr is infinite at 0
-    return -(shares * shares.log()).sum()

@@ -246,12 +246,12 @@ def find_metric(key: str) -> Metric | None:
     return entry.with_number(int(number)) if entry.default_numbers else entry
 
 
-def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
+def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
     """Return the metrics whose keys occur in any result row, in display order; unknown keys are skipped.
 
     The order is that of the registry, but with the geometry of the features last: it supports no verdict.
 
-    >>> [metric.key for metric in collect_metrics_from_rows([{"uniformity": -2.1, "nmi": 0.6, "knn": 0.9}])]
+    >>> [metric.key for metric in collect_metrics_for_display([{"uniformity": -2.1, "nmi": 0.6, "knn": 0.9}])]
     ['knn', 'nmi', 'uniformity']
     """
     keys = {key for row in rows for key in row}

@@ -32,7 +32,7 @@ from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings, check
 if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
-    from contraport.evaluation.result_tables import Evaluation
+    from contraport.evaluation.evaluation_results import Evaluation
 
 T = TypeVar("T")  # type that a reader of a file returns
 
@@ -226,7 +226,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
         values = self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE_REMEDY)
-        evaluation: Evaluation = import_object("contraport.evaluation.result_tables:Evaluation")(values)
+        evaluation: Evaluation = import_object("contraport.evaluation.evaluation_results:Evaluation")(values)
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:

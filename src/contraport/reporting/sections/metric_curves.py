@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contraport.metrics import Metric, collect_metrics_from_rows
+from contraport.metrics import Metric, collect_metrics_for_display
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, evenly_spaced_rows_with_key, is_percent_column
 from contraport.reporting.html_page import PageAssets, Section
@@ -38,7 +38,7 @@ CURVE_NOTES_BY_COLUMN = {
 
 def build_training_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of training curves, one panel per logged metric; None if nothing was logged."""
-    monitored = collect_metrics_from_rows(row for run in assets.runs for row in run.metrics_rows)
+    monitored = collect_metrics_for_display(row for run in assets.runs for row in run.metrics_rows)
     hidden_if_constant = ("temperature", "plan_mass")
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *hidden_if_constant):

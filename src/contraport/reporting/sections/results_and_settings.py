@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
-from contraport.metrics import Metric, collect_metrics_from_rows
+from contraport.metrics import Metric, collect_metrics_for_display
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
 from contraport.reporting.html_page import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
@@ -134,7 +134,7 @@ class RetrievalTable(NamedTuple):
 def _build_retrieval_table(runs: Sequence[ReportedRun]) -> RetrievalTable:
     """Build the table of cross-view retrieval of all runs that have it."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
-    metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
+    metrics = collect_metrics_for_display(values for _, ways in evaluated for values in ways.values())
 
     def build_cells(values: Mapping[str, Any]) -> list[MetricCell]:
         return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
@@ -173,7 +173,7 @@ class DatasetTable(NamedTuple):
 
 def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """List all metrics that have a value in at least one of the runs."""
-    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
+    return collect_metrics_for_display(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
 
 
 def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
-from contraport.metrics import collect_metrics_from_rows
+from contraport.metrics import collect_metrics_for_display
 from contraport.runs import MetricsRow
 from contraport.training.callbacks.meter import Meter
 from contraport.training.loop import Callback, Loop
@@ -104,6 +104,6 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > 1e-4:
         parts.append(f"plan mass {row['plan_mass']:.1%}")
-    for metric in collect_metrics_from_rows([online_values]):
+    for metric in collect_metrics_for_display([online_values]):
         parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"data wait {row['data_wait']:.0%}"])

@@ -172,7 +172,7 @@ def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
     }
 
 
-def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
+def collect_suspected_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     """Return the training pairs that an online audit suspects most, the most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.object_reprs import format_html_rows
-from contraport.metrics import collect_metrics_from_rows
+from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.options import keep_deprecated_attributes
@@ -129,7 +129,7 @@ def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_BASELINE_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
     table = metric_rows_by_encoder(columns)
-    for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
+    for row, metric in zip(table, collect_metrics_for_display(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
@@ -139,7 +139,7 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
     return [
         {"from to": direction}
-        | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_from_rows([values])}
+        | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_for_display([values])}
         for direction, values in result["directions"].items()
     ]
 
@@ -161,7 +161,7 @@ def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric: the difference between two runs and its confidence interval, as text."""
     table = []
-    for metric in collect_metrics_from_rows([differences]):
+    for metric in collect_metrics_for_display([differences]):
         value, low, high = (
             metric.format(differences[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
         )
@@ -178,5 +178,5 @@ def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) ->
             name: "-" if (value := values.get(metric.key)) is None else metric.format(value)
             for name, values in columns.items()
         }
-        for metric in collect_metrics_from_rows(columns.values())
+        for metric in collect_metrics_for_display(columns.values())
     ]
