@@ -87,7 +87,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
             if len(views) > 2:
                 result = _audit_all_views(options, dataset, folder)
             else:
-                result = _score_two_views(options, dataset, folder)
+                result = _audit_two_views(options, dataset, folder)
                 if options.out is not None:
                     _save_audit_and_page(options, result, dataset, folder)
             with translate_write_errors("out", folder), console_logging(shown=options.progress):
@@ -146,69 +146,16 @@ def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
         check_views_accept_nan(dataset)
 
 
-def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Return the audit of two-view data; intermediate results go to `folder`, so that a stopped audit can resume."""
+def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit data of two views by the selected method; `folder` gets the intermediate results for resuming."""
+    source_rows = dataset.source_rows.numpy()
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
         own |= {name: getattr(options, name) for name in ("device", "progress")}
         own["resume"] = options.resume and run.config_path.exists()
-        result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
-    else:
-        result = _audit_by_crossfit_or_frozen(options, dataset, folder)
-    return replace(result, source_rows=dataset.source_rows.numpy(), keys=dataset.keys)
-
-
-def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
-    """Write the result of an audit of two views to a folder, with an HTML page of the worst pairs."""
-    with translate_write_errors("out", folder), console_logging(shown=options.progress):
-        folder.mkdir(exist_ok=True)
-        result.save(folder)
-        page = folder / "audit.html"
-        write_audit_page(result, dataset, page)
-        log.info("page of the worst pairs: %s", page)
-
-
-def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
-    """Audit each pair of views, each in its own folder, and combine the scores."""
-    audits, names, encoders = {}, dataset.view_names, None
-    if isinstance(options.encoder, Mapping | list | tuple):
-        encoders = list_encoders_per_view(options.encoder, names, dataset.shapes)
-    folders = dict(zip(combinations(range(len(names)), 2), _list_pair_folder_names(names), strict=True))
-    for pair, name in folders.items():
-        first, second = (names[view] for view in pair)
-        log.info("audit of %s and %s", first, second)
-        # A single encoder is for all views.
-        encoder = options.encoder if encoders is None else {names[view]: encoders[view] for view in pair}
-        own = options.replace_unchecked(encoder=encoder)
-        audits[first, second] = _score_two_views(own, dataset.select_views(pair), folder / name)
-    result = ViewAudit.from_pair_audits(dataset, audits)
-    if options.out is not None:
-        for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
-            _save_audit_and_page(options, audit, dataset.select_views(pair), folder / name)
-        with translate_write_errors("out", folder):
-            result.save(folder)
-    return result
-
-
-def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
-    """Return a folder name for each pair of views: the two view names, or indices if names collide or are too long.
-
-    >>> _list_pair_folder_names(("ear", "right eye", "../hand")), _list_pair_folder_names(("a", "A", "b"))
-    (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
-    """
-    named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
-    are_distinct = len({name.casefold() for name in named}) == len(named)
-    are_short = max(map(len, named)) <= 60  # file systems allow 255 bytes, and a character takes up to four
-    return (
-        named
-        if are_distinct and are_short
-        else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
-    )
-
-
-def _audit_by_crossfit_or_frozen(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Return the audit of two views (cross-fit or frozen), with better partners for suspected mismatches."""
+        arrays = train_from_options(own, parent_command="audit").pair_scores()
+        return replace(build_audit_from_arrays(dataset.name, arrays), source_rows=source_rows, keys=dataset.keys)
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
     if options.method == "frozen":
@@ -236,7 +183,57 @@ def _audit_by_crossfit_or_frozen(options: AuditOptions, dataset: Dataset, folder
         result.noise_rate.interval,
         proposals.partners.numpy(),
         proposals.scores.numpy(),
+        source_rows=source_rows,
+        keys=dataset.keys,
         partner_confidences=proposals.confidences.numpy(),
+    )
+
+
+def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+    """Write the result of an audit of two views to a folder, with an HTML page of the worst pairs."""
+    with translate_write_errors("out", folder), console_logging(shown=options.progress):
+        folder.mkdir(exist_ok=True)
+        result.save(folder)
+        page = folder / "audit.html"
+        write_audit_page(result, dataset, page)
+        log.info("page of the worst pairs: %s", page)
+
+
+def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
+    """Audit each pair of views, each in its own folder, and combine the scores."""
+    audits, names, encoders = {}, dataset.view_names, None
+    if isinstance(options.encoder, Mapping | list | tuple):
+        encoders = list_encoders_per_view(options.encoder, names, dataset.shapes)
+    folders = dict(zip(combinations(range(len(names)), 2), _list_pair_folder_names(names), strict=True))
+    for pair, name in folders.items():
+        first, second = (names[view] for view in pair)
+        log.info("audit of %s and %s", first, second)
+        # A single encoder is for all views.
+        encoder = options.encoder if encoders is None else {names[view]: encoders[view] for view in pair}
+        own = options.replace_unchecked(encoder=encoder)
+        audits[first, second] = _audit_two_views(own, dataset.select_views(pair), folder / name)
+    result = ViewAudit.from_pair_audits(dataset, audits)
+    if options.out is not None:
+        for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
+            _save_audit_and_page(options, audit, dataset.select_views(pair), folder / name)
+        with translate_write_errors("out", folder):
+            result.save(folder)
+    return result
+
+
+def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
+    """Return a folder name for each pair of views: the two view names, or indices if names collide or are too long.
+
+    >>> _list_pair_folder_names(("ear", "right eye", "../hand")), _list_pair_folder_names(("a", "A", "b"))
+    (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
+    """
+    named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
+    are_distinct = len({name.casefold() for name in named}) == len(named)
+    are_short = max(map(len, named)) <= 60  # file systems allow 255 bytes, and a character takes up to four
+    return (
+        named
+        if are_distinct and are_short
+        else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
     )
 
 
@@ -264,10 +261,10 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
     lasting = {name: one for name, one in AUDIT_COMMAND_SPEC.options_by_name.items() if one.lifetime != "call"}
     recorded = {name: one.serialize(getattr(options, name)) for name, one in lasting.items()}
     if not options.resume:
-        _check_is_empty(path)
+        _check_new_or_empty(path)
     with lock_folder(path, "audit"):
         if not options.resume:
-            _check_is_empty(path)  # another audit may have filled it meanwhile
+            _check_new_or_empty(path)  # another audit may have filled it meanwhile
         saved, fingerprint = read_json_or_none(record) or {}, fingerprint_dataset(dataset)
         message = f"data: must be the items of the audit in {path}."
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
@@ -282,7 +279,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
                 record.unlink()
 
 
-def _check_is_empty(path: Path) -> None:
+def _check_new_or_empty(path: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
     is_folder_path = not path.exists() or path.is_dir()
     check(is_folder_path, f"out: must be a folder or a new path, got the file {path}.", "exists")

@@ -77,7 +77,7 @@ def write_clean_data(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.has_two_coupling_tables(str(data)):
         path = folder / FILE_STEM_BY_EXPORT[cleaning]
-        _write_coupling(result, cleaning, path, data=str(data), dataset=dataset, second=second)
+        _write_coupling_folder(result, cleaning, path, data=str(data), dataset=dataset, second=second)
     elif suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}{suffix}"
         _write_table(result, cleaning, path, data=Path(data), rows=rows, second=second, columns=columns)
@@ -95,7 +95,9 @@ def write_clean_data(
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
             arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[second]
-        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view))
+        write_npz(
+            path, _edit_training_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view)
+        )
     return path
 
 
@@ -125,7 +127,9 @@ def _write_table(
     tables.write_table(edited, path)
 
 
-def _write_coupling(result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, second: int) -> None:
+def _write_coupling_folder(
+    result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, second: int
+) -> None:
     """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
     files = coupling_folder.get_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
@@ -162,7 +166,7 @@ def _write_coupling(result: Audit, cleaning: str, path: Path, *, data: str, data
             tables.write_table(sources[part], temporary / file.name)
 
 
-def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
+def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
     """Return arrays after the edits of their training rows; rows are exchanged in the array `repaired_view` only."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}

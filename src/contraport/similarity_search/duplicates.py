@@ -45,7 +45,7 @@ MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
 FALSE_PROPOSAL_PROBABILITY = 0.05
 """Probability of proposing a threshold for data without duplicates (false-alarm rate)."""
 
-MIN_LESS_SIMILAR_PAIRS = 20
+MIN_PAIRS_BEYOND_GAP = 20
 """Minimum number of less similar pairs beyond a gap, from which the usual width of gaps is estimated."""
 
 
@@ -237,7 +237,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     >>> _find_proposed_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8
     """
-    candidates = len(cosines) - 1 - MIN_LESS_SIMILAR_PAIRS
+    candidates = len(cosines) - 1 - MIN_PAIRS_BEYOND_GAP
     if candidates < 1:
         return None
     logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), COSINE_ROUNDING_ERROR))
@@ -317,7 +317,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
             if bool(linked.any()):
                 links.append(_link_components_to_first_item(linked.cpu().numpy(), first, second))
         if len(links) > 1:
-            labels = _label_components(links, items)
+            labels = _component_first_items(links, items)
     return labels
 
 
@@ -334,7 +334,7 @@ def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nea
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
         linked = cosines >= threshold - COSINE_ROUNDING_ERROR
         links.append((rows[linked], others[linked]))
-    return _label_components(links, num_items)
+    return _component_first_items(links, num_items)
 
 
 def _link_components_to_first_item(
@@ -347,12 +347,12 @@ def _link_components_to_first_item(
     """
     height, width = linked.shape
     rows, columns = np.nonzero(linked)
-    labels = _label_components([(rows, height + columns)], height + width)
+    labels = _component_first_items([(rows, height + columns)], height + width)
     positions = np.concatenate([row_offset + np.arange(height), column_offset + np.arange(width)])
     return positions[labels], positions
 
 
-def _label_components(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
+def _component_first_items(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
     """Return for each item the first item of its connected component, ``(n,)``."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

@@ -348,7 +348,7 @@ def _is_existing_path(query: object) -> bool:
         return False
 
 
-def _has_file_suffix(query: str) -> bool:
+def _has_image_or_npy_suffix(query: str) -> bool:
     """Return whether a query names an image or array file by its suffix; other queries may be texts to search."""
     return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
 
@@ -394,7 +394,7 @@ def _embed_query(
 def _load_query_as_dataset(options: _AnySearchOptions, model: Model, features: Features | None = None) -> Dataset:
     """Load the query, a text or a file, as a dataset of one item for the model."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
-    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
+    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
     if _is_existing_path(query):
         return _load_query_file_as_dataset(Path(query), model)
@@ -442,7 +442,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     """Return the view of the query: `query_view` if set, else the only view of the query's kind, such as text."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
-    is_file = isinstance(options.query, Path) or _has_file_suffix(options.query)
+    is_file = isinstance(options.query, Path) or _has_image_or_npy_suffix(options.query)
     is_file = is_file or (_is_existing_path(options.query) and Path(options.query).is_file())
     if is_file:
         hint = f"To search it as a text, add {format_options(query_view=...)}."

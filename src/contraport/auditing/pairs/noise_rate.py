@@ -135,9 +135,9 @@ def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float
     return min(1.0, (mixed - rate / 2) / (1 - rate))
 
 
-def is_rate_reliable(scores: Scores, mismatch_scores: Scores, lowest_rate: float) -> bool:
+def is_rate_reliable(scores: Scores, mismatch_scores: Scores, rate_interval_low: float) -> bool:
     """Return whether right pairs score far enough above mismatches for the noise rate to be trusted."""
-    return estimate_separation_auc(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION_AUC
+    return estimate_separation_auc(scores, mismatch_scores, rate_interval_low) >= MIN_SEPARATION_AUC
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:

@@ -179,7 +179,7 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def nearest_with_self_by_view(self) -> tuple[Tensor, Tensor]:
+    def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of each item's nearest items in each view; the item itself and items outside the pool count too."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
@@ -190,7 +190,7 @@ class PairedFeatures:
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.nearest_with_self_by_view
+            first, second = self.nearest_items_by_view
             return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, number) for view in (0, 1))
@@ -198,7 +198,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         indices_by_view = []
-        for values, nearest in zip(self.features, self._parent.nearest_with_self_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.nearest_items_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]

@@ -125,14 +125,14 @@ def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapp
     check(constant is None, message, "constant_view")
 
 
-def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
+def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
     """Divide the items at random into groups of two sets that exchange partners; items of equal content share a set.
 
     The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
-    >>> [len(group) for group in draw_exchanging_item_sets(dataset, seed=0)]
+    >>> [len(group) for group in draw_exchange_groups(dataset, seed=0)]
     [2, 2, 3]
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids_if_repeated
@@ -152,10 +152,10 @@ def draw_exchanging_item_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Ten
     return tuple(tuple(sets[number] for number in group) for group in groups)
 
 
-def rotate_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
+def assign_wrong_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
     """Return a wrong partner for each item, int64 ``(n,)``, from another set of items in the same group.
 
-    >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
+    >>> assign_wrong_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
     sets = [items for group in groups for items in group]

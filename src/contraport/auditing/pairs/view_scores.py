@@ -83,18 +83,15 @@ def mismatch_log_ratios(
         mismatch_scores: scores of known mismatches.
         noise_rate: share of wrong pairs of the data.
     """
+    from scipy.stats import gaussian_kde
+
     rate = min(noise_rate, 0.9)
     grid = np.linspace(pair_scores.min(), pair_scores.max(), _NUM_GRID_POINTS)
-    mixture, mismatched = (_estimate_density(values, grid) for values in (pair_scores, mismatch_scores))
+    mixture, mismatched = (
+        np.asarray(gaussian_kde(np.sort(values)[:: max(1, len(values) // _MAX_SAMPLED_SCORES)])(grid))
+        for values in (pair_scores, mismatch_scores)
+    )
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
     ratio = np.log(mismatched + _MIN_DENSITY) - np.log(right + _MIN_DENSITY)
     return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_ABS_PAIR_LOG_RATIO, MAX_ABS_PAIR_LOG_RATIO))
-
-
-def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the Gaussian kernel density of values, ``(n,)``, at the points of a grid, ``(g,)``."""
-    from scipy.stats import gaussian_kde
-
-    step = max(1, len(values) // _MAX_SAMPLED_SCORES)
-    return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
