@@ -53,7 +53,7 @@ def write_table(folder: Path, suffix: str) -> Path:
 
 def write_and_load(mode: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     dataset = load(data)
-    path = write_clean_data(build_audit(), mode, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(build_audit(), mode, tmp_path, data=data, dataset=dataset, repaired_view=1, columns=None)
     reloaded = load(path, columns={"weights": "audit_weight"} if mode == "weigh" and path.suffix != ".npz" else None)
     first, second = reloaded.store.fetch_views(torch.arange(len(reloaded)))
     weights = np.ones(len(reloaded)) if reloaded.weights is None else reloaded.weights.numpy()
@@ -95,7 +95,7 @@ def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
     rows = np.arange(ITEMS)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=rows, eye=10 * rows)
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
-    options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
+    options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "repaired_view": 1, "columns": None}
     for mode, expected in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
         with np.load(write_clean_data(build_audit(), mode, tmp_path, **options)) as file:
             assert (len(file["ear"]), len(file["eye"])) == (expected, expected)
@@ -108,7 +108,7 @@ def test_unaudited_rows_are_kept(tmp_path: Path) -> None:
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
     dataset = load(tmp_path / "pairs.npz").subset(torch.arange(5, ITEMS + 5))
-    options: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
+    options: dict[str, Any] = {"dataset": dataset, "repaired_view": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
     with np.load(write_clean_data(build_audit(), "drop", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
         assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
@@ -129,7 +129,9 @@ def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:
     dataset = load(data, test_fraction=0)
     texts = {}
     for mode in ("drop", "repair", "weigh"):
-        path = write_clean_data(build_audit(), mode, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+        path = write_clean_data(
+            build_audit(), mode, tmp_path, data=data, dataset=dataset, repaired_view=1, columns=None
+        )
         texts[mode] = [json.loads(line) for line in path.read_text().splitlines()]
     captions = {mode: [row["captions"] for row in entries] for mode, entries in texts.items()}
     assert captions["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
@@ -143,7 +145,7 @@ def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
     texts = [f"text {row}" for row in range(ITEMS)]
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
-    options: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
+    options: dict[str, Any] = {"data": "x", "dataset": dataset, "repaired_view": 1, "columns": None}
     assert np.load(write_clean_data(build_audit(), "weigh", tmp_path, **options)).sum() == ITEMS - 3
     repaired = load(write_clean_data(build_audit(), "repair", tmp_path, **options), test_fraction=1e-12)
     assert repaired.class_names == ("cat", "dog")
@@ -165,7 +167,7 @@ def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     out.mkdir(parents=True)
     data = tmp_path / "pairs.csv"
     dataset = load(data, test_fraction=1e-12)
-    path = write_clean_data(build_audit(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(build_audit(), "repair", out, data=data, dataset=dataset, repaired_view=1, columns=None)
     first, second = load(path, test_fraction=1e-12).store.fetch_views(torch.arange(5))
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
@@ -194,7 +196,9 @@ def test_unchanged_csv_cells_are_copied_verbatim(tmp_path: Path) -> None:
     data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(build_audit(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(
+        build_audit(), "drop", tmp_path, data=data, dataset=dataset, repaired_view=1, columns=columns
+    )
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert path.read_text().splitlines()[1:] == expected
 
@@ -205,7 +209,9 @@ def test_dates_in_json_lines_stay_unchanged(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_clean_data(build_audit(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(
+        build_audit(), "drop", tmp_path, data=data, dataset=dataset, repaired_view=1, columns=columns
+    )
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert [json.loads(line) for line in path.read_text().splitlines()] == expected
 
@@ -239,7 +245,7 @@ def test_cleaned_coupling_is_a_coupling(tmp_path: Path, mode: str, suffix: str) 
     assert dataset.entity_ids is not None
     assert dataset.entity_ids.tolist() == LINKS.tolist()
     wrong = [3, ITEMS - 1, 4]
-    path = write_clean_data(build_audit(wrong), mode, out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(build_audit(wrong), mode, out, data=data, dataset=dataset, repaired_view=1, columns=None)
     links, weights = LINKS.copy(), np.arange(1.0, 61)
     weights[3] += 61
     if mode == "repair":
@@ -262,7 +268,9 @@ def test_cleaned_coupling_is_a_coupling(tmp_path: Path, mode: str, suffix: str) 
 
 def test_repair_of_the_first_view_replaces_rows_of_a_coupling(tmp_path: Path) -> None:
     data = write_coupling(tmp_path / "shop", ".csv")
-    path = write_clean_data(build_audit(), "repair", tmp_path, data=data, dataset=load(data), second=0, columns=None)
+    path = write_clean_data(
+        build_audit(), "repair", tmp_path, data=data, dataset=load(data), repaired_view=0, columns=None
+    )
     ids = load(path).entity_ids
     assert ids is not None
     assert ids[3:5].tolist() == [[7, LINKS[3, 1]], [3, LINKS[4, 1]]]

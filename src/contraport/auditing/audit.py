@@ -96,12 +96,12 @@ def audit(values: dict[str, Any]) -> Audit | Any:
                         path = result.write_npz_without_flagged_views(dataset, folder, data=options.data)
                     else:
                         path = write_clean_data(
-                            result, form, folder, data=options.data, dataset=full, second=views[1],
+                            result, form, folder, data=options.data, dataset=full, repaired_view=views[1],
                             columns=options.columns,
                         )  # fmt: skip
                     log.info("%s: wrote %s.", form, path)
                     result = replace(result, clean_files=(*result.clean_files, path))
-        commands = compose_next_commands(result, options, dataset, view_numbers=list(views))
+        commands = compose_next_commands(result, options, dataset, view_indices=list(views))
         result = replace(result, next_commands=commands)
     except KeyboardInterrupt as interrupt:
         # The training's own message names `train`, which would not finish the audit.

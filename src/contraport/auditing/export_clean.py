@@ -42,16 +42,16 @@ class RowEdits:
     sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def from_audit(cls, result: Audit, cleaning: str, rows: NDArray[np.int64], length: int) -> RowEdits:
+    def from_audit(cls, result: Audit, cleaning: str, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
         """Build the edits for a way of cleaning, such as "repair"; rows that were not audited stay unchanged."""
-        kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
+        kept, partners, flagged = np.ones(num_rows, dtype=np.bool_), np.arange(num_rows), result.flagged()
         if cleaning == "weigh":
-            weights = np.ones(length, dtype=np.float32)
-            weights[rows[flagged]] = 0
+            weights = np.ones(num_rows, dtype=np.float32)
+            weights[pair_rows[flagged]] = 0
             return cls(kept, partners, weights)
         repaired = flagged[result.partners[flagged] >= 0] if cleaning == "repair" else flagged[:0]
-        partners[rows[repaired]] = rows[result.partners[repaired]]
-        kept[rows[np.setdiff1d(flagged, repaired)]] = False
+        partners[pair_rows[repaired]] = pair_rows[result.partners[repaired]]
+        kept[pair_rows[np.setdiff1d(flagged, repaired)]] = False
         return cls(kept, partners, None)
 
 
@@ -62,7 +62,7 @@ def write_clean_data(
     *,
     data: Any,
     dataset: Dataset,
-    second: int,
+    repaired_view: int,
     columns: dict[str, Any] | None,
 ) -> Path:
     """Write the cleaned data with their test split, in the format of the source, and return the path.
@@ -71,16 +71,16 @@ def write_clean_data(
     `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
     The folder of a coupling becomes a folder, whose table of pairs is edited.
 
-    `cleaning` is "drop", "repair" or "weigh"; `second` is the index of the view that a repair replaces.
+    `cleaning` is "drop", "repair" or "weigh"; `repaired_view` is the index of the view that a repair replaces.
     """
     rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.has_two_coupling_tables(str(data)):
         path = folder / FILE_STEM_BY_EXPORT[cleaning]
-        _write_coupling_folder(result, cleaning, path, data=str(data), dataset=dataset, second=second)
+        _write_coupling_folder(result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view)
     elif suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}{suffix}"
-        _write_table(result, cleaning, path, data=Path(data), rows=rows, second=second, columns=columns)
+        _write_table(result, cleaning, path, data=Path(data), rows=rows, repaired_view=repaired_view, columns=columns)
     elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
         weights = RowEdits.from_audit(result, cleaning, rows, int(rows.max()) + 1).sample_weights
@@ -91,10 +91,10 @@ def write_clean_data(
         path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}.npz"
         if suffix == ".npz":
             arrays = array_files.read_npz("data", str(data), mapped=True)
-            audited, view = rows, dataset.view_names[second]
+            audited, view = rows, dataset.view_names[repaired_view]
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
-            arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[second]
+            arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[repaired_view]
         write_npz(
             path, _edit_training_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view)
         )
@@ -108,7 +108,7 @@ def _write_table(
     *,
     data: Path,
     rows: NDArray[np.int64],
-    second: int,
+    repaired_view: int,
     columns: dict[str, Any] | None,
 ) -> None:
     """Write the cleaned table in the format of the source; cells of a `.csv` that are not edited stay as they are."""
@@ -120,7 +120,7 @@ def _write_table(
     edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.replace_view_columns(
         table, source, columns, str(data),
-        view=second, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
+        view=repaired_view, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
     )  # fmt: skip
     if edits.sample_weights is not None:
         edited = tables.set_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
@@ -128,7 +128,7 @@ def _write_table(
 
 
 def _write_coupling_folder(
-    result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, second: int
+    result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, repaired_view: int
 ) -> None:
     """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
     files = coupling_folder.get_table_files(data)
@@ -147,7 +147,7 @@ def _write_coupling_folder(
     is_audited, first_rows = positions >= 0, np.zeros(len(audited), dtype=np.int64)
     first_rows[positions[is_audited][::-1]] = np.flatnonzero(is_audited)[::-1]
     partner_rows = np.where(is_audited, first_rows[edits.partner_rows[positions]], np.arange(len(positions)))
-    pairs, name = sources["pairs"], COUPLING_VIEW_NAMES[second]
+    pairs, name = sources["pairs"], COUPLING_VIEW_NAMES[repaired_view]
     pairs = pairs.set_column(pairs.schema.get_field_index(name), name, pairs.column(name).take(pa.array(partner_rows)))
     if edits.sample_weights is not None:
         has_weights = "weight" in parsed["pairs"].column_names
@@ -166,11 +166,11 @@ def _write_coupling_folder(
             tables.write_table(sources[part], temporary / file.name)
 
 
-def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_view: str) -> dict[str, np.ndarray]:
-    """Return arrays after the edits of their training rows; rows are exchanged in the array `repaired_view` only."""
+def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_array: str) -> dict[str, np.ndarray]:
+    """Return arrays after the edits of their training rows; rows are exchanged in the array `repaired_array` only."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
-    edited[repaired_view] = edited[repaired_view][edits.partner_rows]
+    edited[repaired_array] = edited[repaired_array][edits.partner_rows]
     if edits.sample_weights is not None:
         edited["weights"] = edits.sample_weights * edited.get("weights", 1)
         if test and "weights_test" not in test:

@@ -29,7 +29,7 @@ _SHARED_TRAIN_OPTION_NAMES = ("data", "columns", "given_views", "image_size", "r
 
 
 def compose_next_commands(
-    result: Audit | ViewAudit, options: AuditOptions, dataset: Dataset, *, view_numbers: list[int]
+    result: Audit | ViewAudit, options: AuditOptions, dataset: Dataset, *, view_indices: list[int]
 ) -> tuple[str, ...]:
     """Return one or two commands to run after an audit; none if the data were passed from Python.
 
@@ -40,7 +40,7 @@ def compose_next_commands(
         result: result of the audit.
         options: its options.
         dataset: the audited items.
-        view_numbers: numbers of the audited views among those of the data.
+        view_indices: numbers of the audited views among those of the data.
     """
     values = {name: to_config_value(getattr(options, name)) for name in AUDIT_COMMAND_SPEC.options_by_name}
     if has_object_placeholder(values):
@@ -62,7 +62,7 @@ def compose_next_commands(
         return (compose(),)
     if result.clean_files:
         return tuple(
-            compose(suffix=f"-{path.stem}", **_build_cleaned_data_options(path, data_options, view_numbers))
+            compose(suffix=f"-{path.stem}", **_build_cleaned_data_options(path, data_options, view_indices))
             for path in result.clean_files[:2]
         )
     repeated = {"resume": True, "out": explicit.get("out")}
@@ -76,7 +76,7 @@ def compose_next_commands(
         ), f"contraport audit {format_options(**repeated, drop=True)}"
 
 
-def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_numbers: list[int]) -> dict[str, Any]:
+def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_indices: list[int]) -> dict[str, Any]:
     """Return the options that load a cleaned file; they replace those of the audited data."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone
@@ -86,5 +86,5 @@ def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], vie
     if path.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
         return {"data": str(path)}
     # The arrays of other data have names of their own, and the size of images is that of the audit.
-    views = view_numbers if "given_views" in data_options else None
+    views = view_indices if "given_views" in data_options else None
     return {"data": str(path), "columns": None, "image_size": None, "root": None, "given_views": views}

@@ -274,9 +274,9 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
 class _NearestTracker:
     """Tracks the most similar other item of each item, over all pairs compared so far."""
 
-    def __init__(self, items: int) -> None:
-        self._cosines = np.full(items, -np.inf)
-        self._others = np.arange(items)
+    def __init__(self, num_items: int) -> None:
+        self._cosines = np.full(num_items, -np.inf)
+        self._others = np.arange(num_items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
         """Set the nearest items of the distinct `rows` to `others` where `cosines` exceed the largest ones so far."""

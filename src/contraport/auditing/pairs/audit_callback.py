@@ -191,7 +191,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
-    def _draw_partner_per_fresh_decoy(self, purpose: str) -> Tensor:
+    def _draw_other_wrong_partners(self, purpose: str) -> Tensor:
         """Draw for each decoy another wrong partner of its item, ``(d,)``; the index of the item if there is no other.
 
         These pairs are mismatches that were not trained on.
@@ -288,7 +288,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
-        partners = self._draw_partner_per_fresh_decoy("audit.fresh_mismatches")
+        partners = self._draw_other_wrong_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
@@ -299,7 +299,9 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
         return scores, decoy_scores, fresh_scores
 
-    def _select_positions(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
+    def _select_positions(
+        self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, with_decoys: bool
+    ) -> Tensor:
         """Return the sorted positions to train on, without the lowest-scoring pairs; `rate` is the share to drop.
 
         Decoys stay if they score like pairs that stay.
@@ -308,7 +310,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         positions, values = torch.arange(items), scores
         if with_decoys:
             positions, values = self._items_without_decoy, scores[self._items_without_decoy]
-        dropped = round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))
+        dropped = round(min(drop_share, MAX_DROPPED_SHARE) * (len(values) - 1))
         threshold = values.sort().values[dropped]
         if with_decoys:
             positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
@@ -318,15 +320,15 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return positions[values.argsort(descending=True, stable=True)[:number]].sort().values
 
 
-def max_audited_batch_size(items: int) -> int:
-    """Return the largest batch size for a training run with an online audit of `items` pairs.
+def max_audited_batch_size(num_items: int) -> int:
+    """Return the largest batch size for a training run with an online audit of `num_items` pairs.
 
     Even if most pairs are dropped, at least one batch of this size is left.
 
     >>> max_audited_batch_size(60), max_audited_batch_size(600)
     (17, 150)
     """
-    return max(NUM_NEIGHBORS + 2, items // 4)
+    return max(NUM_NEIGHBORS + 2, num_items // 4)
 
 
 def format_memorization_warning(memorization_auc: float) -> str:

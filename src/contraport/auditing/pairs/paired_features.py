@@ -169,31 +169,31 @@ class PairedFeatures:
             return None
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
-    def _nearest_candidates_in_view(self, view: int, candidates: Tensor, number: int) -> Tensor:
-        """Return the indices of the candidates that are nearest to each item in one view, int64 ``(n, number)``."""
+    def _nearest_candidates_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
+        """Return the indices of the candidates that are nearest to each item in one view, int64 ``(n, count)``."""
         if self._similarity_matrices is None:
-            return self.nearest_item_indices(self.features[view], self.features[view], candidates, number)
+            return self.nearest_item_indices(self.features[view], self.features[view], candidates, count)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
         if len(candidates) < len(self):
             blocks = tuple(block.index_select(1, candidates) for block in blocks)
-        return candidates[torch.cat([top_indices(block, number) for block in blocks])]
+        return candidates[torch.cat([top_indices(block, count) for block in blocks])]
 
     @cached_property
     def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of each item's nearest items in each view; the item itself and items outside the pool count too."""
-        items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
-        return self._nearest_candidates_in_view(0, items, number), self._nearest_candidates_in_view(1, items, number)
+        items, count = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
+        return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
 
     @cached_property
     def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
         """Pool items nearest to each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
-        number = self.neighbors + 2
+        count = self.neighbors + 2
         if self.neighbor_pool is None:
             first, second = self.nearest_items_by_view
-            return first[:, :number], second[:, :number]
+            return first[:, :count], second[:, :count]
         if self._parent is None or self._parent.neighbor_pool is not None:
-            first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, number) for view in (0, 1))
+            first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, count) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
@@ -202,27 +202,27 @@ class PairedFeatures:
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
-                order = inside.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :number]
+                order = inside.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
                 blocks.append(block.gather(1, order))
                 counts.append(inside.sum(dim=1))
-            chosen, short = torch.cat(blocks), (torch.cat(counts) < number).nonzero().flatten()
+            chosen, short = torch.cat(blocks), (torch.cat(counts) < count).nonzero().flatten()
             if len(short) > 0:
                 queries = select_rows(values, short)
-                chosen[short] = self.nearest_item_indices(queries, values, self.neighbor_pool, number)
+                chosen[short] = self.nearest_item_indices(queries, values, self.neighbor_pool, count)
             indices_by_view.append(chosen)
         return indices_by_view[0], indices_by_view[1]
 
     @staticmethod
-    def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, number: int) -> Tensor:
-        """Return the indices of the `items` nearest to each query, the nearest first, int64 ``(q, number)``.
+    def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, count: int) -> Tensor:
+        """Return the indices of the `items` nearest to each query, the nearest first, int64 ``(q, count)``.
 
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
         finds most of the nearest items.
         """
         if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
-            return CellSearch(values, items, generator).nearest_row_indices(queries, number)
-        return items[top_products_and_indices(queries, select_rows(values, items), number)[1]]
+            return CellSearch(values, items, generator).nearest_row_indices(queries, count)
+        return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
