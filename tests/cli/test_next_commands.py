@@ -202,6 +202,17 @@ def test_commands_after_embed_and_map_run_as_printed(command: Command, tmp_path:
     run_all(command, mapped)
 
 
+def test_command_after_mine_runs_as_printed(command: Command, tmp_path: Path) -> None:
+    data = write_pairs(tmp_path, "numbers")
+    command("train", *data, "--seed", "3", "--out", "runs/it", *QUICK)
+    run_all(command, command("mine", "runs/it", "--k", "2", "--out", "of run.npy"))
+    np.save("features.npy", np.random.default_rng(0).standard_normal((240, 4)))  # of the training items
+    run_all(command, command("mine", "features.npy", *data, "--k", "2", "--out", "of features.npy"), "--epochs", "1")
+    table = command("mine", "runs/it", "--k", "2", "--out", "triplets.csv")
+    assert table.status == 0
+    assert "next: " not in table.err
+
+
 @pytest.mark.parametrize("kind", ["texts", "captions"])
 def test_search_is_proposed_first_after_embedding_a_view(command: Command, tmp_path: Path, kind: str) -> None:
     view = "one" if kind == "texts" else "number"

@@ -834,18 +834,20 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).summary_sentences
-    assert sentence.endswith("; other is significantly worse; not better than without training: raw inputs 95.3%.")
+    assert sentence.endswith(
+        "; other is significantly worse. No row is better than without training: raw inputs 95.3%."
+    )
     reference_metrics["untrained encoder"]["on"]["knn"] = 0.9
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).summary_sentences
-    assert sentence.endswith("; not better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
+    assert sentence.endswith(". No row is better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [build_entry("base", 0.5, measure="alignment")]
     reference_metrics = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
     (sentence,) = Comparison(
         "", Path(), "base", ["base"], ["on"], lower, reference_metrics=reference_metrics
     ).summary_sentences
-    assert sentence.endswith("; not better than without training: raw inputs 0.300.")
+    assert sentence.endswith(". No row is better than without training: raw inputs 0.300.")
 
 
 @pytest.mark.parametrize(

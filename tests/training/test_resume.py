@@ -206,9 +206,12 @@ def test_elapsed_time_continues(settings: dict[str, Any]) -> None:
 def test_resume_of_a_finished_run_does_nothing(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     run = train(**settings)
     before = get_model_state(run)
+    caplog.clear()
     with caplog.at_level(logging.INFO, "contraport"):
         train(out=run.path, resume=True, data=settings["data"], progress=False)
     assert "already has 2 epochs" in caplog.text
+    assert "resume: from step" not in caplog.text
+    assert "few steps" not in caplog.text
     assert are_equal_states(get_model_state(run), before)
     assert len(run.metrics_rows()) == 2
 

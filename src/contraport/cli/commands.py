@@ -120,7 +120,7 @@ def run_command(name: str, argv: list[str]) -> None:
     paths = [options[key] for key in ("out", "page") if isinstance(options.get(key), str | Path)]
     files = [str(path) for path in paths if Path(path).is_file() and str(path) != str(result)]
     if files and not as_json:
-        print(f"files: {', '.join(files)}")
+        print(f"{'file' if len(files) == 1 else 'files'}: {', '.join(files)}")
     if command.next_commands_path and not as_json and not is_quiet:
         # The standard output is the result alone.
         for number, line in enumerate(import_object(command.next_commands_path)(options, result)):

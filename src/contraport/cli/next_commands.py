@@ -14,6 +14,7 @@ from contraport.runs import as_run_folder
 if TYPE_CHECKING:
     from contraport.auditing import Audit, ViewAudit
     from contraport.estimators import Map
+    from contraport.hard_negatives import MinedNegatives
     from contraport.runs import Run
 
 Options = Mapping[str, Any]  # explicit options of a command, by name
@@ -59,6 +60,18 @@ def after_embed(options: Options, path: Path) -> Sequence[str]:
     # If several views hold texts, the query must name its view.
     flags = format_flags({"query_view": others[0]}) if len(texts) > 1 else ""
     return [f"contraport search {features} {shlex.quote('a few words')} {flags}".rstrip(), *commands]
+
+
+def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
+    """List a command to run after `mine`: train with the negatives, if `contraport` can read their file."""
+    if Path(options["out"]).suffix != ".npy":
+        return []  # a table for other trainers
+    source = {name: options[name] for name in ("data", "columns", "root") if name in options}
+    config = Path(str(options["encoder"])) / "config.yaml"
+    if config.exists():  # the settings of the run select the same items
+        source = {"config": config, **source}
+    flags = {**source, "negatives": f"mined:{options['out']}", "out": _unused_path("runs/mined")}
+    return [f"contraport train {format_flags(flags)}"]
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:

@@ -147,6 +147,8 @@ class _Parser(ArgumentParser):
         if isinstance(values, dict):
             resolved = replace_deprecated_options(self.options_by_name, values)
             for name, value in resolved.items():
+                if str(name).partition(".")[0] not in self.command_line_types:
+                    raise unknown_name_error("config", str(name), self.command_line_types)
                 if get_origin(self.command_line_types.get(name)) is list and isinstance(value, _SCALAR_TYPES):
                     resolved[name] = [value]
             if resolved != values:
@@ -195,6 +197,8 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise an error message of argparse or jsonargparse as a `UsageError`; overrides methods of both."""
+        if ex is not None and isinstance(ex.__cause__, UsageError):  # of `parse_string`
+            raise ex.__cause__
         raise self._to_usage_error(" ".join(message.split())) from ex
 
     def _to_usage_error(self, message: str) -> UsageError:
@@ -212,8 +216,6 @@ class _Parser(ArgumentParser):
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             first_sentence = self.options_by_name[match[1]].help.split(". ")[0].removesuffix(".")
             return UsageError(f"{match[1]}: required, not given: {lower_first_letter(first_sentence)}.", kind="missing")
-        if match := re.match(r"Option '(\S+)' is not accepted", message):
-            return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):

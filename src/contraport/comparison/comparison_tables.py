@@ -334,9 +334,10 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         comparison, metric, entries, best.row_name, omit_insignificant_rows=is_undecided
     )
     parts += failure
+    sentence = f"{column}: {'; '.join(parts)}."
     if unbeaten := _describe_unbeaten_references(comparison, column, metric, best):
-        parts.append(f"not better than without training: {join_names(unbeaten)}")
-    return f"{column}: {'; '.join(parts)}."
+        sentence += f" No row is better than without training: {join_names(unbeaten)}."
+    return sentence
 
 
 def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:

@@ -306,6 +306,7 @@ MINE_COMMAND_SPEC = _command(
         "contraport mine teacher.npy --data pairs.npz --audit audits/pairs --out negatives.npy",
     ),
     printer_path="builtins:print",
+    next_commands_path="contraport.cli.next_commands:after_mine",
     group=PAIRS_GROUP,
     docs_page="hard-negatives",
 )

@@ -225,9 +225,10 @@ def _fit_and_save_model(
     with run_logging(run, console):
         log_training_description(run, settings, components)
         log_item_and_step_counts(settings, components)
-        if settings.resume:
+        is_complete = start.completed_epochs >= settings.epochs
+        if settings.resume and not is_complete:
             log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
-        if not run.parent_command:
+        if not run.parent_command and not is_complete:
             log_preflight_warnings(settings, components, explicit_options)
         if count_cached_draws(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
