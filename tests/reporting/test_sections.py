@@ -33,7 +33,7 @@ from contraport.reporting.sections.metric_curves import (
     list_epochs_with_row_names,
 )
 from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
-from contraport.reporting.sections.pair_audit import build_pair_audit_section
+from contraport.reporting.sections.online_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
     load_plan_snapshots,
@@ -68,7 +68,7 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
 def test_masses_are_quantized_on_the_log_scale() -> None:
     result = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), LogScale(-3.0, -1.0))
     assert result.tolist() == [[255, 128, 0, 0]]
-    letters = plotly_figures.encode_byte_matrix(result)
+    letters = plotly_figures.encode_byte_matrix_as_base64(result)
     assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
     assert letters["columns"] == 4
 

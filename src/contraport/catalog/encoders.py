@@ -32,7 +32,7 @@ class EncoderEntry(NamedTuple):
     is_pretrained_by_default: bool = False
 
 
-ENCODERS = {
+ENCODERS: dict[str, EncoderEntry] = {
     encoder.name: encoder
     for encoder in (
         EncoderEntry(

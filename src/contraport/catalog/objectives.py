@@ -377,27 +377,21 @@ def gca_uot(
     """
     check_nonnegative("rince_weight", rince_weight)
     check_nonnegative("entropy_weight", entropy_weight)
-    row_weight, column_weight = _parse_marginal_weights(marginal_weight)
+    marginal_weights = marginal_weight if isinstance(marginal_weight, tuple | list) else (marginal_weight,) * 2
+    check(len(marginal_weights) == 2, f"marginal_weight: must be a number or a pair, got {marginal_weight!r}.")
+    for weight in marginal_weights:
+        check_nonnegative("marginal_weight", weight)
     with rename_argument("marginal_divergence", "divergence"):
         rows, columns = (cp.MarginalPenalty(marginal_divergence, side) for side in ("rows", "columns"))
     weights = {
-        rows: row_weight,
-        columns: column_weight,
+        rows: marginal_weights[0],
+        columns: marginal_weights[1],
         cp.PlanEntropy(): entropy_weight,
         cp.Rince(q, lam): rince_weight,
     }
     penalties = {penalty: weight for penalty, weight in weights.items() if weight}
     kernel, constraint = cp.Gibbs("cosine", temperature), cp.Unbalanced(relaxation, iterations, reference)
     return cp.Objective(cp.Joint(), kernel, constraint, cp.Pairs(), cp.KL(conditional), penalties)
-
-
-def _parse_marginal_weights(weight: float | tuple[float, float]) -> tuple[float, float]:
-    """Return the weights of the row and column marginal penalties, given as one number or as a pair."""
-    weights = (weight, weight) if not isinstance(weight, tuple | list) else tuple(weight)
-    check(len(weights) == 2, f"marginal_weight: must be a number or a pair, got {weight!r}.")
-    for one in weights:
-        check_nonnegative("marginal_weight", one)
-    return weights[0], weights[1]
 
 
 @register_objective(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from contraport._utils.spec_parser import parse_spec
 from contraport.errors import check, check_integer, check_name, is_integer, is_number, unknown_name_error
 
-AUGMENT_STRENGTH_NAMES = ("weak", "standard", "strong")
+AUGMENT_LEVELS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
 SCALED_NOISE_AUGMENTS = ("scaled-noise", "noise")
 """Names of the noise augmentation in units of each feature's deviation; ``noise`` is its name in older runs."""
@@ -20,7 +20,7 @@ MAX_STRENGTH_BY_AUGMENT = {
     "mixup": 1.0,
 }
 """Largest strength of each augmentation that accepts a strength."""
-AUGMENT_NAMES = ("none", *AUGMENT_STRENGTH_NAMES, *MAX_STRENGTH_BY_AUGMENT)
+AUGMENT_NAMES = ("none", *AUGMENT_LEVELS, *MAX_STRENGTH_BY_AUGMENT)
 """Names of all augmentations."""
 CORRUPTION_KINDS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
 """Kinds of corruptions of images; noise also applies to vectors and time series."""

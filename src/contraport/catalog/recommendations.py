@@ -49,7 +49,7 @@ def _parse_claim_references(*suites_with_indices: str) -> tuple[ClaimReference, 
     return tuple(ClaimReference(name, int(index)) for name, *indices in parts for index in indices)
 
 
-USE_CASES = (
+USE_CASES: tuple[UseCase, ...] = (
     UseCase(
         "pairs that belong together",
         "`nt-xent`; `info-nce` if each view has its own encoder. Tune the temperature.",

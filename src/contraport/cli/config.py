@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from contraport.options import (
     GETTING_STARTED_GROUP,
@@ -22,18 +21,17 @@ LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 """Values of `what` in `contraport list what`."""
 
 
-def _check_listing_name(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is in `LIST_NAMES` or is "measures", the deprecated name of "metrics"."""
-    one_of(*LIST_NAMES)(name, "metrics" if value == "measures" else value)  # the deprecated name
-
-
 @dataclass(frozen=True, kw_only=True)
 class ListOptions(BaseOptions):
     """Options of `contraport list`."""
 
     what: str = field(
         kw_only=False,
-        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_listing_name),
+        metadata=option_metadata(
+            "Recipes, objectives, encoders, data, metrics or suites.",
+            # "measures" is the deprecated name of "metrics".
+            check=lambda name, value: one_of(*LIST_NAMES)(name, "metrics" if value == "measures" else value),
+        ),
     )
 
 

@@ -312,11 +312,15 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         if option.is_cli_positional
     ]
     description = f"{command.summary}\n\n{inspect.cleandoc(command.details)}".strip()
+    examples = "\n  ".join(["examples:", *command.examples]) if command.examples else ""
+    num_hidden = len(options) - len(shown)
+    hints = [f"{num_hidden} more options: {prog} --help_all"] if num_hidden else []
+    hints += [f"documentation: contraport docs {command.docs_page}"] if command.docs_page else []
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
-        epilog="\n\n".join(_epilog_paragraphs(command, prog, num_hidden=len(options) - len(shown))) or None,
+        epilog="\n\n".join(filter(None, [examples, "\n".join(hints)])) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_YAML_PARSER_MODE,
@@ -325,7 +329,12 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.new_name_by_deprecated_name = {
         option.deprecated_name: name for name, option in options.items() if option.deprecated_name
     }
-    parser.command_line_types = {name: _command_line_type_of_option(option) for name, option in options.items()}
+    parser.command_line_types = {
+        name: list[str]
+        if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type))
+        else _command_line_type(option.type)
+        for name, option in options.items()
+    }
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
@@ -341,14 +350,6 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         _add_option(target, option, parser.command_line_types[name], shown=name in shown)
     _add_common_options(parser, command, help_shows_all=len(shown) == len(options))
     return parser
-
-
-def _epilog_paragraphs(command: Command[...], prog: str, *, num_hidden: int) -> list[str]:
-    """Build the paragraphs below the options in the help: examples, number of hidden options, documentation page."""
-    examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
-    further = f"{num_hidden} more options: {prog} --help_all" if num_hidden else ""
-    page = f"documentation: contraport docs {command.docs_page}" if command.docs_page else ""
-    return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 
 def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_all: bool) -> None:
@@ -403,13 +404,6 @@ def _convert_if_number_or_null(value: Any) -> Any:
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)
-
-
-def _command_line_type_of_option(option: Option) -> Any:
-    """Return the command-line type of an option; it is ``list[str]`` for a positional option with several values."""
-    if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
-        return list[str]
-    return _command_line_type(option.type)
 
 
 def _command_line_type(hint: Any) -> Any:

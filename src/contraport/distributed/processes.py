@@ -133,17 +133,17 @@ class Processes(NamedTuple):
         """Return the number of rows of each process."""
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
-    def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
+    def gather_integers(self, local_values: Sequence[int], device: torch.device) -> list[list[int]]:
         """Gather k integers from each process, as one list of k per process."""
-        gathered = torch.empty(self.size * len(own), dtype=torch.long, device=device)
-        _all_gather(gathered, torch.tensor(own, device=device))
-        integers: list[list[int]] = gathered.view(self.size, len(own)).tolist()
+        gathered = torch.empty(self.size * len(local_values), dtype=torch.long, device=device)
+        _all_gather(gathered, torch.tensor(local_values, device=device))
+        integers: list[list[int]] = gathered.view(self.size, len(local_values)).tolist()
         return integers
 
-    def gather_strings(self, own: str) -> list[str]:
+    def gather_strings(self, local_text: str) -> list[str]:
         """Gather a string from each process; slow, for error messages only."""
         strings: list[str] = [""] * self.size
-        dist.all_gather_object(strings, own)
+        dist.all_gather_object(strings, local_text)
         return strings
 
     @property

@@ -28,7 +28,7 @@ from contraport.reporting.sections.metric_curves import (
     build_training_curves_section,
 )
 from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
-from contraport.reporting.sections.pair_audit import build_pair_audit_section
+from contraport.reporting.sections.online_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_and_settings import build_results_section, build_settings_section
 from contraport.reporting.verdict import build_verdict_section, compose_lede

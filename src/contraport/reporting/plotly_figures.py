@@ -101,7 +101,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     """Build a plotly heatmap trace of a matrix of values from 0 to 255, encoded as bytes."""
     return {
         "type": "heatmap",
-        "z": encode_byte_matrix(values_to_255),
+        "z": encode_byte_matrix_as_base64(values_to_255),
         "zmin": 0,
         "zmax": 255,
         "showscale": False,
@@ -111,7 +111,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     }
 
 
-def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, str | int]:
+def encode_byte_matrix_as_base64(values: np.ndarray[Any, Any]) -> dict[str, str | int]:
     """Encode a matrix of integers from 0 to 255 as base64, with its number of columns.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.

@@ -13,7 +13,7 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
-from contraport.reporting.sections.pair_audit import NUM_LOWEST_PAIRS
+from contraport.reporting.sections.online_audit import NUM_LOWEST_PAIRS
 from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, setting_texts_by_name
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 

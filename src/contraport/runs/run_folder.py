@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from contraport.encoders.model import Encoders
 
 
-class RunBackup:
+class ReplacedRunBackup:
     """Backup of the replaced run, in the subfolder `.replaced` of the run folder.
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
@@ -71,18 +71,18 @@ class RunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def back_up_files_unless_backed_up(self) -> None:
+    def move_or_delete_run_files(self) -> None:
         """Move the files of the run to the backup; if a complete backup is there already, delete the files instead."""
         run = self._run
-        for path in (*run.paths_besides_config, self.path):  # all checks before the first move
-            folder = path in run.subfolders or path == self.path
+        for path in (*run.possible_paths_besides_config, self.path):  # all checks before the first move
+            folder = path in run.possible_subfolders or path == self.path
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
         if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            delete_paths(run.paths_besides_config)
+            delete_paths(run.possible_paths_besides_config)
             return
         self.path.mkdir()
-        for path in run.paths_besides_config:
+        for path in run.possible_paths_besides_config:
             if os.path.lexists(path):
                 path.rename(self.path / path.name)
         with atomic_write(self.path / run.config_path.name) as copy:
@@ -93,7 +93,7 @@ class RunBackup:
         if self._is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self._is_complete() and self.path.exists():
-            for path in self._run.paths_besides_config:
+            for path in self._run.possible_paths_besides_config:
                 if os.path.lexists(self.path / path.name):
                     (self.path / path.name).rename(path)
             shutil.rmtree(self.path)
@@ -101,7 +101,7 @@ class RunBackup:
     def restore_unless_checkpointed(self) -> None:
         """Restore the replaced run from the backup, unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
-            delete_paths(self._run.paths_besides_config)
+            delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.finish_interrupted_operation()
 
@@ -109,7 +109,7 @@ class RunBackup:
         """Delete the backup of the replaced run, if there is one."""
         if not self._is_complete():
             return
-        delete_paths(self.path / path.name for path in self._run.paths_besides_config)
+        delete_paths(self.path / path.name for path in self._run.possible_paths_besides_config)
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
@@ -155,20 +155,20 @@ class RunFolder(Run):
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / LOCK_FILE
         self.evaluation_lock_path = self.path / f"evaluation.{LOCK_FILE}"
-        self.backup = RunBackup(self)
+        self.backup = ReplacedRunBackup(self)
 
     @property
-    def subfolders(self) -> tuple[Path, ...]:
+    def possible_subfolders(self) -> tuple[Path, ...]:
         """Paths of all subfolders that a run folder can have."""
         caches = (self.features_path, self.decoded_path)
         return (self.checkpoints, self.model_path, self.initial_path, *caches, self.profile_path, self.loggers_path)
 
     @property
-    def paths_besides_config(self) -> tuple[Path, ...]:
+    def possible_paths_besides_config(self) -> tuple[Path, ...]:
         """Paths of all files and subfolders that a run folder can have, except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.view_scores_path, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
-        return (*self.subfolders, *results, *records)
+        return (*self.possible_subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
         """Raise `UsageError` unless the folder is new or empty, or is a run folder and `overwrite` is set.
@@ -233,7 +233,7 @@ class RunFolder(Run):
         run.check_accepts_new_run(overwrite=overwrite)
         run.backup.finish_interrupted_operation()
         if run.config_path.exists():
-            run.backup.back_up_files_unless_backed_up()
+            run.backup.move_or_delete_run_files()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run

@@ -14,7 +14,7 @@ from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.option_parsers import (
-    AUGMENT_STRENGTH_NAMES,
+    AUGMENT_LEVELS,
     ISOTROPIC_NOISE_AUGMENT,
     SCALED_NOISE_AUGMENTS,
     AugmentSpec,
@@ -293,14 +293,12 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if augment.name == "none":
         return _IdentityTransform()
     if is_text_shape(shape):
-        message = (
-            f"augment: must be none or one of {', '.join(AUGMENT_STRENGTH_NAMES)}, as view {view} of {dataset.name!r} "
-        )
-        check(augment.name in AUGMENT_STRENGTH_NAMES, f"{message}is a text, got {augment.name!r}.", "text_view")
+        message = f"augment: must be none or one of {', '.join(AUGMENT_LEVELS)}, as view {view} of {dataset.name!r} "
+        check(augment.name in AUGMENT_LEVELS, f"{message}is a text, got {augment.name!r}.", "text_view")
         return TextTransform(TEXT_STRENGTH_BY_NAME[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
-    if augment.name in AUGMENT_STRENGTH_NAMES and len(shape) == 3:
+    if augment.name in AUGMENT_LEVELS and len(shape) == 3:
         size = shape[1], shape[2]
         ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray_probability=0)
@@ -339,8 +337,8 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item; {_describe_items(dataset)}."
     check(len(shapes) == 1 and dataset.is_first_view_image, message, "not_images")
-    message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTH_NAMES)}; got {augment.name!r}."
-    check(augment.name in AUGMENT_STRENGTH_NAMES, message, "no_crops")
+    message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_LEVELS)}; got {augment.name!r}."
+    check(augment.name in AUGMENT_LEVELS, message, "no_crops")
     channels, height, width = shapes[0]
     strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.non_unit_channel_range()
     kinds = (

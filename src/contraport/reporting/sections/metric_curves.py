@@ -96,15 +96,15 @@ def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any
     return positions
 
 
-EPOCH_METRIC_GROUP_NAMES = ("links", "accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
+EPOCH_CURVE_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 """Names of the groups of metrics that are drawn over the epochs, most important first."""
 
 
 def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of metrics over the epochs; None if no run was evaluated at several epochs."""
     runs = [run for run in assets.runs if len(list_epochs_with_row_names(run)) > 2]
-    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_METRIC_GROUP_NAMES]
-    metrics.sort(key=lambda metric: EPOCH_METRIC_GROUP_NAMES.index(metric.group))
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_CURVE_METRIC_GROUPS]
+    metrics.sort(key=lambda metric: EPOCH_CURVE_METRIC_GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
     families = {metric.key.partition("@")[0]: metric for metric in reversed(metrics)}
     curves = []

@@ -27,13 +27,13 @@ from contraport.reporting.plotly_figures import (
     build_figure,
     build_line_trace,
     build_titled_axis,
-    encode_byte_matrix,
+    encode_byte_matrix_as_base64,
     escape_tags,
     shorten_label,
 )
 from contraport.reporting.reported_run import ReportedRun
 
-MASS_TOLERANCE = 1e-3
+UNIT_MASS_TOLERANCE = 1e-3
 """Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
 
 MAX_ITEMS_FOR_PLAN_LINES = 16
@@ -131,9 +131,9 @@ def _add_plans_to_page(
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = plan_to_target_mass_ratios(last, items)
-    drops_mass = last.total_mass < 1 - MASS_TOLERANCE
+    drops_mass = last.total_mass < 1 - UNIT_MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
-    dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
+    dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - UNIT_MASS_TOLERANCE]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
@@ -148,8 +148,8 @@ def _add_plans_to_page(
     with_targets = snapshots[:1] if has_one_target else snapshots
     assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
-        "plans": [encode_byte_matrix(quantize_masses(one.plan, scale)) for one in snapshots],
-        "targets": [encode_byte_matrix(quantize_masses(one.target, scale)) for one in with_targets],
+        "plans": [encode_byte_matrix_as_base64(quantize_masses(one.plan, scale)) for one in snapshots],
+        "targets": [encode_byte_matrix_as_base64(quantize_masses(one.target, scale)) for one in with_targets],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
         "labels": labels_by_epoch,
@@ -213,7 +213,7 @@ def _add_mass_on_target_plot(
 
 def _dropped_mass_prefix(mass: float) -> str:
     """Return the beginning of a label such as "mass 0.850, 15% dropped; ", or an empty string for a mass of 1."""
-    if abs(mass - 1) < MASS_TOLERANCE:
+    if abs(mass - 1) < UNIT_MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
 
