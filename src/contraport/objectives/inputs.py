@@ -189,21 +189,21 @@ def parse_call_inputs(
         present: which items have which views, (n, views) Booleans, or None.
         sets: whether items are sets of vectors.
     """
-    values = {}
+    raw_attributes = {}
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
         if name in ITEM_OPTION_NAMES:
             if options[name] is not None:
-                values[name] = options[name]
+                raw_attributes[name] = options[name]
         elif name not in NON_ITEM_OPTION_NAMES:
             raise unknown_name_error(
                 "call", name, (*ITEM_OPTION_NAMES, *NON_ITEM_OPTION_NAMES, "target", "temperature"), "option"
             )
-    if _has_different_items(views, values):
+    if _has_different_items(views, raw_attributes):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
-        return _build_inputs_of_different_items(views, values, sets)
+        return _build_inputs_of_different_items(views, raw_attributes, sets)
     check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
-    for name, value in values.items():
+    for name, value in raw_attributes.items():
         attributes[name] = _parse_attribute(name, value, n, device)
     views = _to_common_dtype(views)
     if present is None:
@@ -216,13 +216,13 @@ def parse_call_inputs(
     return CallInputs(views, attributes, marks)
 
 
-def _has_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
+def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
     """Return whether two views show different items: unequal row counts, or attributes given as pairs."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
     different = len(views) == 2 and views[0].shape[0] != views[1].shape[0]
-    return different or (len(views) > 0 and any(map(_is_pair_of_arrays, values.values())))
+    return different or (len(views) > 0 and any(map(_is_pair_of_arrays, raw_attributes.values())))
 
 
 def _is_pair_of_arrays(value: object) -> bool:
@@ -230,7 +230,9 @@ def _is_pair_of_arrays(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
+def _build_inputs_of_different_items(
+    views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
+) -> CallInputs:
     """Build inputs from two views that show n and m different items: n + m items, each with one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
@@ -240,7 +242,7 @@ def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.", "device")
     z0, z1 = _to_common_dtype(views)
     attributes = {}
-    for name, value in values.items():
+    for name, value in raw_attributes.items():
         expected = f"a pair, ({name} of z0, {name} of z1), as z0 and z1 show different items, {n} and {m}"
         check(_is_pair_of_arrays(value), f"{name}: must be {expected}.", "pair")
         sides = enumerate(zip(value, (n, m), strict=True))
@@ -350,7 +352,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
     return torch.from_numpy(np.array(array)).to(device)
 
 
-def _parse_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
+def _parse_attribute(name: str, value: object, size: int, device: torch.device, of_view: str = "") -> Tensor:
     """Check an attribute with one entry for each of `size` items, such as ``labels=``; return it as a tensor."""
     numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
@@ -360,7 +362,7 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
     fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions and numbers.numel() > 0
     # The message is only built for an error: while a graph is traced, it would specialize the graph to this size.
     if not (fits and (numbers.is_floating_point() or not features)):
-        expected = f"one entry per item{of}, ({size},)"
+        expected = f"one entry per item{of_view}, ({size},)"
         expected = f"floating-point numbers, ({size}, k) or ({size}, views, k)" if features else expected
         raise UsageError(f"{name}: must be a tensor with {expected}, got {tuple(numbers.shape)}.", kind="shape")
     if name in ("weights", "column_weights"):
@@ -370,11 +372,11 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
     return numbers.detach() if features else numbers
 
 
-def is_integer_tensor(numbers: object) -> bool:
+def is_integer_tensor(value: object) -> bool:
     """Return whether a value is a tensor of an integer dtype; Booleans are not."""
-    if not isinstance(numbers, Tensor) or numbers.dtype == torch.bool:
+    if not isinstance(value, Tensor) or value.dtype == torch.bool:
         return False
-    return not (numbers.is_floating_point() or numbers.is_complex())
+    return not (value.is_floating_point() or value.is_complex())
 
 
 def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -35,7 +35,7 @@ class ItemAverages(nn.Module):
         shape = (items,) if averages_per_item is None else (averages_per_item, items)
         self.register_buffer("log_average", torch.full(shape, math.nan))
 
-    def require_ids(self, ids: Tensor | None) -> Tensor:
+    def get_valid_ids(self, ids: Tensor | None) -> Tensor:
         """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
         total = self.log_average.shape[-1]
         if ids is None:

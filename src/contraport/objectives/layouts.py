@@ -273,18 +273,18 @@ class Block:
         y = x if self.y is self.x else self.y[columns]
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
-    def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
+    def without_absent_views(self, matrix: Tensor, argument_name: str) -> Tensor:
         """Return a matrix without the rows and columns of absent views; unchanged if it has the block's shape.
 
         Raises:
-            UsageError: the matrix has neither the shape with them nor the shape without; `argument` names it.
+            UsageError: the matrix has neither the shape with them nor the shape without.
         """
         selection, shape = self.pattern.selected_indices, tuple(matrix.shape)
         if selection is None or shape == self.shape:
             return matrix
         rows, columns = (side.to(matrix.device) for side in selection)
         good = bool(rows.amax() < shape[0] and columns.amax() < shape[1])
-        message = f"{argument}: must have the shape of the pairs that are present, {self.shape}, got {shape}."
+        message = f"{argument_name}: must have the shape of the pairs that are present, {self.shape}, got {shape}."
         check(good, message, "shape")
         return matrix.index_select(0, rows).index_select(1, columns)
 
@@ -534,7 +534,6 @@ class Joint(Layout):
         return (size,) * (rows // size)
 
 
-@cached
 @cached
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     """Build the pattern of all embeddings of all views against each other, without self pairs, for `Joint`."""

@@ -248,7 +248,7 @@ def build_local_problem(
         columns, views = views[-1:], views[:-1]
     else:
         if similarities is not None:
-            views = _build_placeholder_views(layout, views, options, similarities)
+            views = _build_zero_views(layout, views, options, similarities)
         views = unpack_views(views)
         views = zero_vectors_outside_mask(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
@@ -375,7 +375,7 @@ def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
         processes.gather_strings(str(error))
 
 
-def _build_placeholder_views(
+def _build_zero_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
     """Build views of zeros for a call with a similarity matrix, which has no embeddings."""

@@ -112,10 +112,10 @@ class PairSet:
 
     @classmethod
     def all_pairs(
-        cls, like: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
+        cls, items: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
         """Build the set of all pairs that no mask excludes, with as many rows and columns as the tensors in `like`."""
-        rows, columns = like
+        rows, columns = items
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
         pairs = cls((SignedLabelEquality(1, empty, others),))

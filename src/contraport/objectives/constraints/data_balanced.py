@@ -65,17 +65,17 @@ class DataBalanced(ItemAverages, Constraint):
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
         assert pattern is not None
-        ids = self.require_ids(request.ids)
+        ids = self.get_valid_ids(request.ids)
         row_indices, column_indices = (self._flat_average_indices(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
             stored = self.log_average.view(-1)[row_indices]
             mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
             f = -torch.where(stored.isnan(), mean, stored).to(like)
-            num_rows = self._total_rows_or_columns_seen(row_indices, 0).to(like)
+            num_rows = self._count_seen_so_far(row_indices, 0).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
         g = -self.update_log_averages(column_indices, column_values).detach()
-        columns = self._total_rows_or_columns_seen(column_indices, 1).to(like)
+        columns = self._count_seen_so_far(column_indices, 1).to(like)
         row_values = self._estimate_log_row_means(geometry, pattern, g, columns)
         f = -self.update_log_averages(row_indices, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
@@ -93,10 +93,10 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _total_rows_or_columns_seen(self, indices: Tensor, side: int) -> Tensor:
+    def _count_seen_so_far(self, batch_indices: Tensor, side: int) -> Tensor:
         """Return the number of different rows (side 0) or columns (side 1) seen so far, this batch included."""
         seen = ~self.log_average.isnan()
-        seen.view(-1)[indices] = True
+        seen.view(-1)[batch_indices] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
     def _estimate_log_row_means(

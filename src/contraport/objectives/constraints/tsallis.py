@@ -246,13 +246,13 @@ class Tsallis(Constraint):
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
         directions = [geometry, geometry.T] if request.bidirectional else [geometry]
-        return [self._solve_directed_plan(direction) for direction in directions]
+        return [self._solve_rows_to_columns(direction) for direction in directions]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
-    def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
+    def _solve_rows_to_columns(self, geometry: Geometry) -> TsallisPlan:
         """Return the plan from rows to columns, of fixed mass per row, or of fixed total mass for ``"simplex"``."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0

@@ -390,29 +390,23 @@ class ContrastiveEnergy(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the energy of each row, (N,); 0 for rows without compared pairs."""
-        pattern = result.block.pattern
-        if pattern.includes_positives:
-            return self._energy_per_row(result)
-        check_not_single_item(result)
-        if pattern.has_no_empty_row_or_column:
-            return self._energy_per_row(result)
-        empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
-        return self._energy_per_row(result).masked_fill(empty, 0)
-
-    def _energy_per_row(self, result: BlockResult) -> Tensor:
-        """Return each row's target-plan cost minus its solved-plan cost, (N,), with row weights from `phi_of_sum`."""
-        attraction, plan = TargetCost()(result), result.plan
+        pattern, plan = result.block.pattern, result.plan
+        if not pattern.includes_positives:
+            check_not_single_item(result)
+        attraction = TargetCost()(result)
         pull = attraction
         if self.attracts_by_row_mass:
             share = torch.exp(plan.log_row_mass() - plan.log_target_row_marginal)
             pull = (share.detach() if self.detach_plan else share) * attraction
-        difference = pull - plan.row_cost(detach_plan=self.detach_plan)
-        if self.phi_of_sum is None:
-            return difference
-        distance = attraction / replace_zeros_by_one(result.target.row_mass())
-        temperature = plan.scaled_negative_cost_kernel.temperature
-        xi = torch.exp(distance / temperature + plan.log_target_row_marginal - plan.f)
-        # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
-        slope: Tensor = torch.func.vjp(self.phi_of_sum, xi)[1](torch.ones_like(xi))[0]
-        mass = xi * slope / temperature
-        return (mass.detach() if self.detach_plan else mass) * difference
+        energy = pull - plan.row_cost(detach_plan=self.detach_plan)
+        if self.phi_of_sum is not None:
+            distance = attraction / replace_zeros_by_one(result.target.row_mass())
+            temperature = plan.scaled_negative_cost_kernel.temperature
+            xi = torch.exp(distance / temperature + plan.log_target_row_marginal - plan.f)
+            # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
+            slope: Tensor = torch.func.vjp(self.phi_of_sum, xi)[1](torch.ones_like(xi))[0]
+            mass = xi * slope / temperature
+            energy = (mass.detach() if self.detach_plan else mass) * energy
+        if pattern.includes_positives or pattern.has_no_empty_row_or_column:
+            return energy
+        return energy.masked_fill(pattern.compared_pairs().row_counts(plan.f) == 0, 0)

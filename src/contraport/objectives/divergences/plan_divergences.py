@@ -340,19 +340,19 @@ class MarginalPenalty(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan, values = result.plan, []
         if self.sides != "columns":
-            values.append(self._total_distance(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
+            values.append(self._divergence_from_marginal(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
         if self.sides != "rows":
-            values.append(self._total_distance(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
+            values.append(self._divergence_from_marginal(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
         return torch.stack(values).sum()
 
-    def _total_distance(self, target: Tensor, log_mass: Tensor) -> Tensor:
+    def _divergence_from_marginal(self, marginal: Tensor, log_mass: Tensor) -> Tensor:
         """Return the divergence of the masses, (N,), from the target marginal, (N,), as a scalar tensor."""
         if self.divergence == "kl":
-            return generalized_kl_sum(log_mass, target.log())
+            return generalized_kl_sum(log_mass, marginal.log())
         if self.divergence == "squared-l2":
-            return len(target) / 2 * (log_mass.exp() - target).square().sum()
+            return len(marginal) / 2 * (log_mass.exp() - marginal).square().sum()
         distance = TotalVariation() if self.divergence == "total-variation" else JensenShannon()
-        return distance.elementwise_distance(target, log_mass).sum()
+        return distance.elementwise_distance(marginal, log_mass).sum()
 
 
 @dataclass(frozen=True, repr=False)

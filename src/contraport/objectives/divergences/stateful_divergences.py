@@ -148,7 +148,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         In training mode the averages are updated first.
         """
         check_not_single_item(result)
-        items = self.require_ids(result.ids)
+        items = self.get_valid_ids(result.ids)
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
