@@ -1,4 +1,4 @@
-"""Training: the command `train`, the training loop with its callbacks, and loading of failed steps."""
+"""Training loop, its callbacks, the command `train`, and failed steps."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Command `advise`: recommends options of `contraport train` for given data, with the reason for each."""
+"""Command `advise`, which recommends options of `contraport train` for given data."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
 
 
 def _find_columns_as_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
-    """Return a note that the columns may be several views, with a command for that case; None if this is unlikely."""
+    """Return a note that the columns may be several views, or None."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
         return None
@@ -126,7 +126,7 @@ def _find_columns_as_views_note(values: dict[str, Any], options: AdviseOptions) 
 
 
 def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
-    """Return a note that the columns of vectors may be time steps; None if their correlations do not suggest it.
+    """Return a note that vector columns may be time steps, or None.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -158,7 +158,7 @@ def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
 
 
 def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
-    """Return a suggested encoder for a dataset of few images; None for other data."""
+    """Suggest an encoder for few images; None for other data."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_first_view_image:
         return None
     channels = dataset.shapes[0][0]
@@ -177,7 +177,7 @@ def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
 
 
 def result_folder_name(dataset: Dataset) -> str:
-    """Return the name for a folder of results: the name of the data without folders and suffixes, "run" if empty."""
+    """Return the data's name without folders and suffixes; "run" if empty."""
     return to_file_name(dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0]) or "run"
 
 
@@ -196,7 +196,7 @@ def compose_train_command(data_options: Mapping[str, Any], suggestions: Sequence
 def make_objective_suggestion(
     dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
 ) -> Suggestion:
-    """Recommend an objective or a recipe for a dataset, by the number and the kind of its views.
+    """Recommend an objective or recipe by the number and kind of views.
 
     Args:
         dataset: the training items.
@@ -252,7 +252,7 @@ def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
 
 
 def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
-    """Return further options worth comparing, suggested by the texts, labels, pairs and domains of the data."""
+    """Return further options that are worth comparing on this dataset."""
     alternatives: list[Suggestion] = []
     if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
         text = "starts at the counts of words and learns their weights; for names and records, short-ngrams."

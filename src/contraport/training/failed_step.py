@@ -1,4 +1,4 @@
-"""Failed step: the training step whose loss or gradient was not finite, loaded from its run folder."""
+"""Training step whose loss or gradient was not finite, loaded for debugging."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FailedStep(NamedTuple):
 
 @accept_deprecated_keywords(trust="trust_remote_code")
 def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
-    """Load the training step that failed because its loss or gradient was not finite.
+    """Load the training step whose loss or gradient was not finite.
 
     Args:
         path: the run folder.
@@ -90,7 +90,7 @@ def replay(path: str | Path, **arguments: Any) -> FailedStep:
 
 
 def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
-    """Read the indices, from 0, of the failed step and of its micro-batch from `nonfinite.json`."""
+    """Read the failed step and its micro-batch, both counted from 0."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 

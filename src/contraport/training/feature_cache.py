@@ -1,4 +1,4 @@
-"""Feature cache of frozen encoders: several random views per item are encoded once, and each step draws one."""
+"""Feature cache of frozen encoders, with several random views per item."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 
 
 def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict[str, Any]:
-    """Return the cache key, as JSON values: everything that determines the cached features."""
+    """Return everything that determines the cached features, as JSON values."""
     model, views, items = components.module.model, components.module.views, len(components.dataset)
     draws = 1 if views.augment == "none" else count_cached_draws(settings)
     weights = hashlib.sha256()

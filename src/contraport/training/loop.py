@@ -1,4 +1,4 @@
-"""Training loop: loss, backward, gradient clipping and optimizer step for each batch, with callbacks at named points.
+"""Training loop over epochs and batches, with callbacks at named points.
 
 It is the only training loop: `train`, its dry run, the estimators, the cross-fit of an audit and fine-tuning use it.
 The loop itself writes no files; callbacks do (`contraport.training.callbacks`).
@@ -29,7 +29,7 @@ _DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILE
 
 
 class Position(NamedTuple):
-    """Position in a training run: complete epochs, complete batches of the current epoch, optimizer steps in total."""
+    """Complete epochs, complete batches of the current epoch, and optimizer steps in total."""
 
     completed_epochs: int = 0
     completed_batches: int = 0
@@ -37,13 +37,13 @@ class Position(NamedTuple):
 
 
 class Trainable(Protocol):
-    """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
+    """Interface of a module that computes the loss of a batch."""
 
     def __call__(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
 
     def after_step(self, step: int) -> None:
-        """Update state after an optimizer step, such as the weights of a momentum encoder."""
+        """Update state, such as momentum weights, after an optimizer step."""
 
     # As in `torch.nn.Module`.
     def parameters(self) -> Iterator[nn.Parameter]: ...
@@ -123,7 +123,7 @@ class Loop:
         self.completed_micro_batches = 0
 
     def run(self) -> None:
-        """Train until all epochs are complete, or until a callback requests a stop at the end of an epoch."""
+        """Train all epochs, unless a callback requests a stop after one of them."""
         order = cast(BatchOrder, self.batches.batch_sampler)
         try:
             for callback in self.callbacks:
@@ -147,7 +147,7 @@ class Loop:
             raise
 
     def _train_on_micro_batch(self, batch: Batch) -> None:
-        """Add the gradient of a batch; after `grad_accum_steps` batches, or at the epoch's end, update the weights."""
+        """Add a batch's gradient, and update the weights after the last micro-batch."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         # Processes exchange gradients only for the last micro-batch of a step.
@@ -174,7 +174,7 @@ class Loop:
             callback.after_batch(self)
 
     def _take_optimizer_step(self) -> None:
-        """Clip the gradients, update the weights and the learning rate, and count the step."""
+        """Clip the gradients and update the weights and the learning rate."""
         # Frozen parameters, and those of unused branches, have no gradient.
         parameters = [weights for weights in self.module.parameters() if weights.grad is not None]
         self.grad_norm = clip_gradients(parameters, self.gradient_clip)
@@ -190,7 +190,7 @@ class Loop:
         self.step, self.completed_micro_batches = self.step + 1, 0
 
     def _iterate_timed_batches(self) -> Iterator[Batch]:
-        """Yield the batches of an epoch, and add the time spent waiting for them to `data_wait_seconds`."""
+        """Yield an epoch's batches, and add the waiting time to `data_wait_seconds`."""
         batches = None
         while True:
             start = time.perf_counter()
@@ -205,7 +205,7 @@ class Loop:
 
 
 class Callback:
-    """Base class of callbacks of the training loop; each method is named after the point at which it is called."""
+    """Base class of callbacks, with methods named after when they are called."""
 
     def on_start(self, loop: Loop) -> None:
         """Called before the first batch, after an earlier session is restored."""
@@ -217,13 +217,13 @@ class Callback:
         """Called before the optimizer step; gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
-        """Called at the end of each batch, after its optimizer step if it has one (gradient accumulation)."""
+        """Called at the end of each batch, after any optimizer step."""
 
     def after_epoch(self, loop: Loop) -> None:
         """Called after each epoch; `loop.completed_epochs` already counts that epoch."""
 
     def before_save(self, loop: Loop) -> None:
-        """Called before a checkpoint is written; may raise an error to prevent the writing."""
+        """Called before a checkpoint is written; raising an error prevents the write."""
 
     def on_end(self, loop: Loop) -> None:
         """Called at the end of the training, after its last epoch."""
@@ -232,7 +232,10 @@ class Callback:
         """Called when the training ends by an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state to store in a checkpoint, or None (default). The key in the checkpoint is the class name."""
+        """Return the state to store in a checkpoint, or None (default).
+
+        The key in the checkpoint is the class name.
+        """
         return None
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Online metrics of a training run: computed after some epochs on a subset of the training items."""
+"""Metrics computed during a training run on a subset of its items."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class OnlineMetrics(Callback):
-    """Callback that computes metrics after some epochs and adds them to the epoch's last row of `metrics.jsonl`.
+    """Callback that computes metrics after some epochs, for `metrics.jsonl`.
 
-    The items are a fixed random subset of at most 2,000 training items: one half to fit probes, the other to score
-    them. No test item is used. Weights, buffers and random state do not change.
+    They are added to the epoch's last row. The items are a fixed random subset of at most 2,000 training items: one
+    half to fit probes, the other to score them. No test item is used. Weights, buffers and random state do not change.
 
     It precedes the meter in the list of callbacks, so that the row is not yet written.
 
@@ -65,7 +65,7 @@ class OnlineMetrics(Callback):
                 check_enough_neighbors(context.neighbors, len(self._fitted_items))
 
     def build_eval_context(self, device: torch.device) -> EvalContext:
-        """Build the evaluation context of the current model, with one half of the subset as training items."""
+        """Build the evaluation context of the current model, on the subset."""
         from contraport.metrics.eval_context import EvalContext
 
         model, objective = self._module.model, self._module.objective
@@ -79,7 +79,7 @@ class OnlineMetrics(Callback):
         )
 
     def after_batch(self, loop: Loop) -> None:
-        """After the last batch of an epoch, compute the metrics that are due in it."""
+        """Compute the metrics that are due at the end of an epoch."""
         due = [metric for metric, every in self._scheduled if (loop.completed_epochs + 1) % every == 0]
         if not (loop.is_last_batch and due):
             return

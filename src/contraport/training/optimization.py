@@ -1,4 +1,4 @@
-"""Builds the optimizer, the learning rate schedule and the loop of a training run."""
+"""Builds the optimizer, learning rate schedule and loop of a training run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_LR_BY_OPTIMIZER = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-
 
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
-    """Raise `UsageError` if the optimizer is unknown to timm, or has no default learning rate and `lr` is None."""
+    """Raise `UsageError` if the optimizer is unknown, or `lr` is missing."""
     from timm.optim import list_optimizers  # type: ignore[attr-defined]
 
     if optimizer not in list_optimizers():
@@ -84,7 +84,7 @@ def build_loop(
     *,
     steps_per_epoch: int,
 ) -> Loop:
-    """Build the loop of a training run, with its optimizer and learning rate schedule, from the settings."""
+    """Build the training loop of the settings, with optimizer and schedule."""
     optimizer = create_optimizer(
         module,
         optimizer=settings.optimizer,
@@ -119,7 +119,7 @@ def build_loop(
 def _build_param_groups(
     named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Split trainable weights into two parameter groups: without weight decay (biases, norms) and with weight decay."""
+    """Split trainable weights into parameter groups without and with weight decay."""
     trainable = [(name, weights) for name, weights in named if weights.requires_grad]
     undecayed = [weights for name, weights in trainable if weights.ndim <= 1 or name.endswith(".bias")]
     decayed = [weights for name, weights in trainable if not (weights.ndim <= 1 or name.endswith(".bias"))]
@@ -130,9 +130,10 @@ def _build_param_groups(
 
 
 def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup_steps: int) -> LambdaLR:
-    """Build the learning rate schedule: linear warmup, then cosine or linear decay to 0, or a constant rate.
+    """Build the learning rate schedule, a linear warmup and then a decay.
 
-    The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
+    The decay to 0 is cosine or linear, or the rate stays constant. The rate is a function of the step alone, so a run
+    that is resumed with more epochs follows the longer schedule.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)

@@ -1,4 +1,4 @@
-"""Data parallelism: DDP, weights sharded by torch's FSDP2, and batch norm over the items of all processes."""
+"""Data parallelism by DDP or FSDP2, with batch norm over all processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 def check_parallel_options(settings: Settings) -> None:
-    """Raise `UsageError` if there is one process but the options require several, or if options conflict."""
+    """Raise `UsageError` if options conflict or need more than one process."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")
@@ -40,7 +40,7 @@ def check_parallel_options(settings: Settings) -> None:
 
 
 def select_training_device(name: str) -> torch.device:
-    """Return the torch device of the option `device`; for `auto` CUDA, else MPS, else the CPU.
+    """Return the named torch device, with `auto` preferring CUDA, then MPS.
 
     Raises:
         UsageError: the device is not available.
@@ -53,9 +53,10 @@ def select_training_device(name: str) -> torch.device:
 
 
 def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str) -> nn.Module:
-    """Wrap the training module to average gradients over processes; with a single process, return the module itself.
+    """Wrap the training module to average gradients over processes.
 
-    With the strategy `ddp` each process has all weights; with `fsdp` the weights of the encoders are sharded.
+    With a single process, the module itself is returned. With the strategy `ddp` each process has all weights; with
+    `fsdp` the weights of the encoders are sharded.
     """
     if current_processes().size == 1:
         return module
@@ -94,10 +95,11 @@ def is_sharded_tensor(value: Any) -> bool:
 
 
 def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
-    """Shard the weights of networks over processes; weights are gathered when a layer computes.
+    """Shard the weights of networks over processes, in place.
 
-    Blocks of timm transformers are gathered one by one. Gathered weights are freed after the forward pass, since a
-    network without gradients, such as a momentum encoder, has no backward pass that would free them.
+    Weights are gathered when a layer computes. Blocks of timm transformers are gathered one by one. Gathered weights
+    are freed after the forward pass, since a network without gradients, such as a momentum encoder, has no backward
+    pass that would free them.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -113,7 +115,9 @@ def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def gather_sharded_state(values: Any) -> Any:
-    """Gather the sharded tensors of a state dict to full tensors; a collective operation that all processes must call.
+    """Gather the sharded tensors of a state dict to full tensors.
+
+    All processes must call it.
 
     >>> gather_sharded_state({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}
@@ -135,7 +139,7 @@ def shard_like(value: Any, template: Any) -> Any:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Clip the total gradient norm of parameters to `max_norm`, in place; return the norm before clipping.
+    """Clip the total gradient norm in place; return the norm before clipping.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])
@@ -156,9 +160,9 @@ def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float | None) -
 
 
 class CrossProcessBatchNorm(_BatchNorm):
-    """Batch norm whose mean and variance are over the items of all processes, on any device.
+    """Batch norm with mean and variance over the items of all processes.
 
-    `torch.nn.SyncBatchNorm` computes the same, faster, but on GPUs only.
+    It works on any device. `torch.nn.SyncBatchNorm` computes the same, faster, but on GPUs only.
 
     Shape: ``(b, C, ...)`` to the same; `b` may differ between processes.
 
@@ -203,7 +207,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
 
 
 def install_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
-    """Replace all batch norm layers of a module by synchronized batch norm in place; state dict keys do not change."""
+    """Synchronize a module's batch norm layers in place, keeping its state dict keys."""
     for name, child in module.named_children():
         if device.type == "cuda":
             from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]

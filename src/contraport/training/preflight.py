@@ -1,4 +1,4 @@
-"""Preflight checks: logs items and steps of a training run, and warns of too few steps, small batches or few images."""
+"""Logs the description of a training run and warnings before it starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ log = logging.getLogger("contraport.training")
 
 
 def log_training_description(run: RunFolder, settings: Settings, components: TrainingComponents) -> None:
-    """Log the description of a training run: method, items, adjusted settings, threads and versions."""
+    """Log a training run's method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))
     if len(dataset.shapes) > 1:
@@ -111,7 +111,7 @@ def list_overridden_recipe_options(settings: Settings) -> list[str]:
 
 
 def log_item_and_step_counts(settings: Settings, components: TrainingComponents) -> None:
-    """Log the number of held-out items, and the numbers of steps, epochs, batches and items per batch."""
+    """Log the numbers of held-out items, steps, epochs and batches."""
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = dataset.pair_or_item_noun
     if dataset.num_random_test_items:
@@ -133,7 +133,7 @@ def log_item_and_step_counts(settings: Settings, components: TrainingComponents)
 def log_preflight_warnings(
     settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]
 ) -> None:
-    """Log a warning, with a remedy, for each setting that makes the encoder learn little; skipped for a stream."""
+    """Log a warning for each setting that hinders learning; none for a stream."""
     dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
     if isinstance(dataset, Stream):
         return
@@ -167,7 +167,7 @@ def log_preflight_warnings(
 @fork_rng_with_lock([])
 @torch.no_grad()
 def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> bool:
-    """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""
+    """Return whether all views of an item have equal features before training."""
     views, model = module.views, module.model
     if views.augment != "none" or len(views.unaugmented_shapes) > 1 or dataset.has_mismatched_partners:
         return False
@@ -182,14 +182,14 @@ def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> boo
 
 
 class LongerTraining(NamedTuple):
-    """Suggested options for a longer training run, by name, and a text with its number of steps."""
+    """Suggested options for a longer training run, and its steps as text."""
 
     options: dict[str, Any]
     steps_text: str
 
 
 def suggest_longer_training(settings: Settings, items: int, explicit_options: Mapping[str, Any]) -> LongerTraining:
-    """Suggest options for a longer training run: enough optimizer steps in a limited number of epochs.
+    """Suggest options for more optimizer steps in a limited number of epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
@@ -212,9 +212,10 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
 
 
 def suggest_batch_size(items: int, max_batch_size: int) -> int:
-    """Suggest a batch size for few items: about a quarter of them, rounded to a power of two.
+    """Suggest a batch size for few items, about a quarter of them.
 
-    Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
+    The quarter is rounded down to a power of two. Larger batches of few items make hardly any steps. Fewer than two
+    such batches are one batch of all items.
 
     >>> [suggest_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
@@ -226,7 +227,7 @@ def suggest_batch_size(items: int, max_batch_size: int) -> int:
 
 
 def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[str, Any]) -> str | None:
-    """Return a warning that recommends another objective; None if the default fits or the user chose one."""
+    """Return a warning that recommends another objective, or None."""
     chosen = explicit_options.keys() & {
         "objective",
         "objective_settings",
@@ -244,7 +245,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
 
 
 def find_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
-    """Return a note with a baseline for pairs of texts: the recall@1 of raw counts of words and n-grams.
+    """Return a note with the recall@1 of raw n-gram counts, or None.
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.
     """
@@ -269,7 +270,7 @@ def find_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model)
 
 
 def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
-    """Return whether weights are set for an image encoder; `weights` is one value or a mapping by view."""
+    """Return whether weights are set for an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
     each = optional_values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
@@ -277,7 +278,7 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
 
 
 def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
-    """Return a warning if there are too few images for the encoder, else None.
+    """Return a warning about too few images for the encoder, or None.
 
     Benchmark data loaded by name cause no warning.
     """

@@ -1,4 +1,4 @@
-"""Runs the training loop in a run folder, with all callbacks, from the last checkpoint on."""
+"""Runs the training loop with all callbacks, from the last checkpoint on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from contraport.training.step_timing import ProfilerCallback
 
 
 class FinishedTraining(NamedTuple):
-    """Training loop after its last epoch, and the meter with the counts of steps, items and seconds."""
+    """Training loop after its last epoch, and its meter."""
 
     loop: Loop
     meter: Meter
@@ -141,16 +141,17 @@ def _build_callbacks(
 
 
 def choose_finite_check_interval(device: torch.device, settings: Settings) -> int:
-    """Return the number of steps between two checks that the loss is finite: 1 on a CPU, `log_every` on a GPU.
+    """Return the number of steps between two checks for finite losses.
 
-    Reading a number from a GPU waits for all queued work; on a CPU it is free.
+    It is 1 on a CPU and `log_every` on a GPU. Reading a number from a GPU waits for all queued work; on a CPU it is
+    free.
     """
     return 1 if device.type == "cpu" else settings.log_every
 
 
 @contextmanager
 def _add_resume_advice(run: RunFolder) -> Iterator[None]:
-    """Context manager that adds the command to resume to the message of an interrupt or of a failed stream.
+    """Context manager that adds the resume command to an interrupt's message.
 
     It also restores the signal handlers, which the callback of the checkpoints replaces.
     """

@@ -1,4 +1,4 @@
-"""Resolves the settings of a training run, and creates its folder or resets the folder of a resumed run.
+"""Resolves the settings of a training run and prepares its folder.
 
 Settings: explicit option > resumed run > recipe > default.
 """
@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.training")
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
-    """Resolve all settings of a training run; explicit options override those of a resumed run, recipe and defaults.
+    """Resolve settings from explicit options, then a resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
@@ -50,7 +50,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
 
 
 def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> None:
-    """Create the folder of a new run, with its settings and the digests of its items (None for a stream).
+    """Create the folder of a new run, with settings and item digests.
 
     Raises:
         UsageError: the folder is occupied or not writable; nothing was changed.
@@ -64,7 +64,7 @@ def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
-    """Reset the folder of a resumed run to its last checkpoint, and return the position in the training run.
+    """Reset a resumed run's folder to its last checkpoint; return the position.
 
     `digests` are those of the items, which must not change; None for a stream.
 
@@ -95,16 +95,17 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
 
 
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
-    """Delete the rows of `metrics.jsonl` for steps after a position in the training run."""
+    """Delete the rows of `metrics.jsonl` that follow a training position."""
     if run.metrics_path.exists():
         run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 
 
 @contextmanager
 def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
-    """Context manager that restores the replaced run if the new one fails before its first checkpoint.
+    """Context manager that restores a replaced run if the new one fails.
 
-    After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
+    It does so for a failure before the first checkpoint. After a stop or a loss that is not finite both are kept: the
+    new run holds the cause, and can be resumed.
     """
     try:
         yield
@@ -118,6 +119,6 @@ def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
 
 
 def _delete_temporary_files(run: RunFolder) -> None:
-    """Delete the temporary files that a killed process left in a run folder."""
+    """Delete temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         delete_paths(list_leftovers(folder))

@@ -1,4 +1,4 @@
-"""Logging setup of a training run: DEBUG and above to `train.log`, INFO and above to the console."""
+"""Log output of a training run to `train.log` and the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("contraport")
 
 @contextmanager
 def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[None]:
-    """Context manager that adds handlers to the logger of contraport and sets its level."""
+    """Context manager that adds log handlers and sets the log level."""
     before = log.level
     log.setLevel(level)
     for handler in handlers:
@@ -32,7 +32,7 @@ def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[
 
 @contextmanager
 def console_logging(*, shown: bool) -> Iterator[None]:
-    """Context manager that logs INFO and above to the console if `shown`, else nothing."""
+    """Context manager that logs INFO and above to the console if `shown`."""
     handler = _ConsoleHandler(make_console(stderr=True, quiet=not shown))
     with _temporary_log_handlers(handler, level=logging.INFO):
         yield
@@ -47,7 +47,9 @@ def first_process_logging() -> Iterator[None]:
 
 @contextmanager
 def run_logging(run: RunFolder, console: Console) -> Iterator[None]:
-    """Context manager that logs to `train.log`, and INFO and above to the console. Only the first process logs.
+    """Context manager that logs to `train.log` and the console.
+
+    The console shows INFO and above. Only the first process logs.
 
     Raises:
         UsageError: `train.log` cannot be written.

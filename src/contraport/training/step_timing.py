@@ -1,4 +1,4 @@
-"""Timing of a few training steps: the dry run, the choice of the number of CPU threads, and the profiler."""
+"""Timing of training steps for dry runs, thread counts and profiles."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ log = logging.getLogger("contraport.training")
 
 
 class DryRunResult(NamedTuple):
-    """Result of a dry run: measured time per step, and peak memory.
+    """Time per step and peak memory that a dry run measured.
 
     Attributes:
         median_step_seconds: median seconds per optimizer step.
@@ -62,7 +62,7 @@ class DryRunResult(NamedTuple):
     device: torch.device
 
     def format_estimate(self, steps: int) -> str:
-        """Return a one-line estimate of time and memory of a training run with a given number of steps.
+        """Return one line that estimates a training run's time and memory.
 
         >>> DryRunResult(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
@@ -97,7 +97,7 @@ class _StepTimer(Callback):
 
 
 class _DryRunBatches:
-    """Training batches of a dry run, as many as its steps need, in one epoch.
+    """Training batches of a dry run, all in one epoch.
 
     With a feature cache the views are random features, since the values do not affect the timing.
     """
@@ -122,10 +122,10 @@ class _DryRunBatches:
 
 @fork_rng_with_lock()
 def train_timed_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
-    """Train for a few steps, which changes the weights, and return the time of a step and the peak memory.
+    """Train for a few steps, and return their time and memory.
 
-    Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
-    included.
+    This changes the weights. Loading, augmentation and optimizer steps are those of the training. Checkpoints and
+    online metrics are not included.
     """
     device, module = select_training_device(settings.device), components.module
     bars = ProgressBars(shown=settings.progress)
@@ -156,7 +156,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
 
 
 def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
-    """Return the median time, in seconds, to load a batch and encode it by the frozen encoders."""
+    """Return the median seconds to load and encode a batch."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(range(DRY_RUN_TOTAL_STEPS), "timing the encoder", DRY_RUN_TOTAL_STEPS):
@@ -201,10 +201,10 @@ def temporary_thread_count(threads: int | None) -> Iterator[None]:
 
 
 def choose_thread_count(settings: Settings, components: TrainingComponents) -> int | None:
-    """Return the number of CPU threads: the option `threads`, else the number with which trial steps are fastest.
+    """Return the number of CPU threads to train with.
 
-    Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
-    recorded number.
+    It is the option `threads`, else the number with which trial steps are fastest. Results depend on the number of
+    threads in their last bits. A run therefore records it, and a resumed run uses the recorded number.
 
     Returns None, for torch's default, on other devices, with several processes, if OMP_NUM_THREADS is set, and for
     training on cached features.
@@ -226,7 +226,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 
 @fork_rng_with_lock([])
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
-    """Return the number of threads with the fastest steps; the timed steps change the module's state."""
+    """Return the thread count with the fastest steps, changing the module's state."""
     best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)
     if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
         return max_threads
@@ -238,7 +238,7 @@ def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings:
 
 
 def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return the median time of a forward and backward pass, in seconds; a slow first pass is not repeated."""
+    """Return the median seconds of a forward and backward pass."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
         # An untimed step, then one to five timed steps within a second.
@@ -254,7 +254,7 @@ def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Set
 
 
 class ProfilerCallback(Callback):
-    """Callback that profiles ten steps of a session; writes `profile/trace.json` and `profile/steps.txt`."""
+    """Callback that profiles ten steps, to `profile/trace.json` and `profile/steps.txt`."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
@@ -292,7 +292,7 @@ class ProfilerCallback(Callback):
             self._profiler = None
 
     def _write_profile(self, profiler: profile) -> None:
-        """Write the trace and the table of operations, and log the share of CPU time of each part of a step."""
+        """Write the profile, and log each part's share of CPU time."""
         events = profiler.key_averages()
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.translate_write_errors():

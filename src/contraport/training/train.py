@@ -1,4 +1,4 @@
-"""Command `train`: resolves the settings, builds the components and runs the training in a run folder."""
+"""Command `train`, which trains an encoder in a run folder."""
 
 from __future__ import annotations
 
@@ -90,9 +90,10 @@ def train(options: dict[str, Any]) -> Run:
 
 
 def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
-    """Train with explicit options, for `train` and for commands that include a training run; return the run folder.
+    """Train with explicit options, and return the run folder.
 
-    As a part of another command, `parent_command`, it suggests neither other options nor a next command.
+    Commands that include a training run use it too. As a part of another command, `parent_command`, it suggests neither
+    other options nor a next command.
     """
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with stop_all_on_error():
@@ -149,7 +150,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
 
 @contextmanager
 def _lock_run(run: RunFolder) -> Iterator[None]:
-    """Context manager in which only this training run may write to the run folder."""
+    """Context manager in which only this run may write its folder."""
     with ExitStack() as lock:
         with stop_all_on_error():
             if is_main_process():
@@ -158,7 +159,7 @@ def _lock_run(run: RunFolder) -> Iterator[None]:
 
 
 def _check_data_equal_across_processes(dataset: Dataset, digests: SplitDigests | None) -> None:
-    """Raise `UsageError` if the items or splits of a process differ from those of the first."""
+    """Raise `UsageError` if a process has other items than the first."""
     own = None if digests is None else digests.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
@@ -178,7 +179,7 @@ class SettingsWithNotes(NamedTuple):
 def reduce_default_batch_size(
     settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
 ) -> SettingsWithNotes:
-    """Return settings with a default batch size reduced for few items, and notes for the log."""
+    """Reduce a default batch size for few items; return settings and notes."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return SettingsWithNotes(settings)
@@ -202,7 +203,7 @@ def reduce_default_batch_size(
 def _log_dry_run_estimate(
     settings: Settings, components: TrainingComponents, run: RunFolder, explicit_options: Mapping[str, Any]
 ) -> None:
-    """Time a few steps and log the estimated time and memory; nothing is written."""
+    """Log the time and memory estimated from a few steps."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
@@ -220,7 +221,7 @@ def _fit_and_save_model(
     online_metrics: OnlineMetrics | None,
     explicit_options: Mapping[str, Any],
 ) -> None:
-    """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
+    """Run the training loop, and save the trained model."""
     console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
@@ -255,7 +256,7 @@ def _fit_and_save_model(
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Return components that read decoded images from a cache in a folder, or `components` if none are cached."""
+    """Return components that read decoded images from a cache, if possible."""
     dataset = components.dataset
     if settings.audit:
         return components

@@ -1,1 +1,1 @@
-"""Callbacks of the training loop: checkpoints, metrics, finite guard, progress, loggers."""
+"""Callbacks of the training loop, such as checkpoints, metrics and loggers."""

@@ -1,4 +1,4 @@
-"""Writes and restores checkpoints of a training run, and stops the run on SIGINT or SIGTERM after writing one.
+"""Checkpoints of a training run, written regularly and when it is stopped.
 
 A checkpoint is a dictionary:
 
@@ -40,7 +40,7 @@ class TrainingStopped(Exception):  # noqa: N818 - control flow
 
 
 class StopRequest:
-    """Stop flag set by SIGINT (Ctrl-C) and SIGTERM; a second Ctrl-C interrupts without waiting for the step."""
+    """Stop flag that SIGINT (Ctrl-C) and SIGTERM set."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -55,9 +55,10 @@ class StopRequest:
 
 
 class Checkpoints(Callback):
-    """Callback that writes `checkpoints/last.ckpt` every few minutes, after each epoch and before a requested stop.
+    """Callback that regularly writes the checkpoint `checkpoints/last.ckpt`.
 
-    Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
+    It is written every few minutes, after each epoch and before a requested stop. Checkpoints are written only between
+    two optimizer steps, since accumulated gradients are not saved.
 
     Args:
         epochs_between_kept: number of epochs between two checkpoints that are kept besides the last; None: none is.
@@ -99,12 +100,12 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Save a checkpoint if reading a stream failed between two steps, so that the run can resume from there."""
+        """Save a checkpoint if reading a stream failed between two steps."""
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save_checkpoint(loop)
 
     def _save_checkpoint(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Write a checkpoint and delete the backup of a replaced run; a callback prevents both by raising an error."""
+        """Write a checkpoint, then delete the backup of a replaced run."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
@@ -117,9 +118,9 @@ class Checkpoints(Callback):
 
 
 def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
-    """Write the state of a training run and its checksum; a collective operation that all processes must call.
+    """Write the state of a training run and its checksum.
 
-    The write is atomic: a reader sees the old or the new file, never a part.
+    All processes must call it. The write is atomic: a reader sees the old or the new file, never a part.
 
     Raises:
         UsageError: the folder is not writable.
@@ -148,7 +149,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
 
 
 def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
+    """Call `torch.save`, but raise the `OSError` of a full disk."""
     try:
         torch.save(checkpoint, file)
     except RuntimeError as error:
@@ -189,7 +190,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint onto the CPU, after verifying its checksum and without unpickling code.
+    """Load a checkpoint onto the CPU without unpickling code, after verifying its checksum.
 
     Raises:
         Exception: the file is corrupt.
@@ -220,7 +221,7 @@ def _convert_lightning_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_checkpoint_remedy(run: RunFolder) -> str:
-    """Format the advice for an unusable last checkpoint, as the last part of an error message."""
+    """Return advice for an unusable last checkpoint, to end an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     anew = f"delete {run.path} and resume: {run.resume_advice}" if run.parent_command else ""
@@ -228,7 +229,7 @@ def format_checkpoint_remedy(run: RunFolder) -> str:
 
 
 def read_resume_position(run: RunFolder) -> Position:
-    """Read the position (epoch, batch, step) of the last checkpoint of a run; the start if none was written yet.
+    """Read the position of the last checkpoint; the start if none exists.
 
     Raises:
         UsageError: the checkpoint is corrupt, or was written and is missing.

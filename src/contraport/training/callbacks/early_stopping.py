@@ -1,4 +1,4 @@
-"""Early stopping: ends a training run whose loss or online metric no longer improves."""
+"""Early stopping of a training run that no longer improves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAT_RELATIVE_CHANGE = 1e-3
 
 
 class StoppingRule(NamedTuple):
-    """Rule of early stopping, parsed from the option `early_stopping`: metric, patience and smallest change.
+    """Rule of early stopping, parsed from the option `early_stopping`.
 
     Attributes:
         metric: the watched metric; None: the mean loss of an epoch.
@@ -49,12 +49,12 @@ class StoppingRule(NamedTuple):
         return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
 
     def resolve_patience(self, epochs: int) -> int:
-        """Return the patience; default: a fifth of the `epochs` of the training run, but at least 10."""
+        """Return the patience, by default a fifth of `epochs` but at least 10."""
         return self.patience or max(10, int(0.2 * epochs))
 
 
 def parse_stopping_rule(text: str) -> StoppingRule:
-    """Parse the value of `early_stopping`: ``loss`` or a metric, with its settings.
+    """Parse the option `early_stopping`, which is ``loss`` or a metric with settings.
 
     Raises:
         UsageError: an unknown metric, one without a better direction, or a bad setting.
@@ -87,7 +87,7 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training run if the watched metric has not improved for `patience` epochs.
+    """Callback that ends a training run when its watched metric stops improving.
 
     Without a value of the option `early_stopping` it only logs that the loss is flat. Other online metrics of which
     higher is better are logged too when they are flat.
@@ -176,7 +176,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def _log_flat_metrics(self, loop: Loop) -> None:
-        """Log that an online metric has not improved for the default patience; at most once between improvements."""
+        """Log each online metric that has not improved for the default patience."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)
             value = self._meter.last_row.get(metric.key, math.nan)

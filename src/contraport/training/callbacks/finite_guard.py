@@ -1,4 +1,4 @@
-"""Finite guard: stops a training run if its loss or gradient is NaN or infinite, and saves the failed step."""
+"""Guard against losses and gradients that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class RestartFromLastCheckpoint(Exception):  # noqa: N818 - control flow
-    """Raised when a loss or gradient is found to be NaN or infinite after the weights have already been updated."""
+    """Raised when a non-finite loss or gradient already changed the weights."""
 
 
 class FiniteGuard(Callback):
-    """Callback that stops the training before an optimizer step whose loss or gradient is not finite.
+    """Callback that stops before an optimizer step with non-finite loss or gradient.
 
     It also warns once if the gradient of a step that it reads is exactly zero, as with embeddings that are all zero,
     whose loss is finite.
@@ -50,7 +50,7 @@ class FiniteGuard(Callback):
             _log.warning(message, loop.step + 1)
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Raise `UsageError` with the values of loss and gradient norm, at least one of which is not finite."""
+        """Raise `UsageError` for a loss or gradient norm that is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",
@@ -59,10 +59,11 @@ class FiniteGuard(Callback):
 
 
 class FailedStepRecorder(FiniteGuard):
-    """Finite guard that also saves the failed step in the run folder, for `contraport.training.load_failed_step`.
+    """Finite guard that also saves the failed step in the run folder.
 
-    `nonfinite.json` holds step, seed and loss, `checkpoints/nonfinite.ckpt` the weights before the step,
-    `checkpoints/nonfinite.npz` the raw items of all processes.
+    `contraport.training.load_failed_step` loads it. `nonfinite.json` holds step, seed and loss,
+    `checkpoints/nonfinite.ckpt` the weights before the step, `checkpoints/nonfinite.npz` the raw items of all
+    processes.
 
     Reading a number from a GPU makes the host wait for all queued work. On a GPU the numbers of many steps are
     therefore read at once, and before each checkpoint. If one of them is not finite, the training restarts from the
@@ -91,7 +92,7 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Store the loss until it is checked, and the batch too if steps are checked before the weights change."""
+        """Store the loss, and the batch too if each step is checked."""
         super().after_backward(loop, batch, loss)
         if self._checks_before_update:
             self._batches.append(batch)
@@ -112,17 +113,17 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if each step is checked before the weights change: by request, or while there is no checkpoint yet."""
+        """True if each step is checked before the weights change."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:
-        """Raise `RestartFromLastCheckpoint` if the loss or gradient of a step since the last check is not finite."""
+        """Raise `RestartFromLastCheckpoint` if an unread loss or gradient is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
             raise RestartFromLastCheckpoint
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Save weights, items and a description of the failed step in the run folder, then raise an error."""
+        """Save the failed step in the run folder, then raise an error."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = self._batches[part]

@@ -1,4 +1,4 @@
-"""Experiment loggers (TensorBoard, MLflow, Weights & Biases), which receive each row of `metrics.jsonl`."""
+"""Experiment loggers for TensorBoard, MLflow and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """Logger that sends rows to an MLflow run, at MLFLOW_TRACKING_URI or in a database in `loggers/mlflow`.
+    """Logger that sends rows to an MLflow run.
 
-    MLflow cannot delete rows.
+    The server is that of MLFLOW_TRACKING_URI, by default a database in `loggers/mlflow`. MLflow cannot delete rows.
     """
 
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
@@ -114,7 +114,7 @@ class MLflow(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """Logger that sends rows to a Weights & Biases run; the run ignores rows of steps that are already logged."""
+    """Logger that sends rows to a Weights & Biases run."""
 
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         import wandb
@@ -144,7 +144,7 @@ LOGGER_CLASS_BY_NAME: dict[str, Callable[[RunFolder, str | None, int], Logger]] 
 
 
 def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
-    """Open the loggers of a run; a resumed run continues its sessions.
+    """Open the loggers of a run, which continue when it is resumed.
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
     """
@@ -163,7 +163,7 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
 
 
 def send_metrics_row(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
-    """Send a row of metrics to each logger that has not received it yet."""
+    """Send a row of metrics to each logger that lacks it."""
     values = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):
         for logger in loggers:
@@ -173,7 +173,7 @@ def send_metrics_row(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow)
 
 
 def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool) -> None:
-    """Close the loggers; if the training failed, errors of loggers are suppressed."""
+    """Close the loggers, ignoring their errors if the training failed."""
     for logger in loggers:
         if succeeded:
             with _translate_logger_errors(run):
@@ -185,7 +185,7 @@ def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool)
 
 @contextmanager
 def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
-    """Context manager that turns any exception into a `UsageError` with the command to resume."""
+    """Context manager that turns any exception into a `UsageError`."""
     try:
         yield
     except Exception as error:  # each package has its own exceptions
@@ -195,7 +195,7 @@ def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
 
 
 def _iterate_slash_joined_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of nested settings; a nested name is joined by a slash, as in ``columns/labels``."""
+    """Yield nested settings under names joined by slashes, as in ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _iterate_slash_joined_settings(value, f"{prefix}{name}/")

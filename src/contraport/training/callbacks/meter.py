@@ -1,4 +1,4 @@
-"""Meter callback: writes loss, learning rate, throughput and data loading time to `metrics.jsonl`."""
+"""Callback that writes loss, learning rate and throughput to `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ log = logging.getLogger("contraport.training")
 
 
 class Meter(Callback):
-    """Callback that writes a row of means to `metrics.jsonl` every few steps and at the end of each epoch.
+    """Callback that writes rows of mean values to `metrics.jsonl`.
+
+    A row is written every few steps and at the end of each epoch.
 
     Args:
         objective: source of temperature, plan mass and mutual information bound, if it has them.
@@ -84,7 +86,7 @@ class Meter(Callback):
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step; if it completes a row of `metrics.jsonl`, store learning rate, temperature and plan mass."""
+        """Count the step, and store the row's learning rate, temperature and plan mass."""
         # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
         self._steps_of_row += 1
@@ -134,13 +136,13 @@ class Meter(Callback):
             log.debug("epoch %d of %s: %s", loop.completed_epochs + 1, loop.epochs, self.last_row)
 
     def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
-        """Add values to the next row, and exclude the seconds of their computation from the training time."""
+        """Add values to the next row, without counting their computation as training time."""
         self._online_values |= values
         self.last_online_values |= values
         self._start += seconds
 
     def format_session_summary(self) -> str:
-        """Return a one-line summary of the session: steps, time, throughput and last loss."""
+        """Return one line with the session's steps, time, throughput and last loss."""
         bound, seconds = self.last_row["mi_bound"], self.session_seconds
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative
         shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
@@ -151,7 +153,7 @@ class Meter(Callback):
 
 
 def to_floats(values: Sequence[float | Tensor]) -> list[float]:
-    """Convert numbers and scalar tensors to floats, with a single transfer from the device for all tensors."""
+    """Convert numbers and tensors to floats with a single transfer from the device."""
     if not any(isinstance(value, Tensor) for value in values):
         return list(map(float, values))
     read = iter(torch.stack([value for value in values if isinstance(value, Tensor)]).tolist())

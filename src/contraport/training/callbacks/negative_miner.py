@@ -1,4 +1,4 @@
-"""Callback that mines the hard negatives of each item by the current encoder, every few epochs."""
+"""Callback that mines hard negatives by the current encoder every few epochs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class NegativeMiner(Callback):
-    """Callback that mines hard negatives of each item and adds them to later batches.
+    """Callback that mines hard negatives and adds them to later batches.
 
     There is one table of negatives if each item has one stored view, whose random views are the positives; else one
     for each view, mined for the first other view. An item with too few negatives gets itself, which the loss excludes.
@@ -64,7 +64,7 @@ class NegativeMiner(Callback):
         self._mined_epoch = -1
 
     def send_last_negatives_to_loader(self, batches: BatchLoader | StreamLoader) -> None:
-        """Add the last mined negatives of each item to later batches, or random negatives before the first mining."""
+        """Add the last mined negatives, at first random ones, to later batches."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
         order.insert_companions(self._positions)
@@ -78,14 +78,14 @@ class NegativeMiner(Callback):
             self._mine_if_due_and_update_loader(loop)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the negatives, and the epoch in which they were mined, -1 before the first mining."""
+        """Return the positions of the negatives and the epoch of their mining."""
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
     def _mine_if_due_and_update_loader(self, loop: Loop) -> None:
-        """Mine negatives if they are due in this epoch, and pass the most recent ones to the loader."""
+        """Mine negatives if they are due, and pass them to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
@@ -99,7 +99,7 @@ class NegativeMiner(Callback):
         self.send_last_negatives_to_loader(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
-        """Return the positions of mined negatives, a row per item; the item's own position replaces a missing one."""
+        """Return the positions of mined negatives, one row per item."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, two_random_views=False)

@@ -1,4 +1,4 @@
-"""Progress callbacks of a training run: a bar in a terminal, a line every half minute in files and pipes."""
+"""Progress display of a training run, as a bar or as lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contraport.training.loop import Callback, Loop
 
 
 class ProgressBar(Callback):
-    """Callback that shows a progress bar in a terminal: epoch, remaining time and last metrics."""
+    """Callback that shows a progress bar in a terminal."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._meter = meter
@@ -51,7 +51,7 @@ class ProgressBar(Callback):
 
 
 class _MetricsColumn(ProgressColumn):
-    """Column of the last metrics; the only column that a narrow terminal truncates."""
+    """Progress bar column of the last metrics, truncated in a narrow terminal."""
 
     def render(self, task: Task) -> Text:
         """Return the last metrics as text, cut to the width of the column."""
@@ -59,7 +59,7 @@ class _MetricsColumn(ProgressColumn):
 
 
 class ProgressLines(Callback):
-    """Callback that prints a line of progress and metrics every half minute, for output to a file or pipe."""
+    """Callback that prints a line of progress and metrics every half minute."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console
@@ -91,7 +91,7 @@ def _format_epoch(loop: Loop) -> str:
 
 
 def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
-    """Format the metrics of a row and the last online metrics for the console.
+    """Format a row of metrics and the last online metrics.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
     >>> format_metrics_row(row, {"knn": 0.912})

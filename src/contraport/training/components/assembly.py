@@ -1,4 +1,4 @@
-"""Builds all components of a training run; settings are checked before any data are read."""
+"""Assembles all components of a training run from its settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 class TrainingComponents(NamedTuple):
-    """Components of a training run: data, batches, training module, online audit and negative miner.
+    """Components of a training run, such as data and training module.
 
     Attributes:
         steps_per_epoch: number of optimizer steps per epoch.
@@ -122,9 +122,9 @@ def build_components(
 
 
 def check_component_settings(settings: Settings, objective: nn.Module | None) -> None:
-    """Raise `UsageError` if a setting of a component is invalid or unsupported by this machine; reads no data.
+    """Raise `UsageError` if a component's setting is invalid or unsupported by this machine.
 
-    `objective` is that of the settings, see `build_objective`.
+    No data are read. `objective` is that of the settings, see `build_objective`.
     """
     if settings.constraint is not None:
         parse_constraint_schedule(settings.constraint, 1)

@@ -1,4 +1,4 @@
-"""Builds the data of a training run: dataset, random views and loader of batches."""
+"""Builds the dataset, random views and batches of a training run."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit
 
 
 def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
-    """Return the number of optimizer steps per epoch; an incomplete last batch is dropped."""
+    """Return the number of optimizer steps per epoch, without an incomplete last batch."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
 def count_cached_draws(settings: Settings) -> int:
-    """Return the number of random views to cache per item and view; 0 without a feature cache."""
+    """Return how many random views to cache per item and view, or 0."""
     if not settings.freezes_all_encoders:
         return 0
     if settings.frozen_draws is None:
@@ -71,7 +71,7 @@ def count_cached_draws(settings: Settings) -> int:
 
 
 def feature_cache_unsupported_reason(settings: Settings) -> str | None:
-    """Return the reason why features of a frozen encoder cannot be cached, or None if they can."""
+    """Return why frozen encoder features cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
     if (own := find_custom_transform(settings.augment)) is not None:
@@ -82,7 +82,7 @@ def feature_cache_unsupported_reason(settings: Settings) -> str | None:
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
-    """Load a split of the data, and apply the subsets, sample weights and perturbations of the settings."""
+    """Load a split of the data, with the settings' subsets and perturbations."""
     if settings.data is None:
         raise UsageError("data: required, not given. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
@@ -132,7 +132,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
 
 
 def find_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Load the held-out items; None if `test_fraction` is 0, or if the data have no test split."""
+    """Load the held-out items; None without a test split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None
@@ -144,13 +144,13 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
-    """Return the positions of a random share of the items, stratified by class if there are labels."""
+    """Draw the positions of a share of the items, stratified by class."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return torch.from_numpy(draw_stratified_split(classes, split, test_fraction=share, purpose=purpose))
 
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
-    """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
+    """Raise `UsageError` for settings that need access to all items."""
     constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
         "sample_weight": settings.sample_weight_source not in (None, "plan"),
@@ -167,7 +167,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 def load_or_draw_mismatched_partners(
     settings: Settings, dataset: Dataset, run: RunFolder | None = None
 ) -> Tensor | None:
-    """Return the position of each item's partner in mismatched pairs, ``(n,)``; None without `mismatch`.
+    """Return the index of each item's mismatched partner, ``(n,)``; None without `mismatch`.
 
     The partners of a resumed run are loaded.
     """
@@ -183,7 +183,7 @@ def load_or_draw_mismatched_partners(
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the `Views` that make random views of each batch, from the options `augment` and `views`."""
+    """Build the `Views` that make the random views of each batch."""
     # A placeholder stands for a callable in config.yaml.
     if isinstance(settings.augment, str) and has_object_placeholder(settings.augment):
         views = Views(dataset, augment="none", views=settings.views)
@@ -200,7 +200,7 @@ def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
 def build_batch_loader(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
 ) -> BatchLoader | StreamLoader:
-    """Build the loader of the training batches, which also applies custom augmentations of single items."""
+    """Build the loader of the training batches."""
     if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
         dataset = TransformedDataset(dataset, views.custom, number=views.num_views_per_source, seed=settings.seed)

@@ -1,4 +1,4 @@
-"""Builds the model of a training run: encoders, initial weights, LoRA adapters, projection heads."""
+"""Builds the encoders and projection heads of a training run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
 
 
 def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder that is set for one view, or None if none is set."""
+    """Return the encoder set for a view, or None."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
@@ -67,7 +67,7 @@ def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str |
 
 
 def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Complete the settings: `encoder` and `image_size` default to the values of the initial weights.
+    """Return settings completed by the encoder and image size of initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
@@ -85,9 +85,9 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
 
 
 def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Build an untrained model of the same architecture, with random weights drawn from the training seed.
+    """Build a model of the same architecture with random weights.
 
-    `encoder` is the module that was passed as encoder, or one per view, if any.
+    They are drawn from the training seed. `encoder` is the module that was passed as encoder, or one per view, if any.
     """
     with seeded_weight_initialization(settings):
         return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
@@ -95,7 +95,7 @@ def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = N
 
 @contextmanager
 def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
-    """Context manager in which random weights are drawn from the training seed, on the CPU."""
+    """Context manager in which random weights are drawn from the training seed."""
     with fork_rng_with_lock([]):
         # Without a purpose in the key: the untrained weights of existing runs must not change.
         seed_torch_generators(settings.seed, "cpu")
@@ -204,7 +204,7 @@ def apply_lora(model: Model, settings: Settings) -> None:
 
 
 def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
-    """Return the value of an option for each tower (encoder and head); a single value applies to all towers."""
+    """Return an option's value for each tower (encoder and head)."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
@@ -227,7 +227,7 @@ def _check_frozen_are_pretrained(settings: Settings, model: Model, pretrained_ma
 
 
 def check_encoder_accepts_views(model: Model, views: Views) -> None:
-    """Raise `UsageError` if the encoder does not support the shapes of the random views."""
+    """Raise `UsageError` if the encoder does not support the random views' shapes."""
     plain = views.unaugmented_shapes[0]
     for shape in dict.fromkeys(views.shapes) if len(model.towers) == 1 else ():
         if shape == plain:

@@ -1,4 +1,4 @@
-"""Builds the objective and the training module (networks, loss of a step, memory of negatives), and checks them."""
+"""Builds and checks the objective and the training module of a run."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; default: "shown" if the objective pairs views and some items are equal, else None."""
+    """Return the option `target`, "shown" by default if some items are equal."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -154,7 +154,7 @@ def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Modu
 def check_sample_weights_fit_objective(
     objective: nn.Module | None, dataset: Dataset, weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None
 ) -> None:
-    """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
+    """Raise `UsageError` if sample weights are unsupported, or required but missing."""
     if weights_from_plan_schedule is not None:
         message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
         check(isinstance(objective, Loss), message, "no_plan")
@@ -180,7 +180,7 @@ def check_trial_call(
     *,
     predictor: bool,
 ) -> None:
-    """Raise `UsageError` if a trial call of the objective on a few items fails: inputs are missing or do not fit."""
+    """Raise `UsageError` if a trial call of the objective fails."""
     objective = loss.objective
     if not isinstance(objective, Loss):
         return  # a custom module has no declarations to check
@@ -280,7 +280,7 @@ def build_training_module(
 def _build_encoder_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
-    """Build the `EncoderFreezer` of the options `freeze`, `freeze_epochs` and `lora`; None if none of them is set."""
+    """Build the `EncoderFreezer` of the settings; None if no option needs it."""
     if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
@@ -307,7 +307,7 @@ def _build_step_loss(
     objective: nn.Module | None,
     weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> StepLoss:
-    """Build the loss of a training step, by an objective or for predictive learning (`predict`)."""
+    """Build the loss of a training step, with or without an objective."""
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
@@ -332,7 +332,7 @@ def _build_objective_loss(
     objective: nn.Module,
     weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
-    """Build the step loss of an objective, with a memory, prototypes or teacher features if the options set them."""
+    """Build the step loss that calls an objective."""
     sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
@@ -382,7 +382,7 @@ def _build_objective_loss(
 
 
 def _check_late_interaction_settings(settings: Settings) -> None:
-    """Raise `UsageError` for options that need one vector per item: late interaction compares sets of vectors."""
+    """Raise `UsageError` for options that late interaction does not support."""
     unsupported = {
         "negatives": settings.negatives != "in-batch",
         "momentum": settings.momentum is not None,
@@ -397,7 +397,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _inverse_column_count_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the logQ correction of each pair, ``(n,)``: 1 / (number of training pairs with the same second item).
+    """Return each pair's logQ correction, one over its second item's frequency, ``(n,)``.
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

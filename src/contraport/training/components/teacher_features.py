@@ -1,4 +1,4 @@
-"""Teacher features of items: read from a file, or computed by the frozen encoder in a folder."""
+"""Teacher features of items, read from a file or computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class _Teacher(NamedTuple):
-    """Frozen teacher model, and the side in pixels to which its images are resized (None: not resized)."""
+    """Frozen teacher model, and its image side in pixels if images are resized."""
 
     model: Model
     resized_image_size: int | None
@@ -70,7 +70,7 @@ def get_teacher_features(
     views: int | None = None,
     trust_remote_code: bool = False,
 ) -> Tensor:
-    """Return a teacher's features of the items, ``(items, k)``, or of their views, ``(items, views, k)``.
+    """Return a teacher's features, ``(items, k)`` or ``(items, views, k)``.
 
     A folder's encoder embeds the views without augmentation: in its space of projections, if it has several views, else
     by its features.
@@ -120,9 +120,10 @@ def get_teacher_features(
 
 
 def normalize_and_reduce_by_svd(features: Tensor, width: int) -> Tensor:
-    """Normalize features ``(n, k)`` and reduce them to ``(n, width)`` by truncated SVD, without centering.
+    """Normalize features ``(n, k)`` and reduce them by truncated SVD, ``(n, width)``.
 
-    Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of zero.
+    They are not centered. Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of
+    zero.
 
     >>> features = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
     >>> reduced = normalize_and_reduce_by_svd(features, 2)

@@ -1,4 +1,4 @@
-"""Options of `contraport train`, one module per topic, with type, default, check and help of each option.
+"""Options of `contraport train`, one module per topic.
 
 Checks that need a component, such as the name of an encoder, run when the component is built, before anything is
 written.

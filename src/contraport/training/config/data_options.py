@@ -1,4 +1,4 @@
-"""Options of the training data: source, reading, synthetic perturbations, views and augmentation, online audit."""
+"""Options of the training data, views, augmentation and online audit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from contraport.runs.shared_options import num_workers_field
 
 
 def serialize_data_option(data: Any) -> Any:
-    """Return the value of `data` for `config.yaml`: a name or path unchanged, an object as ``<name>``."""
+    """Return `data` for `config.yaml`, a path unchanged or an object as ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)
@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is the name or path of sample weights; the path of a model file is rejected."""
+    """Raise `UsageError` unless a value names sample weights or their file."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
@@ -48,7 +48,7 @@ def _check_sample_weight(name: str, value: Any) -> None:
 
 
 def _serialize_augment_option(augment: Any) -> Any:
-    """Return the value of `augment` for `config.yaml`: a name unchanged, a callable as ``<name>``."""
+    """Return the value of `augment` that `config.yaml` stores."""
     if augment is None or isinstance(augment, str):
         return augment
     change = getattr(augment, "function", augment)
@@ -101,7 +101,7 @@ class ValidationSettings(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataPreparationSettings(BaseOptions):
-    """Options for reading the data: subsets, sample weights and synthetic perturbations."""
+    """Options for reading the data, such as subsets, sample weights and perturbations."""
 
     image_size: int | None = option(
         None,
@@ -191,7 +191,7 @@ class DataPreparationSettings(BaseOptions):
 
     @property
     def sample_weight_source(self) -> Literal["plan", "classes", "file", "column"] | None:
-        """Source of the sample weights: transport plan, class sizes, an .npy file or a column; None without weights."""
+        """Source of the sample weights; None without weights."""
         if self.sample_weight is None:
             return None
         if self.sample_weight == "classes":
@@ -203,7 +203,7 @@ class DataPreparationSettings(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewAndAuditSettings(BaseOptions):
-    """Options of the views of an item, their augmentation, and the online audit of pairs."""
+    """Options of the views, their augmentation and the online audit."""
 
     views: int | str | None = option(
         None,

@@ -1,4 +1,4 @@
-"""Options of the networks: encoders, initial weights, freezing, and projection head."""
+"""Options of the encoders, their initial weights, and the projection head."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _WEIGHTS_REQUIRED_MESSAGE_END = (
 
 
 def _zip_options_by_view(*options: Any) -> list[tuple[Any, ...]]:
-    """Return one tuple per view, with the value of each option; a single value applies to all views."""
+    """Return one tuple of option values per view."""
     views = dict.fromkeys(view for option in options if isinstance(option, Mapping) for view in option) or [None]
     return [tuple(one.get(view) if isinstance(one, Mapping) else one for one in options) for view in views]
 
 
 def _is_pretrained_by_default(encoder: Any) -> bool:
-    """Return whether an encoder is given by a name, such as lite0, that comes with its own pretrained weights."""
+    """Return whether a named encoder, such as lite0, comes with pretrained weights."""
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 
 def _build_per_view_check(check_value: OptionCheck) -> OptionCheck:
-    """Build a check for an option with one value or a value per view; every value must pass the check `each`."""
+    """Build an option check that accepts one value or one per view."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def _build_per_view_check(check_value: OptionCheck) -> OptionCheck:
 
 
 def _build_type_check(required_type: Any) -> OptionCheck:
-    """Return an option check that raises `UsageError` unless a value has the type `kind`."""
+    """Build an option check for values of a type."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, required_type), f"{name}: must be {describe_type(required_type)}, got {value!r}.")
@@ -64,7 +64,7 @@ def _build_type_check(required_type: Any) -> OptionCheck:
 
 
 def encoder_field(group: str) -> Any:
-    """Return the dataclass field of the option `encoder`, which the help lists in the section `group`."""
+    """Return the dataclass field of the option `encoder`."""
     return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "
@@ -79,7 +79,7 @@ def encoder_field(group: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(BaseOptions):
-    """Options of the encoders, the projection head, and the output of the trained model."""
+    """Options of the encoders, the projection head and the model's output."""
 
     encoder: EncoderOption = encoder_field("networks")
     pretrained: bool | dict[str, Any] = option(
@@ -183,22 +183,22 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezes_some_encoder(self) -> bool:
-        """True if the encoder of at least one view is frozen for the whole training."""
+        """True if at least one encoder is frozen for the whole training."""
         return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all_encoders
 
     @property
     def freezes_all_encoders(self) -> bool:
-        """True if the encoders of all views are frozen, or have no trainable weights."""
+        """True if all encoders are frozen or have no trainable weights."""
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
     def freezing_cause(self) -> str:
-        """Option or encoder that is named in messages as the cause of freezing: "freeze", or an untrainable encoder."""
+        """Option or encoder that messages name as the cause of freezing."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """True if no encoder has trainable weights; False if encoders are set by view."""
+        """True if no encoder has trainable weights; False for encoders by view."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property
@@ -211,15 +211,16 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _listed_encoders(self) -> list[Any]:
-        """Value of `encoder` as a list: the encoders of all views, or the only one."""
+        """Value of the option `encoder` as a list."""
         several = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         return list(several) if isinstance(several, list | tuple | ValuesView) else [several]
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """True if the encoder starts from pretrained weights, as lite0 does by default; a mapping if views differ.
+        """Whether encoders start from pretrained weights, as a bool or mapping by view.
 
-        The mapping has a value by view. Weights set by `init` replace the default weights.
+        An encoder such as lite0 does so by default. The mapping has a value by view. Weights set by `init` replace the
+        default weights.
         """
         if self.pretrained is True or isinstance(self.init, str | Path):
             return self.pretrained

@@ -1,4 +1,4 @@
-"""Options of the loss: objective, target, negatives, momentum encoder and prototypes."""
+"""Options of the objective, its target, negatives and prototypes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTOTYPES_FROM_TEACHER = "teacher"
 
 
 def _check_temperature(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a number, a schedule, ``learn``, or ``learn`` with an initial value."""
+    """Raise `UsageError` unless a value is a valid temperature option."""
     if is_learned_temperature(value):
         parse_learned_temperature(value)
     else:
@@ -31,7 +31,7 @@ def _check_temperature(name: str, value: Any) -> None:
 
 
 def parse_matryoshka_weights(value: Any) -> dict[int, float]:
-    """Parse the option `matryoshka` into the loss weight of each number of dimensions, the largest first.
+    """Parse `matryoshka` into the loss weight by embedding size, largest first.
 
     Raises:
         UsageError: it does not list different integers >= 1, with positive weights if any.
@@ -55,7 +55,7 @@ def parse_matryoshka_weights(value: Any) -> dict[int, float]:
 
 
 def _check_negatives(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is in-batch, queue, bank, or mined with valid settings."""
+    """Raise `UsageError` unless a value is a valid option `negatives`."""
     if str(value).partition(":")[0] == MINED_NEGATIVES_NAME:
         parse_mined_negatives(value)
     else:
@@ -72,7 +72,7 @@ def _check_prototypes(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(BaseOptions):
-    """Options of the objective, its schedules and target, and the embeddings that it compares."""
+    """Options of the objective, its schedules, its target and its embeddings."""
 
     objective: str | Any | None = option(
         "nt-xent",
@@ -196,7 +196,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Embedding sizes of Matryoshka training, the largest first; empty if `matryoshka` is not set."""
+        """Embedding sizes of Matryoshka training, largest first; empty without it."""
         return () if self.matryoshka is None else tuple(parse_matryoshka_weights(self.matryoshka))
 
     @property

@@ -1,4 +1,4 @@
-"""Options of the run: duration, optimizer, device, precision, logging, checkpoints, run folder."""
+"""Options of the optimization, the device, the checkpoints and the run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(BaseOptions):
-    """Options of the optimization: epochs, batches, optimizer and learning rate."""
+    """Options of epochs, batches, the optimizer and the learning rate."""
 
     epochs: int = option(
         10, "Number of training epochs.", check=int_in_range(1), may_increase_on_resume=True, group="optimization"
@@ -93,7 +93,7 @@ class OptimizationSettings(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(BaseOptions):
-    """Options of the run: device, seed, metrics, checkpoints and run folder."""
+    """Options of the device, seed, metrics, checkpoints and run folder."""
 
     device: str = training_device_field(group="computing")
     threads: int | None = option(

@@ -1,4 +1,4 @@
-"""Settings of a training run, all options of `contraport train` in one class; options of `contraport advise`.
+"""All options of `contraport train` in one class, and those of `contraport advise`.
 
 The keywords of `contraport.train`, the flags of the command line, the content of `config.yaml` and the options that may
 change on resume are derived from it.
@@ -49,7 +49,7 @@ class Settings(
     ObjectiveSettings,
     DataSettings,
 ):
-    """All settings of a training run; `contraport.train` documents each of them.
+    """All settings of a training run, which `contraport.train` documents.
 
     Raises:
         UsageError: an invalid value, or values that exclude one another.
@@ -83,7 +83,7 @@ class Settings(
             check(not self.freezes_some_encoder, message, "predict")
 
     def resolve_representation(self, views: int) -> str:
-        """Return the value of `representation`, or its default for items with this number of views."""
+        """Return `representation`, or its default for this number of views."""
         if self.matryoshka is not None and self.projection_size > 0:
             return "projection"
         frozen_default = "both" if views == 1 else "projection"
@@ -91,11 +91,11 @@ class Settings(
 
     @property
     def recipe_or_objective_name(self) -> str:
-        """Name of the recipe if one is set, else of the objective, else of the predictive loss, such as predict-l1."""
+        """Name of the recipe, else of the objective or predictive loss."""
         return self.recipe or str(to_config_value(self.objective or f"predict-{self.predict}")).strip("<>")
 
     def to_config(self) -> dict[str, Any]:
-        """Return the content of `config.yaml`: all settings that apply to the whole run, as plain values.
+        """Return the content of `config.yaml`, the settings of the whole run.
 
         >>> from pathlib import Path
         >>> config = Settings(data=Path("photos"), objective=object(), out="runs/x").to_config()
@@ -113,7 +113,7 @@ RECORDED_OPTIONS_BY_NAME = {name: option for name, option in TRAIN_OPTIONS.items
 
 
 def check_config_types(config: Mapping[str, Any], where: object) -> None:
-    """Raise `UsageError` if a value from `config.yaml` has the wrong type; unknown option names are ignored."""
+    """Raise `UsageError` if a value from `config.yaml` has the wrong type."""
     for name in config.keys() & RECORDED_OPTIONS_BY_NAME.keys():
         option, value = RECORDED_OPTIONS_BY_NAME[name], config[name]
         if value is not option.default and not matches_type(value, option.type, match_any=False):
@@ -177,7 +177,7 @@ TRAIN_COMMAND_SPEC = Command(
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseOptions(BaseOptions):
-    """Options of `contraport.advise`: the data, and facts that only the user knows, such as wrong pairs."""
+    """Options of `contraport.advise`, including facts that the data do not show."""
 
     data: str | Path | Any = field(
         kw_only=False,

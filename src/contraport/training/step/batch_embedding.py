@@ -1,4 +1,4 @@
-"""Embedding of the views of a batch: in chunks (GradCache), and without the views that items lack."""
+"""Embedding of batches in chunks, and of items with missing views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ViewsToEmbeddings = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def check_chunk_size(items: int, chunk_size: int) -> None:
-    """Raise `UsageError` unless each chunk has at least two items (for batch norm) and one item per process."""
+    """Raise `UsageError` unless each chunk has at least two items and one per process."""
     _, processes = distributed.current_processes()
     count, least = math.ceil(items / chunk_size), max(2, processes)
     check(
@@ -34,12 +34,13 @@ def check_chunk_size(items: int, chunk_size: int) -> None:
 def embed_in_chunks(
     embed: ViewsToEmbeddings, network: nn.Module, views: Sequence[Tensor], size: int, offset: BatchOffset | None = None
 ) -> tuple[Tensor, ...]:
-    """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
+    """Embed a batch in chunks of at most `size` items (GradCache).
 
-    Only outputs are stored. The backward pass recomputes each chunk, with the same random numbers, so that the gradient
-    is exactly that of the whole batch. Layers over the batch, such as batch norm, process one chunk at a time; their
-    running statistics are updated in the first pass only. Items are dealt to the chunks by their position in the
-    batch, so that each process has a part of every chunk, and chunks do not depend on the number of processes.
+    Only the activations of one chunk are in memory at a time. Only outputs are stored. The backward pass recomputes
+    each chunk, with the same random numbers, so that the gradient is exactly that of the whole batch. Layers over the
+    batch, such as batch norm, process one chunk at a time; their running statistics are updated in the first pass only.
+    Items are dealt to the chunks by their position in the batch, so that each process has a part of every chunk, and
+    chunks do not depend on the number of processes.
 
     Args:
         embed: the function, item by item except for layers over the batch.
@@ -71,7 +72,7 @@ def embed_in_chunks(
 
 @contextmanager
 def _restored_buffers(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores the buffers of a network at its end, such as running statistics of batch norm."""
+    """Context manager that restores the buffers of a network at its end."""
     originals = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
     for module, buffers in originals:
         for name, buffer in buffers.items():
@@ -85,11 +86,11 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
 
 
 def wrap_to_take_and_return_mask(embed: ViewsToEmbeddings) -> ViewsToEmbeddings:
-    """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
+    """Wrap an embedding function to accept items with missing views.
 
-    The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
-    have the view, zeros for the others. The last output is the mask in effect: without views that fewer than two items
-    of all processes have, as batch norm needs a variance.
+    Nothing is imputed. The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of
+    `embed` for items that have the view, zeros for the others. The last output is the mask in effect: without views
+    that fewer than two items of all processes have, as batch norm needs a variance.
 
     >>> double = wrap_to_take_and_return_mask(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])

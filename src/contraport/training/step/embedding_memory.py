@@ -1,4 +1,4 @@
-"""Memories of embeddings that serve as negatives: a queue of recent embeddings, or a bank with one per item.
+"""Memories of earlier embeddings, as a queue or a memory bank.
 
 Both are buffers, so that checkpoints contain them. They are written with the embeddings of all processes, so that they
 are equal on each. Embeddings are written after the step, so that no item is compared with itself within a step.
@@ -18,7 +18,7 @@ from contraport.objectives.inputs import ExtraNegatives
 
 
 class EmbeddingMemory(nn.Module, ABC):
-    """Base class of embedding memories, which store embeddings of each view separately."""
+    """Base class of memories that store embeddings for each view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,20 +26,20 @@ class EmbeddingMemory(nn.Module, ABC):
 
     @abstractmethod
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
-        """Return the positive embedding of each item in a view, ``(b, d)``, and the stored negatives, if any."""
+        """Return a view's positives, ``(b, d)``, and stored negatives, if any."""
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
         """Store the embeddings ``(b, views, d)`` of the items with ids ``(b,)``."""
 
     def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
-        """Keep the embeddings of all views, ``(b, d)`` each, to be written after the optimizer step."""
+        """Keep the embeddings of all views, ``(b, d)`` each, until after the step."""
         # float32, also under amp: a moving average loses its small updates in bfloat16. Gathered, so that the memories
         # of all processes stay equal.
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def after_step(self) -> None:
-        """Write the staged embeddings to the memory; called after the optimizer step."""
+        """Write the staged embeddings to the memory after the optimizer step."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()
@@ -73,7 +73,7 @@ class Queue(EmbeddingMemory):
         self.register_buffer("written", torch.tensor(0))
 
     def get_extra_negatives(self, view: int) -> ExtraNegatives:
-        """Return the stored embeddings of the view and their item ids; fewer than `size` until the queue is full."""
+        """Return at most `size` stored embeddings of a view, with item ids."""
         return ExtraNegatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
@@ -87,9 +87,10 @@ class Queue(EmbeddingMemory):
 
 
 class MovingAverageBank(EmbeddingMemory):
-    """Memory bank with a moving average of the embeddings of each item and view, used as positive or random negative.
+    """Memory bank with a moving average embedding per item and view.
 
-    The moving average is exponential, with momentum 0.5, and is normalized after each update.
+    Its entries are positives or random negatives. The moving average is exponential, with momentum 0.5, and is
+    normalized after each update.
 
     Args:
         num_negatives: number of negatives drawn per step, with replacement.

@@ -1,4 +1,4 @@
-"""Losses of a training step: the objective, prototypes, distillation and reconstruction."""
+"""Losses of a training step, by objectives, prototypes, distillation or reconstruction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 
 
 class EmbeddedBatch(NamedTuple):
-    """Batch together with its random views, their encoder features and their projections.
+    """Batch with its random views, their encoder features and projections.
 
     Attributes:
         batch: raw items of the batch.
@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keyword arguments `present`, if items lack a view, and `weights`, if a plan determines them."""
+        """Return `present` if items lack a view, and `weights` set by a plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -72,7 +72,7 @@ class EmbeddedBatch(NamedTuple):
         return kwargs
 
     def list_query_key_view_pairs(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
-        """Return the ordered pairs (query view, key view) that the loss compares, as indices.
+        """Return the compared pairs (query view, key view), as view indices.
 
         With `core_view_only` one of the two is the first view.
         """
@@ -96,11 +96,11 @@ class StepLoss(nn.Module, ABC):
         """Return the loss of a batch, a tensor without dimensions."""
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning with a remedy if batches of this size are too small for the loss; else None."""
+        """Return a warning if this batch size is too small, else None."""
         return None
 
     def missing_views_unsupported_reason(self) -> str | None:
-        """Return the reason why this loss does not support items with missing views, or None if it does."""
+        """Return why items with missing views are unsupported, or None if supported."""
         return "predictive learning requires all views of each item"
 
     def after_step(self) -> None:
@@ -108,7 +108,7 @@ class StepLoss(nn.Module, ABC):
 
 
 class ObjectiveStepLoss(StepLoss):
-    """Base class of losses that call an objective with the keyword arguments that it accepts.
+    """Base class of step losses that call an objective.
 
     Args:
         objective: the objective.
@@ -149,7 +149,7 @@ class ObjectiveStepLoss(StepLoss):
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
 
     def _check_accepts_keyword(self, argument: str, keyword: str, value: object) -> None:
-        """Raise `UsageError` if a value is set but the objective does not accept it as a keyword argument."""
+        """Raise `UsageError` if the objective does not accept a set keyword."""
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")
@@ -157,7 +157,7 @@ class ObjectiveStepLoss(StepLoss):
     def call_objective(
         self, batch: Batch, *embeddings: Tensor, pair: tuple[int, int] | None = None, **kwargs: Any
     ) -> Tensor:
-        """Call the objective on embeddings, with the keyword arguments that it accepts, and return the loss.
+        """Call the objective with the keyword arguments that it accepts.
 
         `pair` is the ordered pair of views that the embeddings are, which selects buffers; None: all views.
         """
@@ -171,12 +171,12 @@ class ObjectiveStepLoss(StepLoss):
         return loss
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
-        """Build the arguments of a trial call of the objective, with embeddings `z` ``(b, d)`` for each view."""
+        """Build the arguments of a trial call, with embeddings ``(b, d)`` per view."""
         # Cloned: one tensor twice would be one view twice.
         return (z, z.clone()), self._build_batch_kwargs(batch, target)
 
     def _build_batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
-        """Return the keyword arguments that a batch provides for the objective, such as labels and weights."""
+        """Return the keyword arguments that a batch provides for the objective."""
         kwargs: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if target is not None:
             kwargs["target"] = target
@@ -205,7 +205,7 @@ class ObjectiveStepLoss(StepLoss):
 
 
 class JointOrPairwiseLoss(ObjectiveStepLoss):
-    """Loss of all views at once; an objective of two views is averaged over all pairs of views instead."""
+    """Loss of all views at once, or averaged over pairs of views."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -232,7 +232,7 @@ class JointOrPairwiseLoss(ObjectiveStepLoss):
 
 
 class QueryKeyLoss(ObjectiveStepLoss):
-    """Loss of the queries of one view against the keys of another, averaged over all ordered pairs of views.
+    """Loss of queries against keys, averaged over ordered pairs of views.
 
     Args:
         objective: called on queries and keys, and with ``negatives=`` if the memory or the batch has some. Negatives
@@ -304,17 +304,18 @@ class QueryKeyLoss(ObjectiveStepLoss):
 
 
 def _make_one_directional(layout: Layout) -> Layout:
-    """Return the layout in one direction only: view 0 is compared with view 1, but view 1 not with view 0."""
+    """Return the layout in one direction, from view 0 to view 1."""
     if isinstance(layout, NestedCoordinates):
         return replace(layout, layout=_make_one_directional(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
 
 
 class PrototypeLoss(ObjectiveStepLoss):
-    """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
+    """Loss of each view against learned prototypes (SwAV).
 
-    Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
-    receives all items; see `contraport.objectives.soft_assignments`.
+    The target is the prototype assignment of another view. Kernel, plan and divergence are those of the objective. Keys
+    are assigned by a balanced plan, so that no prototype receives all items; see
+    `contraport.objectives.soft_assignments`.
 
     Args:
         objective: a single `Objective`.
@@ -359,7 +360,7 @@ class PrototypeLoss(ObjectiveStepLoss):
 
 
 class DistillationLoss(ObjectiveStepLoss):
-    """Distillation without labels: each view predicts the similarity of its item to a queue of teacher features.
+    """Distillation in which views predict similarities to a queue of teacher features.
 
     The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as
     the weights of the classifier. The target is the softmax of the teacher's similarities to them, the plan that of the
@@ -410,7 +411,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Put the teacher features of the last step at the front of the queue."""
+        """Put the last step's teacher features at the front of the queue."""
         size = len(self.queue)
         recent = torch.cat([*reversed(self._staged), self.queue[: int(self.written)]])[:size]
         self.queue[: len(recent)] = recent
@@ -433,7 +434,7 @@ RECONSTRUCTION_LOSS_BY_NAME = {"l1": F.l1_loss, "l2": F.mse_loss}
 
 
 class CrossViewReconstructionLoss(StepLoss):
-    """Predictive learning baseline: reconstructs each view from the features of every other view.
+    """Predictive baseline that reconstructs each view from every other view's features.
 
     Args:
         error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.

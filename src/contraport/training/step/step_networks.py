@@ -1,4 +1,4 @@
-"""Networks of a training step besides the model: momentum encoder (MoCo), prediction head (BYOL); encoder freezing."""
+"""Momentum encoder (MoCo), prediction head (BYOL) and freezing of encoders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.schedules import RampSchedule
 
 
 class Predictor(nn.Module):
-    """Prediction head (BYOL) on the projections of the trained network, with a hidden layer of width 512.
+    """Prediction head (BYOL) with a hidden layer of width 512.
 
     Args:
         projection_sizes: projection size of each tower. Each tower has its own head; a shared tower has one for all
@@ -38,9 +38,10 @@ class Predictor(nn.Module):
 
 
 class MomentumEncoder(nn.Module):
-    """Copy of a model whose weights w' are exponential moving averages: w' becomes m w' + (1 - m) w after each step.
+    """Copy of a model with exponential moving averages of its weights.
 
-    It normalizes by batch statistics, as the model in training mode, and has its own running statistics.
+    The weights w' become m w' + (1 - m) w after each step. The copy normalizes by batch statistics, as the model
+    in training mode, and has its own running statistics.
 
     Args:
         momentum: schedule of m.
@@ -55,7 +56,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
-        """Return the projection ``(b, P)`` of each view, without gradient, from the views or from their features."""
+        """Return each view's projection, ``(b, P)``, without gradient, from views or features."""
         return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()
@@ -67,7 +68,9 @@ class MomentumEncoder(nn.Module):
 
 
 class EncoderFreezer:
-    """Freezes encoders: their parameters get no gradient, and their batch norm is in evaluation mode.
+    """Freezes encoders, and sets their batch norm to evaluation mode.
+
+    Frozen parameters get no gradient.
 
     Args:
         frozen_steps: number of first steps; None: the whole training. Then they are frozen at once, so that the

@@ -1,4 +1,4 @@
-"""Parser of the option `target`, such as ``domains:alpha=0.1`` or ``soft:FILE``, into target plans."""
+"""Parser of the option `target`, such as ``domains:alpha=0.1``, into target plans."""
 
 from __future__ import annotations
 
@@ -117,18 +117,18 @@ def _get_constant_target(target: Target, batch: Batch) -> Target:
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build the target of a batch from the rows of its items in `values`, which has one row per training item."""
+    """Build a batch's target from its items' rows of `values`."""
     return build(select_batch_rows(values, batch))
 
 
 def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
-    """Return the target whose positives are each item's nearest neighbors by the raw values of the first view."""
+    """Return the target of nearest neighbors by the first view's raw values."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
 
 def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict[str, Any]]:
-    """Parse a target specification into its kind and parameters; values and the existence of files are checked.
+    """Parse and check a target specification, into its kind and parameters.
 
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
@@ -151,7 +151,7 @@ def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict
 
 
 def find_constant_target(text: str) -> Target | None:
-    """Return the target of a specification if it is the same for all batches; else None.
+    """Return the target if it is the same for all batches; else None.
 
     >>> find_constant_target("domains:alpha=0.1"), find_constant_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
@@ -161,7 +161,7 @@ def find_constant_target(text: str) -> Target | None:
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
-    """Read teacher features from a file: ``(items, k)``, or ``(items, views, k)`` if they differ by view.
+    """Read teacher features, ``(items, k)`` or per view ``(items, views, k)``.
 
     Args:
         argument: name of the option, for error messages.
@@ -246,5 +246,5 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
 
 
 def select_batch_rows(values: Tensor, batch: Batch) -> Tensor:
-    """Return the values of the items in a batch, on its device; `values` has one row per training item."""
+    """Return the rows of `values` for a batch's items, on its device."""
     return values[batch.ids.to(values.device)].to(batch.ids.device)

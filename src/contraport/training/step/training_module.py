@@ -1,4 +1,4 @@
-"""Training module: makes random views, embeds them and computes the loss; holds all state that training changes."""
+"""Training module, which makes random views, embeds them and computes the loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchParts(NamedTuple):
-    """Parts of a batch with mined negatives: the items, the rows to embed, and the ids of the negatives.
+    """Parts of a batch with mined negatives.
 
     The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
@@ -34,7 +34,7 @@ class MinedBatchParts(NamedTuple):
 
 
 class MinedBatchLayout(NamedTuple):
-    """Order of rows in a batch with mined negatives: each item is followed by all its negatives, grouped by set.
+    """Row order of a batch in which mined negatives follow each item.
 
     Attributes:
         num_negatives_per_set: number of negatives of an item in a set.
@@ -45,7 +45,7 @@ class MinedBatchLayout(NamedTuple):
     num_sets: int
 
     def split_mined_batch(self, batch: Batch) -> MinedBatchParts:
-        """Split a batch with mined negatives into its items, the rows to embed, and the ids of the negatives.
+        """Split a batch into items, rows to embed and negative ids.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
@@ -74,7 +74,7 @@ class MinedBatchLayout(NamedTuple):
     def with_extracted_negatives(
         self, embedded: EmbeddedBatch, items: Batch, negative_ids: Sequence[Tensor]
     ) -> EmbeddedBatch:
-        """Return the embedded items, with the embeddings of their mined negatives in the field `mined_negatives`."""
+        """Return the embedded items, with their negatives in the field `mined_negatives`."""
         period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
@@ -88,11 +88,12 @@ class MinedBatchLayout(NamedTuple):
 
 
 class TrainingModule(nn.Module):
-    """Module that returns the loss of a batch: augmentation, encoders, objective, memory and momentum encoder.
+    """Module that computes the training loss of a batch.
 
-    Call it with a batch and the step number, take an optimizer step, then call `after_step`. All randomness is a
-    function of seed and step. Views and negatives do not depend on the number of processes; dropout differs between
-    processes. Torch's global random state is not restored.
+    It holds augmentation, encoders, objective, memory and momentum encoder. Call it with a batch and the step number,
+    take an optimizer step, then call `after_step`. All randomness is a function of seed and step. Views and negatives
+    do not depend on the number of processes; dropout differs between processes. Torch's global random state is not
+    restored.
 
     Args:
         comparison: computes the loss of embeddings.
@@ -141,11 +142,11 @@ class TrainingModule(nn.Module):
 
     @property
     def objective(self) -> nn.Module | None:
-        """The objective that compares embeddings; None for predictive learning, which decodes views."""
+        """The objective that compares embeddings; None for predictive learning."""
         return self.comparison.objective
 
     def list_all_encoders(self) -> list[nn.Module]:
-        """Return the encoders of the trained model, followed by those of the momentum encoder if there is one."""
+        """Return the encoders of the model and of any momentum encoder."""
         momentum = () if self.momentum_encoder is None else self.momentum_encoder.model.encoders
         return [*self.model.encoders, *momentum]
 
@@ -229,9 +230,9 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Embed the views that items have; return embeddings, zero for missing views, and the mask of embedded views.
+        """Return embeddings of the present views, and the mask of embedded views.
 
-        The mask is None if no item lacks a view.
+        Embeddings of missing views are zero. The mask is None if no item lacks a view.
 
         With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
         """
@@ -244,12 +245,12 @@ class TrainingModule(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
-        """Seed torch's random generators by the training seed and a position, such as step and micro-batch."""
+        """Seed torch's generators by the training seed and a position."""
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
 def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Select one cached random view per item: features ``(b, draws, F)`` become ``(b, F)``.
+    """Select one cached random view per item, ``(b, draws, F)`` to ``(b, F)``.
 
     Torch's global generator makes the choice.
 
@@ -265,7 +266,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def count_views_used_as_keys(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of views whose projections serve as keys; these are the first views.
+    """Return how many views, from the first on, serve as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
     """
