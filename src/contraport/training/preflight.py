@@ -73,8 +73,9 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
-    if others := list_overridden_recipe_options(settings):
-        log.info("options of the recipe that are overridden: %s", ", ".join(others))
+    recipe_settings = get_recipe_settings(settings.recipe)
+    if overridden := [name for name, value in recipe_settings.items() if getattr(settings, name) != value]:
+        log.info("options of the recipe that are overridden: %s", ", ".join(overridden))
     if (own := components.module.views.custom) is not None:
         workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
         where = f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else ""
@@ -103,11 +104,6 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     )
     if dataset.unreadable_files:
         log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
-
-
-def list_overridden_recipe_options(settings: Settings) -> list[str]:
-    """Return the names of the recipe's options that the user overrode."""
-    return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
 def log_item_and_step_counts(settings: Settings, components: TrainingComponents) -> None:
