@@ -6,8 +6,6 @@ from contraport.engine.autograd import (
     checkpoint_row_blocks,
     disable_autocast_in_backward,
     is_in_torch_func,
-    normalize,
-    normalized_rows_and_divisors,
 )
 from contraport.engine.backends import (
     BACKENDS,
@@ -35,6 +33,8 @@ from contraport.engine.kernels import (
     TemperatureLike,
     create_shardable_scalar_parameter,
     gather_scalar_parameter,
+    normalize,
+    normalized_rows_and_divisors,
 )
 from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.links import (

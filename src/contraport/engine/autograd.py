@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from contraport.errors import check
-
-_NULL_CONTEXT = nullcontext()  # one object for all calls: it has no state
 
 MAX_BLOCK_PAIRS = 1 << 20
 """Maximum number of pairs in a block of `checkpoint_row_blocks`, unless one row has more."""
@@ -83,14 +79,14 @@ def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
-    return _NULL_CONTEXT
+    return nullcontext()
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
     """Return a tensor whose backward node runs without autocast, even if autocast is on during backward.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
-    compiled graph have no hooks: see `pairwise_inner_products`.
+    compiled graph have no hooks: see `contraport.engine.log_kernels`.
     """
     device_type = value.device.type
 
@@ -101,82 +97,6 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     if not torch.compiler.is_compiling() and value.grad_fn is not None:
         value.grad_fn.register_prehook(disable_autocast)
     return value
-
-
-def pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return <x_i, y_j> + column_bias_j of all pairs, (N, M); backward never uses autocast."""
-    if is_in_torch_func():
-        return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
-    products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)
-    return products
-
-
-class _PairwiseInnerProducts(torch.autograd.Function):
-    """Autograd function of bias + x y^T, or bias + x x^T if y is None; the gradient is computed without autocast."""
-
-    @staticmethod
-    def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, y)
-        return torch.addmm(bias, x, (x if y is None else y).T)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, y = ctx.saved_tensors
-        needs_bias, needs_x, needs_y = ctx.needs_input_grad
-        with torch.autocast(grad_output.device.type, enabled=False):
-            d_bias = grad_output.sum(0) if needs_bias else None
-            if y is None:  # x stands on both sides: G x + G^T x as one product
-                return d_bias, (grad_output + grad_output.T) @ x, None
-            return d_bias, grad_output @ y if needs_x else None, grad_output.T @ x if needs_y else None
-
-
-def normalize(z: Tensor, length: float = 1.0) -> Tensor:
-    """Return a matrix, (n, d), with each row scaled to `length`; rows of zeros (or subnormal numbers) get no gradient.
-
-    A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
-    scale, in the value or in the gradient.
-    """
-    if is_in_torch_func():
-        return normalized_rows_and_divisors(z, length)[0]
-    rows: Tensor = _NormalizeRows.apply(z, length)
-    return rows
-
-
-def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the rows scaled to `length`, (n, d), and the two numbers by which each row was divided, (n, 1) each."""
-    # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
-    constant = z.detach() if torch.is_grad_enabled() else z
-    largest = constant.abs().amax(1, keepdim=True)
-    largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
-    units = z / largest
-    # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
-    scale = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1) / length
-    return units / scale, (largest, scale)
-
-
-class _NormalizeRows(torch.autograd.Function):
-    """Autograd function of `normalize`: its backward takes a third of the operations of plain autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, (largest, scale) = normalized_rows_and_divisors(z, length)
-        ctx.save_for_backward(z, rows, largest, scale)
-        ctx.length = length
-        return rows
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None]:
-        z, rows, largest, scale = ctx.saved_tensors
-        if torch.is_grad_enabled():
-
-            def scaled(z: Tensor) -> tuple[Tensor]:
-                return (normalized_rows_and_divisors(z, ctx.length)[0],)
-
-            return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
-        # A row keeps its length, so the part of its gradient along itself is projected out.
-        along = (rows * grad_output).sum(1, keepdim=True)
-        across = torch.addcmul(grad_output, rows, along, value=-(ctx.length**-2))
-        return across / scale / largest, None  # not by their product, which may overflow
 
 
 def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:

@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
     autocast_disabled,
+    differentiable_gradients,
     disable_autocast_in_backward,
     is_in_torch_func,
-    normalize,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import PolynomialTailLink, PoweredCostLink
@@ -80,14 +81,14 @@ class Kernel(nn.Module, ABC):
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
         if isinstance(temperature, str):
-            temperature = InitialTemperature(_initial_temperature(temperature))
+            temperature = InitialTemperature(_get_initial_temperature(temperature))
         check_boolean("learnable", learnable)
         if isinstance(cost, str) and cost not in _SCALING_FUNCTIONS:
             raise unknown_name_error("cost", cost, _SCALING_FUNCTIONS)
         if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
             raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
-        self._value = _initial_temperature(temperature)
+        self._value = _get_initial_temperature(temperature)
         # In a tuple: a module would register a bare parameter as its own.
         self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
@@ -184,7 +185,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_log_kernel_without_link, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_negative_cost_kernel, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -224,7 +225,7 @@ class Kernel(nn.Module, ABC):
             temperature: temperature of this call.
         """
 
-    def _build_log_kernel_without_link(
+    def _build_negative_cost_kernel(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         """Build the log-kernel -cost / cost_unit between x and y, without a link function."""
@@ -286,7 +287,7 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
             state[prefix + name] = value.reshape(1)
 
 
-def _initial_temperature(temperature: TemperatureLike) -> float:
+def _get_initial_temperature(temperature: TemperatureLike) -> float:
     """Return the value of a temperature argument, 0.5 for ``"learn"``; raise `UsageError` unless it is positive."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
@@ -469,6 +470,55 @@ class BilinearCost(nn.Module):
         if (sizes := (x.shape[-1], y.shape[-1])) != (expected := tuple(self.weight.shape)):
             raise UsageError(f"cost: must have the sizes of the embeddings, {sizes}, got {expected}.", kind="shape")
         return disable_autocast_in_backward(disable_autocast_in_backward(-x @ self.weight) @ y.T)
+
+
+def normalize(z: Tensor, length: float = 1.0) -> Tensor:
+    """Return a matrix, (n, d), with each row scaled to `length`; rows of zeros (or subnormal numbers) get no gradient.
+
+    A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
+    scale, in the value or in the gradient.
+    """
+    if is_in_torch_func():
+        return normalized_rows_and_divisors(z, length)[0]
+    rows: Tensor = _NormalizeRows.apply(z, length)
+    return rows
+
+
+def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the rows scaled to `length`, (n, d), and the two numbers by which each row was divided, (n, 1) each."""
+    # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
+    constant = z.detach() if torch.is_grad_enabled() else z
+    largest = constant.abs().amax(1, keepdim=True)
+    largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
+    units = z / largest
+    # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
+    scale = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1) / length
+    return units / scale, (largest, scale)
+
+
+class _NormalizeRows(torch.autograd.Function):
+    """Autograd function of `normalize`: its backward takes a third of the operations of plain autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
+        rows, (largest, scale) = normalized_rows_and_divisors(z, length)
+        ctx.save_for_backward(z, rows, largest, scale)
+        ctx.length = length
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None]:
+        z, rows, largest, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def scaled(z: Tensor) -> tuple[Tensor]:
+                return (normalized_rows_and_divisors(z, ctx.length)[0],)
+
+            return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
+        # A row keeps its length, so the part of its gradient along itself is projected out.
+        along = (rows * grad_output).sum(1, keepdim=True)
+        across = torch.addcmul(grad_output, rows, along, value=-(ctx.length**-2))
+        return across / scale / largest, None  # not by their product, which may overflow
 
 
 class _ScaledEmbeddings(NamedTuple):

@@ -33,10 +33,14 @@ from contraport.engine.autograd import (
     autocast_disabled,
     differentiable_gradients,
     is_in_torch_func,
+)
+from contraport.engine.kernels import (
+    Kernel,
+    NegativeCostFromUnit,
+    TemperatureLike,
     normalize,
     normalized_rows_and_divisors,
 )
-from contraport.engine.kernels import Kernel, NegativeCostFromUnit, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
@@ -141,7 +145,7 @@ class LateInteraction(Kernel):
         own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _build_log_kernel_without_link(
+    def _build_negative_cost_kernel(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
@@ -332,11 +336,11 @@ class _PaddedSetBlock(NamedTuple):
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
         """Write the gradient of the original vectors to `out`, (n, t, d), given that of the normalized vectors."""
-        gradient = _backward_normalization(gradient, self.units, self.divisors)
+        gradient = _backward_normalization_(gradient, self.units, self.divisors)
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
-def _backward_normalization(gradient: Tensor, units: Tensor, divisors: Sequence[Tensor]) -> Tensor:
+def _backward_normalization_(gradient: Tensor, units: Tensor, divisors: Sequence[Tensor]) -> Tensor:
     """Backpropagate a gradient from normalized vectors to the original ones, in place."""
     gradient.addcmul_(units, (units * gradient).sum(-1, keepdim=True), value=-1)
     return gradient.div_(divisors[1]).div_(divisors[0])
@@ -473,8 +477,8 @@ def _write_max_sim_gradient(
         column_gradient = F.embedding_bag(
             sources, units, starts, mode="sum", per_sample_weights=weights.flatten()[order]
         )
-        d_y[block] = _backward_normalization(column_gradient, column_units, column_divisors).view(c, s, d)
-    d_x.copy_(_backward_normalization(row_gradient, units, divisors).view_as(x))
+        d_y[block] = _backward_normalization_(column_gradient, column_units, column_divisors).view(c, s, d)
+    d_x.copy_(_backward_normalization_(row_gradient, units, divisors).view_as(x))
 
 
 def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:

@@ -17,12 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autograd import checkpoint_row_blocks, pairwise_inner_products, vjp
+from contraport.engine.autograd import checkpoint_row_blocks, disable_autocast_in_backward, is_in_torch_func, vjp
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
@@ -279,9 +279,9 @@ class InnerProductLogKernel(LogKernel):
     def dense(self) -> Tensor:
         if self.constant_bias is not None:
             return self._apply_link(
-                pairwise_inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
+                _pairwise_inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
             )
-        return self._apply_link(pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
+        return self._apply_link(_pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
         if self.link is not None:
@@ -369,6 +369,33 @@ class InnerProductLogKernel(LogKernel):
             row_bias[rows] += weight.sum(1)
         if column_bias is not None:
             column_bias[columns] += weight.sum(0)
+
+
+def _pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return <x_i, y_j> + column_bias_j of all pairs, (N, M); backward never uses autocast."""
+    if is_in_torch_func():
+        return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
+    products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)
+    return products
+
+
+class _PairwiseInnerProducts(torch.autograd.Function):
+    """Autograd function of bias + x y^T, or bias + x x^T if y is None; the gradient is computed without autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return torch.addmm(bias, x, (x if y is None else y).T)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        needs_bias, needs_x, needs_y = ctx.needs_input_grad
+        with torch.autocast(grad_output.device.type, enabled=False):
+            d_bias = grad_output.sum(0) if needs_bias else None
+            if y is None:  # x stands on both sides: G x + G^T x as one product
+                return d_bias, (grad_output + grad_output.T) @ x, None
+            return d_bias, grad_output @ y if needs_x else None, grad_output.T @ x if needs_y else None
 
 
 @dataclass(frozen=True, eq=False)

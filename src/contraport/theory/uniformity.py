@@ -342,25 +342,20 @@ def sweep_uniformity_penalty(
     check_nonempty_sequence("factors", factors, "a list of at least one number")
     data = sample_gaussian_mixture(100) if data is None else data
     check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
-    by_factor = {}
+    by_factor, loss = {}, iot_uniform(temperature)
     for factor in factors:
-        loss = iot(temperature, uniformity=factor)
-        trained = _train_encoder_to_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
-        by_factor[factor] = _compute_penalty_result(trained, iot_uniform(temperature))
+        penalized = iot(temperature, uniformity=factor)
+        trained = _train_encoder_to_circle(penalized, data.x, noise=noise, iterations=iterations, seed=seed)
+        views = trained.view_embeddings
+        plan, target = loss.plan(*views), loss.target_plan(*views)
+        negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]
+        shares = negatives / negatives.sum()
+        by_factor[factor] = PenaltyResult(
+            trained.clean_embeddings,
+            plan,
+            trained.trained_metrics,
+            loss.terms(*views)["PlanUniformity"],
+            float((shares - 1 / len(shares)).abs().sum() / 2),
+            share_on_target(plan.numpy(), target.numpy()),
+        )
     return PenaltySweep(data, by_factor)
-
-
-def _compute_penalty_result(trained: _CircleTrainingResult, loss: Loss) -> PenaltyResult:
-    """Compute the transport plan that a loss gives to the views of a trained encoder, and statistics of the plan."""
-    views = trained.view_embeddings
-    plan, target = loss.plan(*views), loss.target_plan(*views)
-    negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]
-    shares = negatives / negatives.sum()
-    return PenaltyResult(
-        trained.clean_embeddings,
-        plan,
-        trained.trained_metrics,
-        loss.terms(*views)["PlanUniformity"],
-        float((shares - 1 / len(shares)).abs().sum() / 2),
-        share_on_target(plan.numpy(), target.numpy()),
-    )

@@ -275,23 +275,6 @@ class _WeightVariants(NamedTuple):
             yield (*self.with_shared_exponential, self.can_share), {"GROUPS": 1, "RANK": terms}
 
 
-def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
-    """Build both forms of pair weights: one exponential per term, and the first term's exponential for all terms.
-
-    Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
-    """
-    (terms, n), m = weights.row_factors.shape, weights.column_factors.shape[1]
-    factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
-    can_share = weights.row_factors.new_empty(terms, dtype=torch.int32)
-    if terms > 1:
-        with _device_context(can_share):
-            kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
-            kernel(*weights, *factors, can_share, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
-    return _WeightVariants(
-        weights, _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors), can_share
-    )
-
-
 def _row_log_sums_or_weighted_sums(
     inputs: _KernelInputs,
     column_exponents: Tensor,
@@ -331,7 +314,15 @@ def _input_gradients(
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient_and_sums(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
-    forms = _build_weight_variants(weights)
+    (terms, n), m = weights.row_factors.shape, len(y)
+    factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
+    can_share = weights.row_factors.new_empty(terms, dtype=torch.int32)
+    if terms > 1:  # any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1
+        with _device_context(can_share):
+            kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
+            kernel(*weights, *factors, can_share, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
+    shared = _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors)
+    forms = _WeightVariants(weights, shared, can_share)
     if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     sides = []

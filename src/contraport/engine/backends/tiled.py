@@ -459,12 +459,12 @@ def _build_term_group(
     return _TermGroup(shared, row_factors, column_factors)
 
 
-def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Return the sum of k outer products of vectors, (k, n) and (k, m) to (n, m)."""
-    if len(left) > 6:  # fewer are faster one by one
-        return torch.mm(left.T, right, out=out)
-    total = torch.mul(left[0, :, None], right[0], out=out)
-    for row, column in zip(left[1:], right[1:], strict=True):
+def _sum_outer_products(row_factors: Tensor, column_factors: Tensor, out: Tensor | None) -> Tensor:
+    """Return the sum of k outer products, (k, n) and (k, m) to (n, m)."""
+    if len(row_factors) > 6:  # fewer are faster one by one
+        return torch.mm(row_factors.T, column_factors, out=out)
+    total = torch.mul(row_factors[0, :, None], column_factors[0], out=out)
+    for row, column in zip(row_factors[1:], column_factors[1:], strict=True):
         total.addcmul_(row[:, None], column)
     return total
 
