@@ -108,14 +108,15 @@ def from_arrays(
 
 
 def _is_text_array(array: Any) -> bool:
-    """Return whether an array is one-dimensional and contains Python objects, as arrays of texts do."""
+    """Return whether an array is one-dimensional and holds Python objects, such as texts."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
 def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, copy: bool) -> Store:
-    """Build the store of one view: a read-only memory-mapped array stays in its file, other views stay in memory.
+    """Build the store of one view.
 
-    Rows marked in `absent` become zeros or empty texts. None: every item has the view, so a text must not be empty.
+    Memory-mapped read-only arrays stay in their files, other views in memory. Rows marked in `absent` become zeros or
+    empty texts. None: every item has the view, so a text must not be empty.
     """
     if isinstance(view, np.memmap) and view.mode == "r" and view.flags.c_contiguous:
         _check_view(argument, view)
@@ -134,7 +135,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
 
 
 def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
-    """Return the mask of the views that each item has, ``(n, views)``; None if all views are present.
+    """Return the mask ``(n, views)`` of present views, or None if complete.
 
     Without a given mask an item lacks a view whose row is an empty text, or has only NaN.
     """
@@ -163,14 +164,14 @@ def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | 
 
 
 def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
-    """Yield slices that divide the rows of an array into blocks of at most about `MAPPED_BLOCK_BYTES` bytes."""
+    """Yield row slices of at most about `MAPPED_BLOCK_BYTES` bytes each."""
     rows = max(1, MAPPED_BLOCK_BYTES * len(array) // array.nbytes)
     for first in range(0, len(array), rows):
         yield slice(first, first + rows)
 
 
 def copy_subset_to_memory(dataset: Dataset, positions: Positions, split: str) -> Dataset:
-    """Return a new dataset that holds the items at some positions, copied to memory.
+    """Copy the items at some positions to memory, as a new dataset.
 
     `split` is the name of its split.
     """
@@ -199,7 +200,9 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
 
 
 def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = True) -> Tensor:
-    """Convert rows of images, time series or vectors to the tensor of a view; see `from_arrays` for the shapes.
+    """Convert images, time series or vectors to the tensor of a view.
+
+    The shapes are those of `from_arrays`.
 
     Raises:
         UsageError: a wrong shape or type, or values that are not finite.
@@ -217,7 +220,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
 
 
 def _check_view(argument: str, array: np.ndarray) -> None:
-    """Raise `UsageError` unless an array has the shape and the type of a view; see `from_arrays`."""
+    """Raise `UsageError` unless an array has the shape and type of a view."""
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0
     reshape = f"; reshape it to ({len(array)}, 1) if each number is an item" if array.ndim == 1 and array.size else ""
@@ -234,7 +237,7 @@ def _check_view(argument: str, array: np.ndarray) -> None:
 
 
 def _to_channels_first_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
-    """Convert rows of images, time series or vectors to one tensor: uint8 for uint8 images, else float32."""
+    """Convert an array to a uint8 or float32 tensor with the channels first."""
     is_image = array.ndim > 2
     if array.ndim == 3 and array.dtype.kind != "f":
         array = array[:, None]
@@ -248,7 +251,7 @@ def _to_channels_first_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
 
 
 def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
-    """Convert an array-like of numbers to a float32 tensor ``(n,)``: one finite number per item.
+    """Convert one number per item to a float32 tensor ``(n,)``.
 
     Raises:
         UsageError: the values are not one real number per item, or not finite.
@@ -266,7 +269,7 @@ def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
 
 
 def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
-    """Convert an array-like of weights to a float32 tensor ``(n,)``: one nonnegative weight per item.
+    """Convert one nonnegative weight per item to a float32 tensor ``(n,)``.
 
     Raises:
         UsageError: the values are not one nonnegative finite number per item, or all are zero.
@@ -297,7 +300,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:
-    """Encode values as codes 0, 1, ... in sorted order; return the code of each value and the name of each code.
+    """Return the code of each value, and the sorted names of the codes.
 
     Raises:
         UsageError: the values are not one integer, Boolean or string per item.
@@ -324,7 +327,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return the codes of values as a tensor, and the name of each code; ``(None, None)`` if the values are None."""
+    """Return codes as a tensor and their names, or None for both."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)
@@ -332,7 +335,9 @@ def factorize_to_tensor(
 
 
 def as_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
-    """Convert an array, a tensor or an array-like to an array; bfloat16, which NumPy lacks, becomes float32.
+    """Convert an array-like or a tensor to a NumPy array.
+
+    NumPy lacks bfloat16, which becomes float32.
 
     Raises:
         UsageError: the values cannot be converted, or some are masked.
@@ -391,7 +396,7 @@ def as_finite_float64(argument: str, value: Any, dimensions: str = "(n, d)") -> 
 
 
 def _as_non_object_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
-    """Convert values to an array; raise `UsageError` if its elements are Python objects."""
+    """Convert values to an array, and refuse arrays of Python objects."""
     array = as_array(argument, values)
     check(array.dtype != object, f"{argument}: must be an array of numbers, got Python objects.", "not_numeric")
     return array

@@ -1,4 +1,4 @@
-"""Couplings: weighted pairs between two different sets, such as users and items, as a dataset of two views."""
+"""Datasets of weighted pairs between two different sets, such as users and items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUPLING_VIEW_NAMES = ("row", "column")
 
 @dataclass(frozen=True)
 class CouplingStore(Store):
-    """Store of pairs: view 0 of a pair comes from the first of two stores, view 1 from the second.
+    """Store of pairs whose two views come from two different stores.
 
     Attributes:
         side_stores: stores of the rows and of the columns, of one view each.
@@ -44,7 +44,7 @@ class CouplingStore(Store):
 
     @cached_property
     def content_digests(self) -> Tensor | None:
-        """Content digest of each pair, int64 ``(n, 2)``: the same value for both views.
+        """Content digest of each pair, repeated for both views, int64 ``(n, 2)``.
 
         The digest is that of the pair and not of its row or column: a row has pairs in the training and in the test
         split, and a test pair is new as long as the pair itself was not trained on.
@@ -74,10 +74,11 @@ def from_coupling(
     test_fraction: float | None = None,
     is_test: NDArray[np.bool_] | None = None,
 ) -> Dataset:
-    """Build a dataset of the pairs between two sets: each item is a pair, with its row and its column as views.
+    """Build a dataset of pairs between two sets.
 
-    A row and a column may each be in several pairs. Known partners are never negatives of one another: the default
-    target of a training spreads the mass of each row over all its partners in the batch.
+    The views of a pair are its row and its column. A row and a column may each be in several pairs. Known partners are
+    never negatives of one another: the default target of a training spreads the mass of each row over all its partners
+    in the batch.
 
     Args:
         rows: the rows, one view: an array or a list of texts as in `from_arrays`, or a `Dataset`.

@@ -1,6 +1,7 @@
-"""Batches of a dataset or stream, in an order that depends only on the seed and the epoch.
+"""Batches of a dataset or stream in a reproducible order.
 
-Under `torch.distributed` the processes may share each batch: each holds a contiguous part, see `local_batch_offset`.
+The order depends only on the seed and the epoch. Under `torch.distributed` the processes may share each batch: each
+holds a contiguous part, see `local_batch_offset`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from contraport.seeding import GENERATOR_LOCK, numpy_generator
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
-    """Position in the global batch where the items of this process begin, and size of the global batch.
+    """Offset of this process's items in a global batch, and the batch size.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.
@@ -45,7 +46,7 @@ class BatchOffset:
 
 
 def local_batch_offset(global_batch_size: int) -> BatchOffset:
-    """Return the offset of this process's part in a global batch that is split over all processes.
+    """Return the offset of this process's part of a global batch.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 
@@ -62,7 +63,7 @@ def _local_slice(global_batch_size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """List of item positions with an `epoch`; worker processes seed random transforms from both."""
+    """List of item positions with their epoch, which seed random transforms in workers."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)
@@ -112,13 +113,13 @@ class BatchOrder(Sampler[list[int]]):
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
-        """Set the epoch and the batch at which iteration resumes; other epochs are iterated in full."""
+        """Resume at a batch of an epoch, and iterate other epochs in full."""
         self.epoch = self._resumed_epoch = epoch
         self._resumed_batch = batch
 
     @property
     def first_batch_index(self) -> int:
-        """Index of the first batch of the next iteration: nonzero only in a resumed epoch."""
+        """Index of the first batch of the next iteration, nonzero when resuming."""
         return self._resumed_batch if self.epoch == self._resumed_epoch else 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -126,10 +127,10 @@ class BatchOrder(Sampler[list[int]]):
         self.epoch = epoch
 
     def fill_epochs_from(self, positions: np.ndarray | None) -> None:
-        """Draw the batches of later epochs only from the items at `positions`; None means from all items.
+        """Draw the batches of later epochs only from the items at `positions`.
 
-        The number of batches stays the same: an epoch repeats the positions, each time in another order, until it is
-        full. No batch contains an item twice.
+        None means from all items. The number of batches stays the same: an epoch repeats the positions, each time in
+        another order, until it is full. No batch contains an item twice.
 
         Raises:
             UsageError: there are fewer positions than the batch size.
@@ -192,7 +193,7 @@ def build_loader(
     split_over_processes: bool = False,
     batches_per_epoch: int | None = None,
 ) -> BatchLoader | StreamLoader:
-    """Build a loader of batches, whose ``batch_sampler`` is a `BatchOrder` that can resume within an epoch.
+    """Build a loader, whose ``batch_sampler`` is a `BatchOrder` that can resume.
 
     Args:
         dataset: source of the items.
@@ -253,7 +254,7 @@ def build_loader(
 
 
 class BatchLoader(DataLoader[Batch]):
-    """PyTorch DataLoader whose workers can be stopped and whose usage errors are raised unchanged."""
+    """PyTorch DataLoader with a `close` method and unchanged usage errors."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         with GENERATOR_LOCK:  # torch draws a seed for the workers from its global generator
@@ -264,7 +265,7 @@ class BatchLoader(DataLoader[Batch]):
             yield batch
 
     def close(self) -> None:
-        """Stop the worker processes; a stored traceback or an interactive session would otherwise keep them alive."""
+        """Stop the worker processes, even if a traceback still holds the iterator."""
         iterator, self._iterator = self._iterator, None
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
@@ -272,7 +273,7 @@ class BatchLoader(DataLoader[Batch]):
 
 @dataclass(frozen=True)
 class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
-    """Dataset in a worker process that returns usage errors as batches, because torch would wrap raised errors."""
+    """Dataset that returns usage errors as batches, because torch wraps raised errors."""
 
     dataset: Dataset
 
@@ -287,19 +288,20 @@ class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
 
 
 def _return_batch_unchanged(batch: Any) -> Any:
-    """Return the batch as it is; a collate function for datasets whose `__getitems__` already returns a batch."""
+    """Return the batch, as the collate function of datasets that build batches themselves."""
     return batch
 
 
 def _ignore_interrupts(worker: int) -> None:
-    """Ignore Ctrl-C in a worker: the parent process handles it and still needs the batches of the worker."""
+    """Ignore Ctrl-C in a worker, because the parent process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class StreamLoader:
-    """Loader of the batches of a stream, in epochs of a fixed number of batches or in a single pass.
+    """Loader of the batches of a stream.
 
-    Each epoch continues at the batch where the previous one ended.
+    Its epochs have a fixed number of batches, or it makes a single pass. Each epoch continues at the batch where the
+    previous one ended.
 
     >>> from contraport.data import from_stream
     >>> class Numbers(torch.utils.data.IterableDataset):

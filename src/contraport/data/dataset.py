@@ -1,4 +1,4 @@
-"""Dataset: the items of one split, with one or more views, labels and domains, fetched a batch at a time."""
+"""Dataset of one split, with one or more views, labels and domains."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 )  # fmt: skip
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
-    """The items of one split of a source, fetched a batch at a time.
+    """Items of one split of a source, fetched a batch at a time.
 
     Attributes:
         store: store that holds the views in memory or reads them from files.
@@ -155,20 +155,23 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def pair_or_item_noun(self) -> str:
-        """Noun for an item in messages: "pair" if the data are a coupling, else "item"."""
+        """Noun for an item in messages, "pair" for a coupling, else "item"."""
         return "item" if self.entity_ids is None else "pair"
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Shape of one item of each view: ``(C, H, W)`` image, ``(C, T)`` series, ``(d,)`` vector, ``()`` text."""
+        """Shape of one item of each view.
+
+        ``(C, H, W)`` for images, ``(C, T)`` for series, ``(d,)`` for vectors, ``()`` for texts.
+        """
         return self.store.shapes
 
     @property
     def content_digests(self) -> Tensor | None:
-        """Content digest of each item in each view, int64 ``(n, views)``; the first access reads all items.
+        """Content digest of each item in each view, int64 ``(n, views)``.
 
-        None if items may differ at each fetch, as those of a torch dataset. The digest of a missing view is
-        meaningless.
+        The first access reads all items. None if items may differ at each fetch, as those of a torch dataset. The
+        digest of a missing view is meaningless.
         """
         if self.stored_digests is None:
             self.stored_digests = self.store.content_digests
@@ -176,7 +179,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @cached_property
     def content_ids_if_repeated(self) -> Tensor | None:
-        """Integer id of the content of each item in each view, int64 ``(n, views)``; None if no content repeats.
+        """Content ids of all items, ``(n, views)``, or None if none repeats.
 
         Equal contents have equal ids: an image with two captions, two items, has one id in the image view. Without
         digests, no content counts as repeated.
@@ -197,12 +200,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_view_mask(self) -> bool:
-        """True if some items lack a view, so that batches have a mask of the views of each item."""
+        """True if some items lack a view, so that `present` is a mask."""
         return self.present is not None
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, so that worker processes do not speed up loading."""
+        """True if all items are in memory, so that workers save no time."""
         return self.store.is_in_memory
 
     def __repr__(self) -> str:
@@ -234,7 +237,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return Dataset(**self.get_field_values() | changes)
 
     def get_field_values(self) -> dict[str, Any]:
-        """Return the value of each dataclass field by name, to pass to the constructor of a subclass."""
+        """Return the value of each dataclass field by name."""
         return {field.name: getattr(self, field.name) for field in fields(Dataset)}
 
     def with_store(
@@ -253,7 +256,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.replace_fields(store=store, view_names=names, stored_digests=digests)
 
     def align_codes_with(self, other: Dataset) -> Dataset:
-        """Return the dataset with its class and domain codes renumbered to the codes of `other`, matched by name.
+        """Renumber class and domain codes to those of `other`, matched by name.
 
         Names that the other dataset lacks are numbered after its own.
 
@@ -298,9 +301,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``. If `split` is given, it names the new split.
+        """Return a dataset of the items at some positions, int64 ``(m,)``.
 
-        The views of these items are taken from `store`, by default from the store of this dataset.
+        `split` is the name of the new split, by default the current one. The views of these items are taken from
+        `store`, by default from the store of this dataset.
         """
         store = SubsetStore(self.store, positions) if store is None else store
         per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}
@@ -311,7 +315,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.replace_fields(store=store, split=split or self.split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
-        """Return the dataset without repeated items: the first of the items with equal content in all views is kept."""
+        """Keep only the first of the items with equal content in all views."""
         if self.content_ids_if_repeated is None:
             return self
         _, which = torch.unique(self.content_ids_if_repeated, dim=0, return_inverse=True)
@@ -366,7 +370,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return mean.tolist(), std.tolist()
 
     def non_unit_channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
-        """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
+        """Return each channel's minimum and maximum, or None if within [0, 1].
 
         Computed over the same items as `mean_and_std`. The maximum of a constant channel is its value plus 1.
 
@@ -387,7 +391,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
     def _iterate_sampled_views(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
-        """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
+        """Yield blocks of one view, from evenly spaced items that have it."""
         limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else 1_000)  # decoding files is slow
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
@@ -399,7 +403,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 def _renumber_codes_and_names(
     codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber category codes so that the names in `leading` get the first codes; return the new codes and names."""
+    """Renumber category codes so that the names in `leading` come first."""
     if codes is None or names is None or leading is None or names == leading:
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))

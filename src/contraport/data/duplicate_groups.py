@@ -1,4 +1,4 @@
-"""Content digests of items, and groups of items that share content, such as copies of a file."""
+"""Content digests of items, and groups of items that share content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def digest_byte_strings(contents: Iterable[bytes]) -> Tensor:
 
 
 def digest_rows(view: Tensor) -> Tensor:
-    """Return the digest of each row of a view, int64 ``(n,)``; the padding of texts is ignored.
+    """Return the digest of each row, int64 ``(n,)``, ignoring the padding of texts.
 
     >>> a, b, c = digest_rows(torch.tensor([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0]])).tolist()
     >>> a == c, a == b
@@ -48,7 +48,7 @@ def digest_rows(view: Tensor) -> Tensor:
 
 
 def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
-    """Return the digests of the encoded bytes of the items at some positions, int64 ``(m,)``.
+    """Return a digest of each item's encoded bytes, int64 ``(m,)``.
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.
     """
@@ -71,7 +71,7 @@ def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Ten
 
 
 def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Assign an integer id to each distinct content of a view; return the ids of the items, int64 ``(n, views)``.
+    """Number the distinct contents of each view, and return the ids ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
@@ -97,7 +97,7 @@ class ContentGroups(NamedTuple):
 
 
 def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: float) -> ContentGroups:
-    """Group items that share the content of a view, directly or through other items.
+    """Group items that share content, directly or through other items.
 
     A view whose repeats would join more than `ignore_views_above_group_size` items, such as captions that name only a
     class, does not group items. Views with small groups come first, and the first always groups. `content_ids` are the
@@ -129,7 +129,7 @@ def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: 
 
 
 def number_by_first_occurrence(values: Tensor) -> Tensor:
-    """Number the distinct values from 0 in order of first occurrence; return the number of each value, int64 ``(n,)``.
+    """Number distinct values from 0 in order of first occurrence, int64 ``(n,)``.
 
     >>> number_by_first_occurrence(torch.tensor([7, 3, 7, 5])).tolist()
     [0, 1, 0, 2]
@@ -140,7 +140,7 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
 
 
 def first_indices(codes: Tensor) -> Tensor:
-    """Return, for each code 0, 1, ..., the index of the first item that has it; `codes` is the code of each item.
+    """Return the index of the first item that has each code.
 
     >>> first_indices(torch.tensor([1, 0, 1, 2])).tolist()
     [1, 0, 3]
@@ -150,9 +150,9 @@ def first_indices(codes: Tensor) -> Tensor:
 
 
 def find_constant_view(dataset: Dataset, num_sampled_items: int) -> str | None:
-    """Return the name of the first view that is equal in `num_items` evenly spaced items; None if every view varies.
+    """Return the name of the first constant view in a sample, or None.
 
-    A few items suffice: reading all of them could take minutes.
+    The sampled items are evenly spaced. A few items suffice: reading all of them could take minutes.
     """
     positions = torch.linspace(0, len(dataset) - 1, min(num_sampled_items, len(dataset))).long().tolist()
     views = zip(dataset.view_names, dataset.__getitems__(positions).views, strict=True)

@@ -1,4 +1,4 @@
-"""Cache of decoded images in a memory-mapped file, so that later epochs decode nothing."""
+"""Cache of decoded images in a memory-mapped file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ log = logging.getLogger("contraport.data")
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
-    """Decode the images of a dataset into a cache folder, or reuse them from there; return a dataset of decoded images.
+    """Return a dataset of decoded images, cached in a folder.
 
-    The cache is rebuilt if it was made from other data, another size or another version. The dataset is returned
-    unchanged if it has no encoded images, or if the disk has less than twice the space needed. The log states either.
+    The cache is reused, and rebuilt if it was made from other data, another size or another version. The dataset is
+    returned unchanged if it has no encoded images, or if the disk has less than twice the space needed. The log states
+    either.
 
     Args:
         dataset: the items, to be read many times.
@@ -77,7 +78,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
-    """Return the stores of encoded images within a store, except those of which a subset selects only some items."""
+    """List stores of encoded images within a store, but none below a subset."""
     if isinstance(store, MultiViewStore):
         return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
@@ -86,7 +87,7 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
 
 
 def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
-    """Return a nested store with some innermost stores replaced: `replacements` maps ``id(old)`` to the new store."""
+    """Replace innermost stores of a nested store, by the ``id`` of each."""
     if isinstance(store, MultiViewStore):
         return combine_views([_replace_stores(part, replacements) for part in store.stores])
     if isinstance(store, StoreWrapper):
@@ -112,7 +113,7 @@ def _decode_into_cache(
 
 
 def digest_for_cache(dataset: Dataset) -> str:
-    """Return a digest that changes if any item, or the corruption applied to the items, changes.
+    """Return a digest that changes with any item or its corruption.
 
     It covers the content of all items, and the values of up to 1,000 items as they are fetched.
     """

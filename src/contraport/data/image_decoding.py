@@ -1,4 +1,4 @@
-"""Decodes images from files, archives and tables to square RGB tensors, and finds images that cannot be decoded."""
+"""Decoding of images in files, archives and tables to square RGB tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ImageFiles(UndecodedItems):
 
 
 def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape) -> Tensor:
-    """Return the images at some positions as a uint8 RGB tensor ``(b, *shape)``, resized and center-cropped.
+    """Decode images to a uint8 RGB tensor ``(b, *shape)``, resized and center-cropped.
 
     Raises:
         UsageError: an image cannot be decoded.
@@ -74,7 +74,7 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
 def log_undecodable_names_by_position(
     views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
 ) -> dict[int, str]:
-    """Return the names of the images that cannot be decoded, keyed by position; log a warning if there are any.
+    """Return the names of undecodable images by position, and log them.
 
     Args:
         views: images of each view, and the positions to check.
@@ -109,7 +109,7 @@ def log_undecodable_names_by_position(
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
-    """Return the default image size: the median shorter side of at most 200 images, clipped to 8 to 64 pixels."""
+    """Return the default image size, a clipped median of shorter sides."""
     step = -(-len(positions) // 200) or 1
     sides = []
     for position in positions[::step]:
@@ -120,7 +120,7 @@ def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
 
 
 def compute_clipped_median_size(sides: Sequence[int]) -> int:
-    """Return the median of side lengths, at least 8 and at most 64 pixels, so that training fits a small machine.
+    """Return the median of side lengths, clipped to 8 to 64 pixels.
 
     >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)
@@ -129,7 +129,7 @@ def compute_clipped_median_size(sides: Sequence[int]) -> int:
 
 
 def find_decoding_error_message(images: UndecodedItems, position: int) -> str | None:
-    """Return the reason why an image cannot be decoded, or None; pixels are decoded only if the format requires it."""
+    """Return the reason why an image cannot be decoded, or None."""
     try:
         with _open_image(images[position]) as image:
             # Pixels of modes I and F are 32-bit integers and floats of any range.
@@ -154,13 +154,13 @@ def _open_image(source: Path | bytes) -> Image.Image:
 
 
 def to_square_tensor(image: Image.Image, size: int) -> Tensor:
-    """Return an image as an upright uint8 RGB tensor ``(3, size, size)``, resized and cropped at its center."""
+    """Convert an image to a uint8 RGB tensor ``(3, size, size)``, center-cropped."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB, rotated upright as its EXIF tag demands, with transparent parts on white.
+    """Convert an image to upright 8-bit RGB, with transparent parts on white.
 
     Pillow's own conversion clips 16-bit pixels at 255, and shows whatever color is stored where an image is
     transparent: a black drawing on a transparent background would be all black.

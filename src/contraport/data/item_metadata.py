@@ -1,4 +1,4 @@
-"""Metadata of all items of a source, from which the dataset of one split is built."""
+"""Metadata of a source's items, from which one split's dataset is built."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ItemMetadata:
         image_size: int | None = None,
         view_names: tuple[str, ...] | None = None,
     ) -> Dataset:
-        """Build the dataset of one split; items whose images cannot be decoded are left out.
+        """Build the dataset of one split, without images that cannot be decoded.
 
         If the source marks no test split, items that share content in a view are in the same split, such as copies of
         a file or the captions of one image.
@@ -140,7 +140,7 @@ class ItemMetadata:
         )
 
     def _select_split_positions(self, split: str, groups: Codes | None) -> Positions:
-        """Return the positions of the items of one split; raise `UsageError` if there are none."""
+        """Return the positions of the items of one split, or raise `UsageError`."""
         chosen = select_split_positions(
             split,
             self.num_items,
@@ -157,7 +157,7 @@ class ItemMetadata:
         return chosen
 
     def _compute_digests(self, views: Sequence[UndecodedItemsOrStore]) -> Tensor | None:
-        """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
+        """Return the digests of all items ``(n, views)``, or None without digests."""
         columns, everything = [], np.arange(self.num_items)
         for view_index, view in enumerate(views):
             if isinstance(view, Store):

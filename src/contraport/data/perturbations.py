@@ -1,4 +1,4 @@
-"""Reproducible perturbations of datasets: mismatched pairs, class imbalance, corruptions and domains.
+"""Reproducible perturbations of datasets, such as mismatched pairs and corruptions.
 
 The perturbation of an item depends only on its row in its source; that of mismatched pairs depends on a seed too.
 """
@@ -47,7 +47,7 @@ _CORRUPTION_STRENGTHS_BY_KIND: dict[str, tuple[float, ...]] = {
 
 
 class OneViewDatasetWithPartners(Dataset):
-    """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
+    """One-view dataset whose batches hold each item and its mismatched partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
 
@@ -65,7 +65,7 @@ class OneViewDatasetWithPartners(Dataset):
 
 @dataclass(frozen=True)
 class MismatchedLaterViewsStore(StoreWrapper):
-    """Store that replaces each item's views after the first by the views of its partner."""
+    """Store that takes the views after the first from each item's partner."""
 
     partners: Tensor
 
@@ -81,7 +81,7 @@ class MismatchedLaterViewsStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
-    """Draw each item's partner as a position ``(n,)``: another item in the mismatched pairs, itself in all others.
+    """Draw each item's partner, another item if mismatched and itself otherwise, ``(n,)``.
 
     A fraction `mismatch.share` of the items get another item that differs in the content of each view, if there is one.
 
@@ -106,7 +106,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
 def draw_wrong_partners(
     items: Tensor, content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
 ) -> Tensor:
-    """Give each item the partner of another item, drawn at random; return the new partners, int64 ``(m,)``.
+    """Give each item another item's partner at random, int64 ``(m,)``.
 
     An item and the item whose partner it gets differ in the content of every view. With two views, no item has the
     content of the new pair, which would be correct then. An item keeps its own partner if no such item was found.
@@ -134,11 +134,11 @@ def draw_wrong_partners(
 def swap_correct_pairs(
     first: Positions, second: Positions, content_ids: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Make correct pairs wrong by exchanging second items with random pairs, in place, in at most 50 rounds.
+    """Make correct pairs wrong by swapping second items in place.
 
-    A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
-    item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
-    views only.
+    At most 50 rounds of swaps with random pairs are made. A pair of two items is correct if they share the content of a
+    view, or if some item has the first view of the first item and the second view of the second, as in a coupling whose
+    rows have several partners. The latter holds for two views only.
 
     Args:
         first: first item of each pair, int64 ``(m,)``.
@@ -171,7 +171,7 @@ def swap_correct_pairs(
 
 
 def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the dataset with each item's views after the first replaced by the views of its partner.
+    """Replace each item's views after the first by its partner's.
 
     Raises:
         UsageError: items lack a view.
@@ -191,10 +191,10 @@ def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
 
 
 def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
-    """Return a long-tailed subset: class sizes decrease geometrically, by a factor of `ratio` in total.
+    """Return a long-tailed subset, with class sizes that decrease geometrically.
 
-    The first class may keep as many items as the largest class has, the last a `ratio`-th of that, at least one. The
-    items that are kept are always the same.
+    The largest and the smallest size differ by a factor of `ratio`. The first class may keep as many items as the
+    largest class has, the last a `ratio`-th of that, at least one. The items that are kept are always the same.
 
     Source: the long-tailed benchmarks of Cui et al. (2019), Class-balanced loss, section 5.
 
@@ -219,7 +219,7 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
 
 
 def class_balanced_item_weights(dataset: Dataset) -> Tensor:
-    """Return sample weights of mean 1 that give each non-empty class the same total weight, float32 ``(n,)``.
+    """Return mean-1 sample weights ``(n,)`` with an equal total for each class.
 
     Raises:
         UsageError: there are no classes.
@@ -238,7 +238,7 @@ def class_balanced_item_weights(dataset: Dataset) -> Tensor:
 def _perturb_now_or_at_fetch(
     dataset: Dataset, perturb: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 ) -> Dataset:
-    """Perturb the views of all items at once if they are in memory, otherwise at each fetch; return the dataset."""
+    """Perturb views at once if in memory, otherwise at each fetch."""
     store = TransformedStore(dataset.store, perturb)
     if not dataset.is_in_memory:
         return dataset.with_store(store)
@@ -247,7 +247,7 @@ def _perturb_now_or_at_fetch(
 
 
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
-    """Apply one or more corruptions to a dataset in turn; the corruption of each item is reproducible.
+    """Apply corruptions to a dataset in turn, reproducibly for each item.
 
     Images are corrupted as in `corrupt_images`. Noise is added to vectors and time series, in units of the standard
     deviation of each feature or channel in this split.
@@ -281,7 +281,7 @@ def _corrupt_views(
     rows: Tensor,
     non_image_stds: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Corrupt the views of some items, with random numbers that depend only on the item's row in the source.
+    """Corrupt the views of some items, seeded by their source rows.
 
     `non_image_stds` holds the standard deviation of each view, or None if the view is an image.
     """
@@ -313,11 +313,12 @@ def _apply_corruptions(view: Tensor, corruptions: Sequence[CorruptionSpec], non_
 
 
 def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
-    """Corrupt images `(b, C, H, W)`, uint8 or float in [0, 1]: six kinds at five severities; returns floats in [0, 1].
+    """Corrupt images ``(b, C, H, W)``, and return floats in [0, 1].
 
-    Severity 1 is barely visible, 5 leaves the image barely recognizable. Lengths are relative to the side of the image,
-    so that small and large images are degraded alike. Random parts (noise, places of squares) are drawn from torch's
-    generator on the device of the images.
+    The images are uint8 or floats in [0, 1]. There are six kinds of corruption at five severities. Severity 1 is barely
+    visible, 5 leaves the image barely recognizable. Lengths are relative to the side of the image, so that small and
+    large images are degraded alike. Random parts (noise, places of squares) are drawn from torch's generator on the
+    device of the images.
 
     Source: after Hendrycks and Dietterich (2019), Benchmarking neural network robustness to common corruptions and
     perturbations.
@@ -373,7 +374,7 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
 
 
 def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
-    """Return a dataset with each image assigned to one of four domains at random, and rotated or restyled accordingly.
+    """Assign images to four random domains, and rotate or restyle them accordingly.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
 
@@ -401,7 +402,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
 def _shift_domains(
     views: tuple[Tensor, ...], positions: Tensor, *, domains: Tensor, rotates: bool
 ) -> tuple[Tensor, ...]:
-    """Return the images at some positions, each in the rotation or style of its domain."""
+    """Return images in the rotation or style of their domains."""
     chosen_domains, shifted = domains[positions], tuple(view.clone() for view in views)
     for view, changed in zip(views, shifted, strict=True):
         for number in chosen_domains.unique().tolist():
@@ -412,7 +413,7 @@ def _shift_domains(
 
 
 def _restyle(images: Tensor, style: int) -> Tensor:
-    """Change the style of images; `style` 0 is plain (unchanged), 1 edges, 2 posterized, 3 inverted."""
+    """Convert images to style 0 (unchanged), 1 (edges), 2 (posterized) or 3 (inverted)."""
     if style == 0:
         return images
     floats = transforms.to_dtype(images, torch.float32, scale=True)

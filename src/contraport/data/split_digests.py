@@ -1,4 +1,4 @@
-"""Content digests of the training and held-out items of a run, and fingerprints of datasets."""
+"""Content digests of a run's training and held-out items, and dataset fingerprints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contraport.data.streams import Stream
 
 
 def fingerprint_dataset(dataset: Dataset) -> str:
-    """Return a digest of all items in order, with their classes, domains and weights.
+    """Return a digest of all items in order, with labels, domains and weights.
 
     It is the same on every machine. The content of items that may differ at each fetch, as those of a torch dataset,
     is left out.
@@ -36,7 +36,7 @@ def fingerprint_dataset(dataset: Dataset) -> str:
 
 
 class RecoveredSplits(NamedTuple):
-    """Training and held-out items of a run, found in data by their digests, and the number of all other items."""
+    """Splits of a run, found in data by their digests."""
 
     train: Dataset
     test: Dataset
@@ -45,7 +45,7 @@ class RecoveredSplits(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitDigests:
-    """Content digests of the training and held-out items of a run, and a fingerprint of the training items.
+    """Content digests of a run's training and held-out items.
 
     Attributes:
         train_digests: unique sorted digests of the training items, over those views whose contents tell items apart,
@@ -60,7 +60,7 @@ class SplitDigests:
 
     @classmethod
     def from_datasets_unless_stream(cls, train: Dataset, test: Dataset | None) -> Self | None:
-        """Return the digests of both splits, or None if the training data are a stream."""
+        """Return the digests of both splits, or None for a stream."""
         if isinstance(train, Stream):
             return None
         train_fingerprint = fingerprint_dataset(train)
@@ -95,7 +95,7 @@ class SplitDigests:
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal of the digests of both splits and the fingerprint of the training items."""
+        """SHA-256 in hexadecimal of all digests and the fingerprint."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
@@ -104,18 +104,18 @@ class SplitDigests:
         return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
     def trained_item_mask(self, dataset: Dataset) -> Tensor:
-        """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
+        """Return the mask ``(n,)`` of items that share content with training items."""
         return _any_view_match_mask(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
-        """Return whether a training and a test dataset are exactly the splits of the run."""
+        """Return whether two datasets are exactly the splits of the run."""
         return all(
             bool(_any_view_match_mask(part, digests).all()) and _have_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
     def find_splits(self, parts: Sequence[Dataset]) -> RecoveredSplits | None:
-        """Find the run's training and held-out items in the given datasets, and count the remaining items.
+        """Find the run's splits in datasets, and count the remaining items.
 
         Args:
             parts: all items of the source, in one part or two.
@@ -135,14 +135,14 @@ class SplitDigests:
 
 
 def _present_mask(dataset: Dataset) -> Tensor:
-    """Return the mask of the views that items have, ``(n, views)``; all True if none is missing."""
+    """Return the mask ``(n, views)`` of present views, also if none is missing."""
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
     return dataset.present
 
 
 def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor:
-    """Return the mask of the items with at least one view whose digest is among `digests`."""
+    """Return the mask of items with the digest of any view among `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_mask(dataset)

@@ -1,4 +1,4 @@
-"""Training and test splits: defined by the source, or with a fixed random fraction of each class held out."""
+"""Training and test splits, defined by the source or drawn at random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 def draw_stratified_split(
     classes: np.ndarray, split: str, *, test_fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
 ) -> Positions:
-    """Return the sorted positions of one split; the test split is a random fraction of each class.
+    """Return the sorted positions of one split, drawn at random within classes.
 
     The split depends only on the classes and the fraction. The number held out of each class is exact to within one.
 
@@ -48,7 +48,7 @@ def select_split_positions(
     test_fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return the positions of one split, defined by the source, or random and stratified by class and domain.
+    """Return one split's positions, as the source defines or stratified at random.
 
     Args:
         split: "train" or "test".
@@ -85,16 +85,17 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRACTION) -> float:
-    """Return the maximum size of a group of items that a random split may hold out; larger groups stay in training."""
+    """Return the maximum size of a group that a random split holds out."""
     return max(test_fraction * length, 2.0)
 
 
 def get_test_and_unused_masks(
     split_names: np.ndarray, where: str
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
-    """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
+    """Return the masks of the test and the unused items.
 
-    If a source has both a test and a validation split, the validation split is unused.
+    The former is None if only "train" occurs. If a source has both a test and a validation split, the validation split
+    is unused.
 
     Raises:
         UsageError: a name is not that of a split, or there is no training item.

@@ -1,4 +1,4 @@
-"""Stores of the views of items: in memory, in files or archives, or derived from another store."""
+"""Stores of item views, in memory, in files or derived."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 
 class Store(ABC):
-    """Base class of stores: the views of `n` items, fetched a batch at a time."""
+    """Base class of stores, which fetch the views of items in batches."""
 
     @property
     @abstractmethod
@@ -37,14 +37,14 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, so that worker processes do not speed up loading."""
+        """True if all items are in memory, so that workers save no time."""
         return False
 
     @cached_property
     def content_digests(self) -> Tensor | None:
-        """One content digest per item and view, int64 ``(n, views)``; None if items differ at each fetch.
+        """Content digest of each item and view, int64 ``(n, views)``.
 
-        The first access reads all items.
+        None if items differ at each fetch. The first access reads all items.
         """
         blocks = torch.arange(len(self)).split(64)  # to bound memory
         return torch.cat([torch.stack([*map(digest_rows, self.fetch_views(block))], dim=1) for block in blocks])
@@ -67,7 +67,7 @@ class Store(ABC):
 
 @dataclass(frozen=True)
 class ArrayStore(Store):
-    """Store of views as tensors in memory; a fetch indexes the tensors."""
+    """Store of views as tensors in memory."""
 
     views: tuple[Tensor, ...]
     is_in_memory = True
@@ -92,7 +92,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedRowStore(Store):
-    """Store of one view in a memory-mapped array, whose rows are converted when they are fetched.
+    """Store of one view in a memory-mapped array, converted at each fetch.
 
     Attributes:
         array: the array, ``(n, ...)`` in C order, of any type of numbers and at any place in its file.
@@ -114,7 +114,7 @@ class MappedRowStore(Store):
         return torch.cat([digest_rows(view) for _, view in self.iterate_blocks()])[:, None]
 
     def iterate_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Yield blocks of rows as pairs: the rows as stored, and the same rows converted to a tensor."""
+        """Yield blocks of rows, as stored and as converted to a tensor."""
         for block in torch.arange(len(self)).split(max(1, MAPPED_BLOCK_BYTES * len(self) // self.array.nbytes)):
             rows = self._take_rows(block)
             yield rows, self.convert(rows)
@@ -183,7 +183,7 @@ class PackedTextStore(Store):
 
 
 class UndecodedItems(Protocol):
-    """Protocol of sequences of undecoded items, such as JPEG images in files, a table column or an archive."""
+    """Protocol of sequences of undecoded items, such as JPEG files."""
 
     def __len__(self) -> int: ...
 
@@ -199,7 +199,7 @@ class UndecodedItems(Protocol):
 
 @dataclass(frozen=True)
 class DecodingStore(Store):
-    """Store of one view that decodes items at each fetch; digests are computed from the encoded bytes.
+    """Store of one view that decodes items at each fetch.
 
     Attributes:
         encoded: the undecoded items.
@@ -231,7 +231,7 @@ class DecodingStore(Store):
 
 @dataclass(frozen=True)
 class StoreWrapper(Store):
-    """Base class of stores that modify another store and delegate all other members to it.
+    """Base class of stores that modify another store, and delegate the rest.
 
     Attributes:
         store: the wrapped store.
@@ -249,7 +249,7 @@ class StoreWrapper(Store):
 
     @property
     def content_digests(self) -> Tensor | None:
-        """Digests of the wrapped store: a modified item keeps the digest of its original."""
+        """Digests of the wrapped store, which modified items keep."""
         return self.store.content_digests
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Streams: datasets whose items arrive one after the other and whose length is unknown."""
+"""Streams, datasets of unknown length that are read in order."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ParsedItem(NamedTuple):
 
 
 class StreamReadError(UsageError):
-    """Error raised by the iterable of a stream; results up to the failed item remain valid."""
+    """Error raised by a stream's iterable, after which earlier results remain valid."""
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:
-    """Yield the items of one pass over an iterable; an error that the iterable raises becomes a `StreamReadError`."""
+    """Yield the items of one pass, and raise its errors as `StreamReadError`."""
     count = 0
     try:
         for item in source:
@@ -50,10 +50,11 @@ def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int 
 
 
 class Stream(Dataset):
-    """Dataset that reads the items of an iterable in order; only the first items, `head`, are accessible by position.
+    """Dataset that reads the items of an iterable in order.
 
-    Each iteration over the source is a pass. Before a pass ``source.set_epoch(number)`` is called if it exists. A
-    resumed run skips the items it has already read, so a pass of one number must always yield the same items.
+    Only the first items, `head`, are accessible by position. Each iteration over the source is a pass. Before a pass
+    ``source.set_epoch(number)`` is called if it exists. A resumed run skips the items it has already read, so a pass of
+    one number must always yield the same items.
 
     Args:
         source: an iterable that can be iterated repeatedly.
@@ -68,7 +69,7 @@ class Stream(Dataset):
         self._head = head
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Stream:
-        """Return the stream with only some of its views, chosen by index; each item is still read in full.
+        """Select views of the stream, whose items are still read in full.
 
         Raises:
             UsageError: there is no such view.
@@ -96,7 +97,7 @@ class Stream(Dataset):
         check(position >= 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped_batches: int = 0, endless: bool = False) -> Iterator[Batch]:
-        """Yield batches of successive items, from one pass over the iterable or from repeated passes.
+        """Yield batches of successive items, from one pass or repeated passes.
 
         Args:
             batch_size: items in a batch; the last one of a single pass may be smaller.
@@ -121,19 +122,19 @@ class Stream(Dataset):
             )
 
     def replace_fields(self, **changes: Any) -> NoReturn:
-        """Raise `UsageError`: the items of a stream cannot be changed."""
+        """Raise `UsageError`, because the items of a stream cannot be changed."""
         message = f"data: {self.name} is a stream; pass image_size and labels to from_stream instead of changing it."
         raise UsageError(message, kind="stream")
 
     def _parse_item(self, item: Any, position: int) -> ParsedItem:
-        """Parse an item; raise `UsageError` unless its views have the shapes of the first item."""
+        """Parse an item, and check the shapes of its views."""
         parsed = self.read(item, position)
         check_view_shapes(f"data: {self.name}: item {position}", parsed.views_as_batches, self.shapes)
         return parsed
 
 
 def check_view_shapes(where: str, views_as_batches: Sequence[Tensor], expected_shapes: Sequence[Shape]) -> None:
-    """Raise `UsageError` unless the views of an item, as batches of one, have the shapes of the first item."""
+    """Raise `UsageError` unless an item's views have the expected shapes."""
     shapes = tuple(map(item_shape, views_as_batches))
     message = (
         f"{where}: must have views of shapes {expected_shapes} like item 0, got {shapes}; image_size resizes images."
@@ -142,6 +143,6 @@ def check_view_shapes(where: str, views_as_batches: Sequence[Tensor], expected_s
 
 
 def check_no_stream(dataset: Dataset) -> None:
-    """Raise `UsageError` if a dataset is a stream, for code that needs random access to all items."""
+    """Raise `UsageError` if a dataset is a stream."""
     message = f"data: must be a dataset whose items are all available, got the stream {dataset.name}."
     check(not isinstance(dataset, Stream), message, "stream")

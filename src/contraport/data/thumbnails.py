@@ -1,4 +1,4 @@
-"""Thumbnails of items for report pages: small images, beginnings of texts, vectors and curves."""
+"""Thumbnails of images, texts, vectors and series for report pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 
 
 def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, max_side: int) -> list[np.ndarray]:
-    """Return the thumbnails of the items at some positions, as one array per view.
+    """Return thumbnails of the items at some positions, one array per view.
 
     Images are uint8 ``(m, C, H, W)``, at most `max_side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
@@ -41,9 +41,9 @@ def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, max_side: int)
 
 
 def make_image_thumbnails(images: Tensor, max_side: int) -> np.ndarray:
-    """Return images ``(m, C, H, W)`` as uint8, at most `max_side` pixels wide and high.
+    """Return images as uint8, at most `max_side` pixels wide and high.
 
-    Floats outside [0, 1] are scaled by the range of each channel over these images.
+    Images are ``(m, C, H, W)``. Floats outside [0, 1] are scaled by the range of each channel over these images.
 
     >>> make_image_thumbnails(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2), 32).tolist()
     [[[[0, 255], [0, 255]]]]
@@ -62,7 +62,7 @@ def make_image_thumbnails(images: Tensor, max_side: int) -> np.ndarray:
 
 
 def _standardize_series_to_int8(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
-    """Return time series as int8 ``(m, C, T)``, standardized so that 100 stands for three standard deviations.
+    """Return series as int8 ``(m, C, T)``, with 100 for three standard deviations.
 
     Larger values are clipped.
 

@@ -52,10 +52,11 @@ def data_format(
     options: Sequence[LoadOption] = ("test_fraction",),
     fallback: bool = False,
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Register the decorated reader as a format; see `Format` for the arguments.
+    """Register the decorated reader as a format.
 
-    By default a format is recognized by the suffixes of its files. If the data have no test split, a reader holds out
-    `test_fraction` of each class, by default 0.2. It raises `UsageError` for corrupt or inconsistent data.
+    The arguments are those of `Format`. By default a format is recognized by the suffixes of its files. If the data
+    have no test split, a reader holds out `test_fraction` of each class, by default 0.2. It raises `UsageError` for
+    corrupt or inconsistent data.
 
     >>> import tempfile, numpy as np
     >>> from contraport.data import from_arrays, load
@@ -81,7 +82,7 @@ def data_format(
 
 
 def find_format(data: str) -> Format | None:
-    """Return the format of the data at a path, or None if no format recognizes it."""
+    """Return the format that recognizes the data at a path, or None."""
     ordered = sorted(FORMATS.values(), key=lambda entry: entry.is_fallback)
     return next((entry for entry in ordered if entry.recognizes(data)), None)
 

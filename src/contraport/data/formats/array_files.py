@@ -1,4 +1,4 @@
-"""Formats of array files: `.npz` with named views, labels, domains and weights, and `.npy` with one view."""
+"""Formats of `.npz` files with named arrays and `.npy` files of one view."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers
 
 @data_format("arrays", suffixes=[".npz", ".npy"])
 def load_array_file(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npz` file, or of an `.npy` file, which is one view without labels.
+    """Load one split of an `.npz` or `.npy` file.
 
-    Arrays of an `.npy` file, and large arrays of an `.npz` file that is not compressed, are memory-mapped.
+    An `.npy` file is one view without labels. Arrays of an `.npy` file, and large arrays of an `.npz` file that is not
+    compressed, are memory-mapped.
 
     Keys: ``x``, or for several views ``view0``, ``view1``, ... or two or more other names, which become their names;
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
@@ -44,9 +45,10 @@ def load_array_file(path: str, split: str, test_fraction: float | None = None) -
 def dataset_from_arrays(
     arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None, *, owns_arrays: bool = False
 ) -> Dataset:
-    """Build one split from named arrays, with the keys of an `.npz` file; see `load_array_file`.
+    """Build one split from arrays named by the keys of an `.npz` file.
 
-    If the dataset owns the arrays, they are only copied to free the items of the other split.
+    The keys are those of `load_array_file`. If the dataset owns the arrays, they are only copied to free the items of
+    the other split.
 
     Raises:
         UsageError: an unknown key, or arrays that do not match.
@@ -91,7 +93,7 @@ def dataset_from_arrays(
 
 
 def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    """Return the array in an `.npy` file, without unpickling; with `mmap_mode`, it is a memory map.
+    """Return the array in an `.npy` file without unpickling, mapped with `mmap_mode`.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.
@@ -103,7 +105,7 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) ->
 
 
 def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.ndarray]:
-    """Return the arrays in an `.npz` file by key, without unpickling; if `mapped`, large arrays stay in the file.
+    """Return the arrays in an `.npz` file by key, memory-mapped if `mapped`.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.
@@ -113,7 +115,7 @@ def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.
 
 
 def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
-    """Convert the values of an `.npz` file to arrays; raise `UsageError` for a key that a dataset does not use.
+    """Convert the values of an `.npz` file to arrays, and refuse unknown keys.
 
     Features that `contraport embed` wrote also raise an error.
     """
@@ -139,7 +141,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
 
 
 def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
+    """Return the user's names of the views, or none if one is reserved."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(re.fullmatch(r"x|view\d+", name) for name in names):
         return []
@@ -147,7 +149,7 @@ def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one split by name, with the views first. The names omit the suffix `_test`."""
+    """Return one split's arrays by name without `_test`, views first."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]

@@ -1,4 +1,4 @@
-"""Datasets from an Arrow table or a Hugging Face dataset; images and vectors in files are read when fetched."""
+"""Datasets from Arrow tables and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableRows:
-    """Selected rows of a table, read on demand as Arrow tables; columns that are not selected are not read.
+    """Selected rows and columns of a table, read on demand.
 
     Attributes:
         table: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
@@ -61,7 +61,7 @@ class TableRows:
 
     @property
     def is_table(self) -> bool:
-        """True if the source is an Arrow table, whose columns are cheap to read as a whole."""
+        """True for an Arrow table, False for a Hugging Face dataset."""
         return isinstance(self.table, pa.Table)
 
     @property
@@ -88,9 +88,10 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of the rows in which every column is missing, NaN or an empty text.
+        """Return the mask of the rows that are known to be empty.
 
-        Of rows in files only strings are examined, as everything else would have to be read.
+        In an empty row every column is missing, NaN or an empty text. Of rows in files only strings are examined, as
+        everything else would have to be read.
 
         >>> rows = TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]}))
         >>> rows.known_empty_row_mask().tolist()
@@ -116,15 +117,15 @@ class TableRows:
         return TableRows(source, self.indices)
 
     def subset(self, positions: Positions) -> TableRows:
-        """Select rows by position; their values are not read yet."""
+        """Select rows by position, without reading their values."""
         indices = positions if self.indices is None else self.indices[positions]
         texts = None if self.exploded_texts is None else self.exploded_texts.take(pa.array(positions))
         return TableRows(self.table, indices, texts)
 
     def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
-        """Expand lists of texts to one row per text; return the new rows, and the original row number of each.
+        """Expand lists of texts to one row per text.
 
-        An empty list becomes one empty text.
+        Return the new rows, and the original row number of each. An empty list becomes one empty text.
 
         Args:
             views: columns of each view; at most one may hold lists of texts.
@@ -153,7 +154,7 @@ def is_single_string_column(rows: TableRows) -> bool:
 
 @dataclass(frozen=True)
 class NumberColumnStore(Store):
-    """Store of one view of numbers in table columns, read and checked at each fetch."""
+    """Store of one view of number columns, read and checked at each fetch."""
 
     rows: TableRows
     names: tuple[str, ...]
@@ -173,7 +174,7 @@ class NumberColumnStore(Store):
 
 @dataclass(frozen=True)
 class ImageColumn(UndecodedItems):
-    """Encoded images in a table column: bytes, or Hugging Face's struct of bytes and file path."""
+    """Encoded images in a table column, as bytes or Hugging Face's struct."""
 
     rows: TableRows
     column: str
@@ -285,7 +286,7 @@ def dataset_from_rows(
 
 
 def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
-    """Infer the role of each column from its name, its type and, for texts, the number of distinct values.
+    """Infer the role of each column from its name, type and values.
 
     A text column with few distinct values is no view unless its name or the user declares it a text; it holds the
     labels if it is the only such column and no other column does.
@@ -323,7 +324,7 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
 def _find_image_path_or_row_number(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the path of each row's first image, or its row number as text if it has none; None without image views."""
+    """Return the path of each row's first image, else its row number."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -337,7 +338,7 @@ def _find_image_path_or_row_number(
 def _read_keys_unless_incomplete(
     rows: TableRows, name: str | None, where: str, *, raise_if_incomplete: bool
 ) -> np.ndarray | None:
-    """Return the key of each row; None if there is no key column, or if keys are missing and that is allowed."""
+    """Return the key of each row, or None without complete keys."""
     if name is None:
         return None
     try:
@@ -350,7 +351,7 @@ def _read_keys_unless_incomplete(
 
 
 def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
-    """Replace the rows that lack a view by the first row that has it: placeholders that are never used."""
+    """Replace rows that lack a view by the first row that has it."""
     if present.all():
         return rows
     existing = np.flatnonzero(present)
@@ -361,7 +362,7 @@ def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, where: s
 def _read_category_codes_and_names(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Return the codes and names of a column of categories; ``(None, None)`` without a column."""
+    """Return the codes and names of a category column, or None for both."""
     if name is None:
         return None, None
     values = read_category_values(rows.select_columns([name]).read(), name, where)
@@ -379,7 +380,7 @@ def _read_category_codes_and_names(
 def _read_optional_number_per_item(
     parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
-    """Return a column of weights or regression targets as a tensor ``(n,)``; None without a column."""
+    """Return a column of numbers ``(n,)``, or None without a column."""
     if name is None:
         return None
     values = read_number_columns(rows.select_columns([name]).read(), [name], where)
@@ -409,7 +410,7 @@ def _build_view(
 
 
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
-    """Read the numbers of an Arrow table block by block, so that only the result is in memory as a whole."""
+    """Read numbers of an Arrow table in blocks, to bound the memory."""
     numbers: Tensor | None = None
     size = max(1, _BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
     for start in range(0, len(rows.table), size):
@@ -464,9 +465,10 @@ def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
 
 
 def dataset_from_huggingface(loaded: Any, split: str, path: Path, **options: Any) -> Dataset:
-    """Build one split of a `datasets.Dataset` or `DatasetDict`; for the options see `dataset_from_rows`.
+    """Build one split of a `datasets.Dataset` or `DatasetDict`.
 
-    A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). A `ClassLabel` keeps its names.
+    The options are those of `dataset_from_rows`. A `DatasetDict` has splits of its own, ``train`` and ``test`` (or
+    ``validation``). A `ClassLabel` keeps its names.
     """
     datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
     train, test = loaded, None

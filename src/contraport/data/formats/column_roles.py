@@ -1,4 +1,4 @@
-"""Roles of the columns of a table: views, labels, numbers, domains, splits, weights, sequences and keys."""
+"""Roles of the columns of a table, such as views, labels and keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Roles of table columns: the columns of each view, and the column of each other role.
+    """Columns of each view, and the column of each other role.
 
     Attributes:
         views: columns of each view.
@@ -53,7 +53,7 @@ class ColumnRoles:
 
 
 def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
-    """Infer the role of each column of a table from its name and type.
+    """Infer the role of each column from its name and type.
 
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or the regression
     targets if its values are floats; ``domain`` or ``domains`` the domains; ``split`` the splits; ``id`` the names of
@@ -136,7 +136,7 @@ def is_text_column_name(name: str) -> bool:
 
 
 def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Name each view by its only column, by the common prefix of its columns, or else by a number.
+    """Name views by their only column or common prefix, else by number.
 
     >>> derive_view_names([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
     ('photo', 'audio', 'view2')
@@ -160,7 +160,7 @@ class ViewSuggestion(NamedTuple):
 
 
 def suggest_views(names: Sequence[str]) -> ViewSuggestion:
-    """Suggest a division of the columns of one view into several views, by the prefixes of the column names.
+    """Suggest a division of one view's columns into several views, by their prefixes.
 
     Two groups of columns, or three or four of several columns each, are evident views. Columns without such prefixes
     are divided into two halves, which are not evident.
@@ -187,7 +187,7 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
 
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
+    """Return whether a column contains row numbers, judged by its name or origin."""
     if name.lower() in ("", "id", "index", "unnamed: 0"):
         return True
     if re.fullmatch(r"__index_level_\d+__", name):  # pandas writes an index without a name so
@@ -199,7 +199,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 def _find_role_column(
     role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], where: str
 ) -> str | None:
-    """Return the column declared for a role, else the one whose name implies it; None if there is none."""
+    """Return the column declared or named for a role, or None."""
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:
@@ -217,7 +217,7 @@ def _find_role_column(
 def _build_roles_with_inferred_views(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], where: str
 ) -> ColumnRoles:
-    """Complete the roles: infer the views from the columns without another role."""
+    """Complete the roles by views inferred from the columns without a role."""
     check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
     matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}
@@ -244,12 +244,12 @@ def _build_roles_with_inferred_views(
 
 
 def _is_separate_view(column: pa.Field) -> bool:
-    """Return whether a column holds lists, images or strings, and is therefore a view by itself."""
+    """Return whether a column is a view by itself, such as lists."""
     return is_list(column.type) or can_hold_image_bytes(column) or is_string(column.type)
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
-    """Return the names of the columns that match a name, a pattern, or a list of names and patterns."""
+    """Return the names of the columns that match a name, pattern or list."""
     if isinstance(view, list | tuple) and view:
         return tuple(name for part in view for name in _match_columns(part, names, where))
     check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: checks of their types, and conversion of their values to arrays."""
+"""Type checks of Arrow table columns, and conversion of their values to arrays."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from contraport.errors import UsageError, check
 
 
 def can_hold_image_bytes(field: pa.Field) -> bool:
-    """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
+    """Return whether a column can hold encoded images, as bytes or a struct."""
     kind = get_plain_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list type, of fixed or variable length."""
+    """Return whether an Arrow type is a list of fixed or variable length."""
     kind = get_plain_type(kind)
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a string type, which holds texts or file names."""
+    """Return whether an Arrow type is a string type."""
     kind = get_plain_type(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_text_by_first_value(table: pa.Table, string_column: str) -> bool:
-    """Return whether the first string of a column is a text, rather than the name of an image file or a number.
+    """Return whether the first string is neither an image file nor a number.
 
     Numbers with a decimal comma and names followed by a space are no texts either; reading the column reports them.
 
@@ -57,7 +57,7 @@ def is_number_text(text: str) -> bool:
 
 
 def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
-    """Read a column of categories: integers or texts, one per row.
+    """Read a column of categories, one integer or text per row.
 
     Raises:
         UsageError: a row has no value, or the column is of another type.
@@ -76,7 +76,7 @@ def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
 
 
 def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np.ndarray:
-    """Read the number columns of one view as an array with one row per item.
+    """Read the number columns of one view as an array ``(n, ...)``.
 
     Several columns of numbers are the features of a vector, ``(n, d)``; one column of lists is ``(n, d)``, of lists of
     lists ``(n, C, T)``, and so on.
@@ -152,7 +152,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
 def group_sequences_with_first_frames(
     table: pa.Table, sequence_column: str, views: Sequence[Sequence[str]], constant_columns: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
-    """Merge the rows of each sequence into one row; return the new table, and the index of each sequence's first row.
+    """Return one merged row per sequence, and the index of its first frame.
 
     Args:
         table: rows are frames, those of one sequence in order.
@@ -197,7 +197,7 @@ def group_sequences_with_first_frames(
 
 
 def get_plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column of a table as plain values: those of a dictionary or extension type are decoded."""
+    """Return a column of a table, with dictionary and extension types decoded."""
     column = table.column(name)
     while True:
         if pa.types.is_dictionary(column.type):
@@ -211,7 +211,7 @@ def get_plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
-    """Raise `UsageError` if a column has an empty cell; the message states the first such row."""
+    """Raise `UsageError` if a column has an empty cell."""
     if column.null_count:
         first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
@@ -220,7 +220,7 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
 
 
 def get_plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the value type of an Arrow dictionary type, or the storage type of an extension type; keep other types."""
+    """Return the type inside a dictionary or extension type, or the type itself."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -1,4 +1,4 @@
-"""Format of couplings: a folder with a table of rows, a table of columns and a table of pairs between them."""
+"""Format of a coupling, a folder with tables of rows, columns and pairs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
-    """Return the existing files of one table of a coupling; the table "rows" may be rows.csv or rows.parquet."""
+    """Return the existing files of a coupling's table, such as rows.csv or rows.parquet."""
     return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{table_name}{suffix}").is_file()]
 
 
 def has_two_coupling_tables(folder: str) -> bool:
-    """Return whether a folder has at least two of the tables of a coupling; reading requires all three.
+    """Return whether a folder has at least two of a coupling's three tables.
 
     A folder of images with two tables is a coupling only if one of the tables names image files.
     """
@@ -44,7 +44,7 @@ def has_two_coupling_tables(folder: str) -> bool:
 
 
 def get_table_files(folder: str) -> dict[str, Path]:
-    """Return the file of each of the three tables of a coupling; raise `UsageError` unless there is one of each."""
+    """Return the file of each table of a coupling, by table name."""
     files = {}
     for part in TABLE_NAMES:
         tables = _list_files_of_table(folder, part)
@@ -59,7 +59,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
 
 
 def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
-    """Find the key of each pair among the keys of the rows or columns; return the positions, int64 ``(pairs,)``."""
+    """Return the position of each pair's key in one side, int64 ``(pairs,)``."""
     check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
     places: dict[str, int] = {}
     for position, key in enumerate(side.keys or ()):
@@ -77,10 +77,11 @@ def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: d
 
 @data_format("a coupling", recognizes=has_two_coupling_tables, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
+    """Load one split of a folder with the tables of a coupling.
 
-    The tables of rows and columns have a column of keys (such as ``id``) and one view. The table of pairs has the
-    columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
+    The tables `rows`, `columns` and `pairs` are `.csv`, `.jsonl` or `.parquet` files. Those of rows and columns have a
+    column of keys (such as ``id``) and one view. The table of pairs has the columns ``row`` and ``column`` with these
+    keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
     files = get_table_files(path)
     sides = {}

@@ -1,4 +1,4 @@
-"""Formats of folders of images or texts, with classes and domains from subfolders, and of files of text lines."""
+"""Formats of image folders, text folders and files of text lines."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def load_image_or_text_folder(
 
 @data_format("texts", suffixes=[".txt"])
 def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a UTF-8 `.txt` file with one item per line; empty lines are skipped."""
+    """Load one split of a UTF-8 `.txt` file, one item per nonempty line."""
     lines = [line.strip() for line in read_text_file(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
@@ -96,7 +96,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
 
 
 def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folder of the training items, and the folder of the test items if there is one.
+    """Return the folders of training and test items, the latter or None.
 
     Warns of folders beside these; raises `UsageError` if train/ may be a class rather than a split.
     """
@@ -123,7 +123,7 @@ def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 
 def list_relative_paths(folder: Path, suffixes: Collection[str]) -> list[str]:
-    """Return the files with given suffixes in a folder and its subfolders, as sorted relative paths.
+    """List files with given suffixes in a folder tree, as sorted relative paths.
 
     Links are followed, except those to a folder that contains them.
     """
@@ -160,7 +160,7 @@ def _get_lower_suffix(file: str) -> str:
 
 
 def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) -> list[str] | None:
-    """Return the caption in the text file beside each image, or ""; None if fewer than half have a caption."""
+    """Return the caption beside each image, or None if most have none."""
     candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
     number = sum(file in texts for file in candidates)
     if 2 * number < len(files):
@@ -176,7 +176,7 @@ def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) ->
 
 
 def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
-    """Build the metadata of images whose parent folders are their classes, or their domains and classes."""
+    """Build the metadata of images in folders of classes, or domains and classes."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
         return ItemMetadata(root, len(parents))

@@ -1,4 +1,4 @@
-"""Format of webdataset shards: tar archives in which files that differ only in their suffix form one sample."""
+"""Format of webdataset shards, tar archives that hold samples of several files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 def is_shards(data: str) -> bool:
-    """Return whether a path names shards: a tar archive, a brace pattern of archives, or a folder of archives.
+    """Return whether a path is a tar archive, or names several.
 
-    Archives beside images or folders of classes are no shards, but the source from which those were unpacked.
+    Several are a brace pattern or a folder. Archives beside images or folders of classes are no shards, but the source
+    from which those were unpacked.
     """
     path = Path(data)
     if not path.is_dir():
@@ -105,7 +106,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 
 
 def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the view name of each field of a shard: the field without its suffix, such as "left" for "left.npy".
+    """Return the view name of each field, such as "left" for "left.npy".
 
     >>> derive_field_view_names(["image", "left.npy", "txt"])
     ('image', 'left', 'text')
@@ -116,7 +117,7 @@ def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Sample(NamedTuple):
-    """Sample of a tar archive: its key, label and domain, and where its members are."""
+    """Sample of a tar archive, with the places of its members."""
 
     archive_index: int
     key: str
@@ -127,7 +128,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveField(UndecodedItems):
-    """Undecoded items in tar archives: one file per sample, all with the same suffix.
+    """Undecoded items in tar archives, one file of the same suffix per sample.
 
     Each access opens an archive, so that several processes can use the same object.
 
@@ -169,7 +170,7 @@ class ArchiveField(UndecodedItems):
 
 
 def _list_archives(data: str) -> list[str]:
-    """Return the paths of the archives that `data` names: one path, a brace pattern, or all archives in a folder."""
+    """List the archives of a path, a folder or a brace pattern."""
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in list_relative_paths(path, {".tar"})]
@@ -181,7 +182,7 @@ def _list_archives(data: str) -> list[str]:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand braces in a name: ``{000..003}`` is a range, ``{a,b}`` are alternatives.
+    """Expand braces such as ``{000..003}`` (a range) or ``{a,b}`` (alternatives) in a name.
 
     >>> expand_braces("{train,test}-{08..10}.tar")[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
@@ -218,7 +219,7 @@ def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[lis
 
 
 def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
-    """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
+    """Yield an archive's samples that have a view, and count ignored fields."""
     check_regular_file("data", archive)
     files = _iterate_archive_files(archive, ignored_counts)
     shown = (member for member in files if not PurePath(member.name).name.startswith("."))
@@ -245,9 +246,9 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
 
 
 def _split_into_key_and_field(path: str) -> tuple[str, str]:
-    """Split the path of a file in an archive into sample key and field, such as "0001" and "left.npy".
+    """Split an archive member's path into sample key and field.
 
-    Every image suffix becomes "image".
+    An example is "0001" and "left.npy". Every image suffix becomes "image".
 
     >>> _split_into_key_and_field("a.b/0001.left.JPG")
     ('a.b/0001', 'left.image')
@@ -259,7 +260,7 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
 
 
 def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
-    """Return the entries "label" and "domain" that the content of a `.cls` or `.json` file provides."""
+    """Return the "label" and "domain" in a `.cls` or `.json` file."""
     with translate_read_errors(f"data: {where}", f".{field}"):
         if field == _CLASS_FIELD:
             return {"label": content.decode().strip()}
@@ -279,7 +280,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
-    """Return the codes of labels or domains and the name of each code; ``(None, None)`` if no sample has any.
+    """Return the codes and names of labels or domains, or None for both.
 
     Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
     """
@@ -293,7 +294,7 @@ def _encode_as_codes_and_names(
 
 
 def _build_view(archives: list[str], samples: list[_Sample], field: str) -> UndecodedItemsOrStore:
-    """Build one view of all samples from a field: images, arrays or texts."""
+    """Build one view of all samples from a field."""
     places = np.array(
         [(sample.archive_index, *sample.offset_and_size_by_field[field]) for sample in samples], dtype=np.int64
     )
@@ -333,9 +334,9 @@ def _decode_arrays(members: UndecodedItems, positions: Sequence[int], _shape: Sh
 
 
 def _iterate_archive_files(archive: str, ignored_counts: Counter[str]) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored_counts`.
+    """Yield the regular files of an uncompressed tar archive in order.
 
-    Nothing is extracted: a path inside is only a name.
+    Other members are counted in `ignored_counts`. Nothing is extracted: a path inside is only a name.
 
     Raises:
         UsageError: the archive is compressed, corrupt or truncated.

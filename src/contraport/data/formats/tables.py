@@ -1,4 +1,4 @@
-"""Formats of tables: `.csv` with a header line, `.jsonl` with one object per line, and `.parquet`."""
+"""Formats of tables in `.csv`, `.jsonl` and `.parquet` files."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _PARQUET_BATCH_BYTES = 2**22
 
 @data_format("a table", suffixes=TABLE_SUFFIXES, options=["image_size", "columns", "test_fraction"])
 def load_table(path: str, split: str, columns: Mapping[str, Any] | None = None, **options: Any) -> Dataset:
-    """Load one split of a `.csv`, `.jsonl` or `.parquet` file; for the options see `dataset_from_rows`.
+    """Load one split of a `.csv`, `.jsonl` or `.parquet` file.
 
-    `contraport.data.formats.column_roles.infer_roles` describes the roles of its columns. Columns may name image files,
-    relative to the folder of the table; those that cannot be decoded are left out, logged, and listed in
-    ``unreadable_files``.
+    The options are those of `dataset_from_rows`. `contraport.data.formats.column_roles.infer_roles` describes the roles
+    of its columns. Columns may name image files, relative to the folder of the table; those that cannot be decoded are
+    left out, logged, and listed in ``unreadable_files``.
     """
     rows = TableRows(read_table(path, columns))
     return dataset_from_rows(rows, split, path=Path(path), columns=columns, **options)
@@ -78,7 +78,7 @@ def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None
 
 
 def find_view_suggestion(data: Any, columns: Mapping[str, Any] | None) -> ViewSuggestion | None:
-    """Suggest how the columns of a table with one view may divide into several views.
+    """Suggest a division of a table's only view into several, or None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """
@@ -118,10 +118,10 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: M
 
 
 def _memory_map_parquet(path: Path) -> pa.Table:
-    """Copy a `.parquet` file block by block to a temporary file, and return the memory-mapped table.
+    """Copy a `.parquet` file to a memory-mapped temporary file, and return the table.
 
-    So the rows can be read in any order, and the table is never in memory as a whole. The space of the file is freed
-    with the table.
+    It is copied block by block. So the rows can be read in any order, and the table is never in memory as a whole. The
+    space of the file is freed with the table.
     """
     file = pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Return the rows of a table that `kept` selects; in one view, each row has the values of its partner row.
+    """Return the kept rows, with one view taken from each row's partner.
 
     Args:
         table: all rows, parsed.
@@ -195,18 +195,18 @@ def replace_view_columns(
 
 
 def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
-    """Add a column of numbers to a table; it replaces a column of the same name."""
+    """Add or replace a column of numbers in a table."""
     rest = table.drop_columns([name]) if name in table.schema.names else table
     return rest.append_column(name, pa.array(numbers))
 
 
 def read_csv_as_text(path: Path) -> pa.Table:
-    """Read a `.csv` file without parsing numbers: each cell is the text in the file."""
+    """Read a `.csv` file with each cell as the text in the file."""
     return _parse_csv(path, dict.fromkeys(_parse_csv(path, {}).schema.names, pa.string()))
 
 
 def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Read a `.csv` file and parse its numbers, except codes such as 007 in columns of labels, domains or keys."""
+    """Read a `.csv` file, with codes such as 007 kept as texts."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
         header = file.readline(100_000)  # a file without line ends could be large
@@ -228,7 +228,7 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Table:
-    """Parse a `.csv` file; if column types are given, read only those columns."""
+    """Parse a `.csv` file, or only the columns whose types are given."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     return pa.csv.read_csv(
@@ -239,7 +239,7 @@ def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Tabl
 
 
 def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Undo the parsing of labels, domains, keys and sequences where it changed the text, such as 007 to 7."""
+    """Restore texts such as 007 in columns of labels, domains, keys and sequences."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}

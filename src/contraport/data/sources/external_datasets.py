@@ -1,4 +1,4 @@
-"""Datasets and streams from torch datasets and other iterables: IterableDataset, webdataset, Hugging Face streams."""
+"""Datasets and streams from torch datasets and other iterables."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def from_torch(
 def _encode_labels_and_class_names(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode labels as integers, with the class names of the dataset if the dataset names every class."""
+    """Encode labels as integers, with the dataset's class names if complete."""
     codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
@@ -134,7 +134,7 @@ def _encode_labels_and_class_names(
 
 
 def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
-    """Return the labels that a dataset stores, or read each item for its label."""
+    """Return the stored labels of a dataset, or read each item."""
     stored = _find_stored_labels(dataset)
     if stored is not None and len(stored) == length and str(stored[0]) == str(find_item_label(dataset[0])):
         return stored
@@ -146,7 +146,7 @@ def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> 
 
 
 def _find_stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
-    """Return the integer labels that a torch dataset or subset stores in `targets` or `labels`; None if it has none."""
+    """Return the integer labels that a torch dataset stores, or None."""
     if isinstance(dataset, Subset):
         whole = _find_stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]
@@ -161,7 +161,7 @@ def _find_stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
 
 
 def is_stream(data: Any) -> bool:
-    """Return whether an object is an iterable without a length, such as an `IterableDataset`."""
+    """Return whether an object is an iterable without a length."""
     if isinstance(data, TorchDataset):
         return isinstance(data, IterableDataset)
     return hasattr(data, "__iter__") and not hasattr(data, "__len__")
@@ -233,7 +233,7 @@ def from_stream(
 
 
 def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
-    """Parse an item of a torch dataset or stream into its views, label and key.
+    """Parse a torch dataset's or stream's item into views, label and key.
 
     Args:
         item: a PIL image, an array or a tensor, which is one view; a tuple or list of these, which are several views,
@@ -269,7 +269,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
 
 
 def find_item_label(item: Any) -> int | str | None:
-    """Return the class label in an item of a torch dataset, or None if it has none."""
+    """Return the class label in a torch dataset's item, or None."""
     if isinstance(item, Mapping):
         value = next((item[name] for name in item if str(name).lower() in (*LABEL_COLUMN_NAMES, "cls")), None)
     else:
@@ -287,7 +287,7 @@ def _flatten_nested(item: Any) -> list[Any]:
 
 
 def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | None) -> Tensor | None:
-    """Parse one field of a dict into a view, as a batch of one; return None for labels, keys and the like."""
+    """Parse a field of a dict into a batch of one, or None."""
     has_text_suffix = isinstance(value, str | bytes) and name.rpartition(".")[2].lower() == "txt"
     if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):
         try:
@@ -310,7 +310,7 @@ def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | No
 
 
 def _is_image_field(name: str, value: Any) -> bool:
-    """Return whether a field holds an image: a PIL image, a mapping with bytes, or bytes if `name` ends like ".jpg"."""
+    """Return whether a field holds an image, decoded or encoded."""
     return (
         isinstance(value, Image.Image)
         or (isinstance(value, bytes) and f".{name.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES)
@@ -332,7 +332,7 @@ def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
 
 
 def resize_if_images(view: Tensor, size: int) -> Tensor:
-    """Resize a batch of images to squares; return other views unchanged."""
+    """Resize images to squares, and return other views unchanged."""
     if view.ndim != 4 or view.shape[2:] == (size, size):
         return view
     from torchvision.transforms.v2 import functional as transforms

@@ -1,4 +1,4 @@
-"""Loading of data by name, path or URL, or from an object in memory."""
+"""Loading of data from a name, path, URL or object."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Load one split of data, by name, path or URL, or from an object in memory.
+    """Load one split of data from a name, path, URL or object.
 
     Args:
         data: a name of `contraport.catalog.list_datasets`; a folder of images, of webdataset shards or of a Hugging
@@ -121,7 +121,7 @@ def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) 
 
 
 def load_without_random_split(data: Any, split: str = "train", **options: Any) -> Dataset:
-    """Load `split` if the source defines splits, otherwise all items: none are held out at random.
+    """Load a split defined by the source, otherwise all items.
 
     A dataset is a single split and is returned unchanged. The arguments are those of `load`, except `test_fraction`.
 
@@ -138,7 +138,7 @@ def load_without_random_split(data: Any, split: str = "train", **options: Any) -
 
 
 def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
-    """Load one split of named data, or of the data at a path or URL."""
+    """Load one split of named data, or of a path or URL."""
     if is_remote(data):
         dataset = _load_name_path_or_url(download(data, get_download_folder(root) / "remote"), split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
@@ -228,7 +228,7 @@ def from_object(
 def _build_dataset_from_list(
     data: Sequence[Any], split: str, image_size: int | None, test_fraction: float | None
 ) -> Dataset:
-    """Build one split from a list of image paths, PIL images, texts or arrays."""
+    """Build one split from a list of paths, images, texts or arrays."""
     view: UndecodedItemsOrStore | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:

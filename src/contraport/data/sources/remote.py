@@ -1,4 +1,4 @@
-"""Local cache of data at URLs, downloaded with fsspec; data that have changed are downloaded again."""
+"""Local cache of data at URLs, which fsspec downloads when they change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("contraport.data")
 
 
 def is_remote(data: str) -> bool:
-    """Return whether a string is a URL, including chained URLs of fsspec such as ``simplecache::s3://...``.
+    """Return whether a string is a URL, also a chained one of fsspec.
 
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)
@@ -48,7 +48,7 @@ class _RemoteFile(NamedTuple):
 
 
 def download(url: str, cache: Path) -> str:
-    """Download the data at a URL unless they are in the cache; return the local path.
+    """Download the data at a URL unless cached, and return the path.
 
     The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,
     or of a folder, which is downloaded with all its content. A cached copy is used if the data have not changed, and
@@ -108,7 +108,7 @@ def download(url: str, cache: Path) -> str:
 
 
 def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
-    """Return the path of each file in a folder, keyed by its relative path. A single file has the key ""."""
+    """Return remote file paths by relative path, which is "" for one file."""
     if not system.isdir(path):
         return {"": path} if system.exists(path) else {}
     paths = {}
@@ -119,7 +119,7 @@ def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
 
 
 def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> None:
-    """Remove cached files that no longer exist at the URL, such as an image moved to another class."""
+    """Remove cached files that no longer exist at the URL."""
     records = [file for file in folder.rglob(".*.json") if (read_json_or_none(file) or {}).keys() == {"file", "key"}]
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
@@ -153,5 +153,5 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
 
 
 def _get_download_record_path(local: Path) -> Path:
-    """Return the path of the file that records the state of the last download."""
+    """Return the path of the record of a file's last download."""
     return local.with_name(f".{local.name}.json")

@@ -1,4 +1,4 @@
-"""Random augmentation: views of images, time series, vectors and texts."""
+"""Random views of images, time series, vectors and texts."""
 
 from contraport.data.views.views import Views
 

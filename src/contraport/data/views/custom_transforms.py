@@ -1,4 +1,4 @@
-"""Custom transforms: a user's callable that makes random views of items or of whole batches."""
+"""Custom transforms, wrappers of a user's callables that make random views."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from contraport.seeding import derive_torch_seed, fork_rng_with_lock, seed_torch
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """Wrapper that marks a callable as a transform of batches ``(b, ...)`` of floats, run on the model's device.
+    """Wrapper that marks a callable as a transform of whole batches.
 
-    The callable should change each item of the batch independently.
+    The callable takes floats ``(b, ...)`` on the model's device, and should change each item of the batch
+    independently.
 
     >>> BatchTransform(lambda images: images + torch.rand(len(images), 1, 1, 1)).function(torch.zeros(2, 1, 4, 4)).shape
     torch.Size([2, 1, 4, 4])
@@ -51,7 +52,7 @@ class CustomTransform:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Return `number` random views of each item, drawn with the seed of the item, as a tensor ``(b, number, ...)``.
+        """Return `number` random views of each item, seeded by item, ``(b, number, ...)``.
 
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
@@ -77,7 +78,7 @@ class CustomTransform:
         return torch.stack(rows)
 
     def transform_batch(self, items: Tensor, share: BatchOffset | None) -> Tensor:
-        """Return one random view of each item; `share` gives the rows of the batch that this process augments.
+        """Return one random view of each item in this process's `share`.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.
@@ -94,7 +95,7 @@ class CustomTransform:
 
     @contextmanager
     def _translate_callable_errors(self, what: str, values: Tensor) -> Iterator[None]:
-        """Context manager: re-raise errors of the callable as `UsageError`, with a description of its input."""
+        """Context manager that raises the callable's errors as `UsageError`."""
         try:
             yield
         except Exception as error:  # user code may raise anything
@@ -103,7 +104,7 @@ class CustomTransform:
 
 
 def find_custom_transform(augment: Any) -> CustomTransform | None:
-    """Wrap a callable as a custom transform; return None if given None or the name of a built-in transform.
+    """Wrap a callable as a custom transform, or return None for a name.
 
     Raises:
         UsageError: the value is neither a name nor a callable.
@@ -117,7 +118,7 @@ def find_custom_transform(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """Dataset that returns `number` random views of each item, made anew at each fetch.
+    """Dataset of `number` random views per item, made anew at each fetch.
 
     A batch has one tensor ``(b, number, *shape)`` per stored view.
 
@@ -148,7 +149,7 @@ class TransformedDataset(Dataset):
 
 @contextmanager
 def _fork_and_seed_generators(transform: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Context manager: seed the generators that a callable may use on the CPU, and restore their states at the end."""
+    """Context manager that seeds the CPU generators, and restores them at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with fork_rng_with_lock([]):

@@ -20,7 +20,7 @@ from contraport.data.views.random_draws import RandomDraws
 
 @dataclass(frozen=True)
 class ImageStrength:
-    """Strength of the augmentation of images: ranges and probabilities of its random changes."""
+    """Ranges and probabilities of random image changes."""
 
     crop_area: tuple[float, float]  # fraction of the image that a crop retains
     small_crop_area: tuple[float, float]  # the same for a small crop of multi-crop
@@ -75,12 +75,12 @@ LARGE_IMAGE_STRENGTH_BY_NAME = {
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return the named strength for an image size (H, W): images with a side of at most 32 pixels are cropped less."""
+    """Return the named strength for an image size (H, W), small or large."""
     return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[name]
 
 
 class ImageTransform(nn.Module):
-    """Crop, rotate, recolor, blur, jitter and erase images (b, C, H, W), to views of a given size.
+    """Crop, rotate, recolor, blur, jitter and erase images (b, C, H, W).
 
     Args:
         strength: ranges and probabilities of the changes.
@@ -131,10 +131,10 @@ class ImageTransform(nn.Module):
 
 
 def split_lightness_and_color(rgb: Tensor) -> tuple[Tensor, Tensor]:
-    """Convert RGB images of floats (b, 3, H, W) to CIE Lab: lightness (b, 1, H, W), and colors a and b (b, 2, H, W).
+    """Convert RGB images to CIE Lab lightness and colors.
 
-    Lightness is in [0, 1], the colors are in about [-1, 1]. RGB values outside [0, 1], as noise produces, have no Lab
-    and are clipped.
+    Images are floats (b, 3, H, W). Lightness (b, 1, H, W) is in [0, 1], the colors a and b (b, 2, H, W) are in about
+    [-1, 1]. RGB values outside [0, 1], as noise produces, have no Lab and are clipped.
 
     >>> lightness, colors = split_lightness_and_color(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1))  # red
     >>> lightness.flatten().round(decimals=2).tolist(), colors.flatten().round(decimals=2).tolist()
@@ -147,10 +147,11 @@ def split_lightness_and_color(rgb: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def resample_affine(images: Tensor, view_to_image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resample images (b, C, H, W) to views (b, C, *size) by affine maps, with bilinear interpolation.
+    """Resample images (b, C, H, W) to views by affine maps.
 
-    The maps `view_to_image`, (b, 2, 3), take coordinates (x, y) in the view to coordinates in the image, both in
-    [-1, 1], as in `torch.nn.functional.affine_grid`. Beyond the border the edge values continue.
+    Views are (b, C, *size). The interpolation is bilinear. The maps `view_to_image`, (b, 2, 3), take coordinates (x, y)
+    in the view to coordinates in the image, both in [-1, 1], as in `torch.nn.functional.affine_grid`. Beyond the border
+    the edge values continue.
     """
     # Coordinates are outer sums of columns and rows: the batched product of `F.affine_grid` took over half of the time.
     y, x = ((2 * torch.arange(length, device=images.device) + 1) / length - 1 for length in size)
@@ -176,7 +177,7 @@ def _crop_and_rotate(
 
 
 def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
-    """Change brightness and contrast, and with three channels also saturation and hue, by one linear map per image."""
+    """Change brightness, contrast, saturation and hue by a linear map per image."""
     brightness = draws.uniform(1 - strength.brightness, 1 + strength.brightness, 1, 1, 1)
     contrast = draws.uniform(1 - strength.contrast, 1 + strength.contrast, 1, 1, 1)
     if images.shape[1] == 3:

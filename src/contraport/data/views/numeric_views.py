@@ -1,4 +1,4 @@
-"""Random augmentation of vectors and time series, and noise and mixup for any numeric data."""
+"""Random augmentation of vectors and time series, and noise and mixup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_NOISE_STD = DEFAULT_MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
 
 @dataclass(frozen=True)
 class VectorStrength:
-    """Strength of the augmentation of vectors: ranges and probabilities of its random changes."""
+    """Ranges and probabilities of random vector changes."""
 
     noise_std: float  # standard deviation, relative to that of each feature
     mask_probability: float  # probability that a feature is replaced by its mean
@@ -34,7 +34,7 @@ VECTOR_STRENGTH_BY_NAME = {
 
 
 class VectorTransform(nn.Module):
-    """Scale, mask and jitter vectors (b, d) about the mean of the data, in units of its standard deviation."""
+    """Scale, mask and jitter vectors (b, d) about the mean of the data."""
 
     mean: Tensor
     std: Tensor
@@ -56,7 +56,7 @@ class VectorTransform(nn.Module):
 
 @dataclass(frozen=True)
 class SeriesStrength:
-    """Strength of the augmentation of time series: ranges of its random changes."""
+    """Ranges of random time series changes."""
 
     min_crop_fraction: float  # smallest fraction of the time that a crop retains
     noise_std: float  # standard deviation, relative to that of each channel
@@ -72,7 +72,7 @@ SERIES_STRENGTH_BY_NAME = {
 
 
 class SeriesTransform(nn.Module):
-    """Crop series (b, C, T) in time and resample to the same length, then scale, mask a span, and jitter."""
+    """Crop, stretch, scale, mask and jitter time series (b, C, T)."""
 
     mean: Tensor
     std: Tensor
@@ -98,7 +98,7 @@ class SeriesTransform(nn.Module):
 
 
 def cut_adjacent_windows(series: Tensor, length: int, draws: RandomDraws) -> tuple[Tensor, Tensor]:
-    """Cut two adjacent windows ``(b, C, length)`` at a random place from time series ``(b, C, T)``."""
+    """Cut two adjacent windows ``(b, C, length)`` at a random place."""
     starts = draws.integers(series.shape[2] - 2 * length + 1)
     places = starts[:, None] + torch.arange(2 * length, device=series.device)
     stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
@@ -128,7 +128,7 @@ class Noise(nn.Module):
 
 
 class Mixup(nn.Module):
-    """Mixup: interpolate each item with a random item of the batch, x_i + lambda (x_j - x_i).
+    """Mixup with random items of the batch, x_i + lambda (x_j - x_i).
 
     Args:
         strength: largest lambda, which is uniform between 0 and this.

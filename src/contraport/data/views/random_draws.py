@@ -1,4 +1,4 @@
-"""Random numbers per item of a batch, independent of the number of processes that share the batch."""
+"""Random numbers per item of a batch, equal for any number of processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contraport.errors import check
 
 
 class RandomDraws:
-    """Random numbers (b, ...) for the items of a whole batch or, with `share`, for one process's part of a batch.
+    """Random numbers (b, ...) for the items of a batch or its part.
 
-    All numbers are drawn for the whole batch from torch's global generator on the device of the items, and those of
-    the part are returned. So processes with equal seeds get the numbers of a single process, and their generators stay
-    in the same state; the price is that each draws for all.
+    `share` gives the part that a process holds. All numbers are drawn for the whole batch from torch's global generator
+    on the device of the items, and those of the part are returned. So processes with equal seeds get the numbers of a
+    single process, and their generators stay in the same state; the price is that each draws for all.
 
     Raises:
         UsageError: the share is beyond the batch.
@@ -48,7 +48,7 @@ class RandomDraws:
         return (math.log(low) + exponents).exp()[self._part]
 
     def rotation_cos_sin(self, max_radians: float, *shape: int) -> tuple[Tensor, Tensor]:
-        """Return the cosine and sine of random angles between -`max_radians` and `max_radians`, each (b, *shape)."""
+        """Return cosines and sines of random angles between -`max_radians` and `max_radians`."""
         angles = max_radians * (2 * torch.rand(self._total, *shape, device=self._device) - 1)
         return angles.cos()[self._part], angles.sin()[self._part]
 
@@ -61,14 +61,14 @@ class RandomDraws:
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
     def span_mask(self, max_fraction: float, length: int) -> Tensor:
-        """Return a mask (b, length) with one random span per item; a span covers at most a fraction `max_fraction`."""
+        """Return a mask (b, length) with a random span, at most `max_fraction` long."""
         fraction = self.uniform(0, max_fraction, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)
 
     def random_batch_items(self, items: Tensor) -> Tensor:
-        """Return a tensor (b, ...) of items drawn from the whole batch with replacement, one for each of `items`.
+        """Return random items of the whole batch, one for each of `items`.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -1,4 +1,4 @@
-"""Random augmentation of texts: a span of words, some of them deleted."""
+"""Random augmentation of texts by spans of words and deletions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
 @dataclass(frozen=True)
 class TextStrength:
-    """Strength of the augmentation of texts: ranges and probabilities of its random changes."""
+    """Ranges and probabilities of random text changes."""
 
     min_span_fraction: float  # smallest fraction of the words in the span that becomes a view
     deletion_probability: float  # probability that a word of the span is deleted
@@ -29,9 +29,10 @@ TEXT_STRENGTH_BY_NAME = {
 
 
 class TextTransform(nn.Module):
-    """Random augmentation of texts, uint8 ``(b, bytes)``: cuts a span of words and deletes some, leaving at least one.
+    """Cut a random span of words from texts, and delete some words.
 
-    Words are separated by white space; each Chinese or Japanese character is a word.
+    Texts are uint8 ``(b, bytes)``. At least one word is left. Words are separated by white space; each Chinese or
+    Japanese character is a word.
     """
 
     def __init__(self, strength: TextStrength) -> None:
@@ -59,7 +60,7 @@ class TextTransform(nn.Module):
 
 
 def word_index_per_byte(text_bytes: Tensor) -> Tensor:
-    """Return the index of the word that contains each byte, ``(b, bytes)``; white space belongs to the word before.
+    """Return the index of the word that contains each byte, ``(b, bytes)``.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> word_index_per_byte(texts_to_tensor(["to be 日本"])).tolist()
@@ -73,7 +74,7 @@ def word_index_per_byte(text_bytes: Tensor) -> Tensor:
 
 
 def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """Return a pseudorandom number in [0, 1) for each word position of each item, by hashing the seed and the position.
+    """Return pseudorandom numbers in [0, 1), hashed from seeds and word positions.
 
     A random tensor would depend on the longest text of the batch, of which a process may have only a part.
     """

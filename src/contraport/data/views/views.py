@@ -1,4 +1,4 @@
-"""Random augmentation of batches: makes the views that contrastive losses compare."""
+"""Random views of batches, which contrastive losses compare."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
 class Views(nn.Module):
-    """Random augmentation of batches: makes the views that a contrastive loss compares.
+    """Random augmentation of batches into the views that a contrastive loss compares.
 
     Args:
         dataset: the data, whose shapes, statistics and `flips` determine the random changes.
@@ -157,7 +157,7 @@ class Views(nn.Module):
 
     @property
     def is_transform_applied_by_dataset(self) -> bool:
-        """True if the dataset applies the custom transform at each fetch, so that batches contain the random views."""
+        """True if the dataset makes the custom random views at each fetch."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property
@@ -168,7 +168,7 @@ class Views(nn.Module):
     def _get_or_make_custom_views(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return the random views of a batch, made by the custom transform unless the dataset has already made them."""
+        """Return custom random views, made here unless the dataset made them."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
@@ -179,11 +179,11 @@ class Views(nn.Module):
         return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def compute_means_and_stds(self) -> list[tuple[list[float], list[float]]]:
-        """Return the means and standard deviations per channel or feature, as one pair for each unaugmented view."""
+        """Return channel means and standard deviations, one pair per unaugmented view."""
         return [self._unaugmented.mean_and_std(view) for view in range(len(self.unaugmented_shapes))]
 
     def release_data(self) -> None:
-        """Drop the reference to the dataset, so that a saved module contains no items."""
+        """Drop the reference to the dataset, so that saving stores no items."""
         del self._unaugmented
 
     @torch.no_grad()
@@ -224,7 +224,7 @@ class Views(nn.Module):
 
 
 class _ViewDefinition(NamedTuple):
-    """Definition of one random view: index of the stored view, random transform, and resulting shape."""
+    """Source, random transform and resulting shape of one random view."""
 
     source_view: int
     transform: nn.Module
@@ -239,17 +239,17 @@ class _IdentityTransform(nn.Module):
 
 
 def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Convert uint8 images to floats in [0, 1]; return other views unchanged."""
+    """Convert uint8 images to floats in [0, 1], and keep other views."""
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
 def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
-    """Convert the RGB images of a store to two views: lightness and colors."""
+    """Convert the RGB images of a store to lightness and colors."""
     return split_lightness_and_color(*_views_to_floats(views))
 
 
 def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
-    """Return the definitions of random views: several of one stored view, or one of each stored view."""
+    """Define several random views of one stored view, or one of each."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= 1_000
@@ -267,12 +267,12 @@ def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int |
 
 
 def _describe_items(dataset: Dataset) -> str:
-    """Describe the items of data for an error, such as "an item of 'digits' is 1 x 8 x 8"."""
+    """Describe the items of data by name and shape for an error."""
     return f"an item of {dataset.name!r} is {join_names(map(describe_item_shape, dataset.shapes))}"
 
 
 def _parse_window_length(dataset: Dataset, views: str) -> int:
-    """Return the window length, in time steps, from an option such as "frames:16"; default: a quarter of the series."""
+    """Return the window length in time steps, by default a quarter series."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item; {_describe_items(dataset)}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
@@ -316,7 +316,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
 
 
 def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
-    """Return the definition of a random RGB image, which is later split into two views: lightness and colors."""
+    """Return the definition of an RGB view, which is later split by color."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}."
@@ -328,7 +328,7 @@ def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _
 
 
 def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_ViewDefinition]:
-    """Return the definitions of the random views of multi-crop: large crops first, then small ones."""
+    """Return the definitions of multi-crop views, first the large crops."""
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
