@@ -1,4 +1,4 @@
-"""Table of named data sets: for each its description, its location and the function that reads it."""
+"""Table of named data sets with their descriptions, locations and reader functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @accept_deprecated_keywords(location="location_description", reader="reader_path")
 @keep_deprecated_attributes(location="location_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
-    """Table entry of a named data set: its description, its location and the function that reads it.
+    """Named data set with its description, location and reader function.
 
     Attributes:
         location_description: Where the data set is searched for, such as "included in scikit-learn".

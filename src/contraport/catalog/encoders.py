@@ -1,4 +1,4 @@
-"""Table of named encoders, and the formats of encoder names from other libraries."""
+"""Table of named encoders, and the formats of other encoder names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CUSTOM_ENCODER_FORMAT = "module:attribute"
 @accept_deprecated_keywords(network_class="network_class_path")
 @keep_deprecated_attributes(network_class="network_class_path")
 class EncoderEntry(NamedTuple):
-    """Table entry of a named encoder: description and location of its network class.
+    """Named encoder with its description and the location of its network class.
 
     Attributes:
         network_class_path: Location of the network class, or of a function that builds it, ``module:name``; empty for
@@ -84,7 +84,9 @@ ENCODERS: dict[str, EncoderEntry] = {
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return the entries of the named encoders, then one for timm models, one for transformers and one for your own.
+    """Return the entries of the named encoders, then those of other libraries.
+
+    The last three are placeholders for timm models, transformers models and your own encoder.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'lite0', 'gradients', 'mlp']

@@ -1,4 +1,4 @@
-"""Registry of named objectives: their builders, citations and formulas.
+"""Registry of named objectives with their builders, citations and formulas.
 
 Builders use the public names of `contraport`, which are imported on first use: listing the registry needs no torch. A
 ``temperature`` is in units of the cosine unless its builder names another unit. Invalid settings raise `UsageError`.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ObjectiveEntry:
-    """Registry entry of a named objective: its builder, citation and formula.
+    """Named objective with its builder, citation and formula.
 
     Attributes:
         name: Name of the objective, hyphenated.
@@ -55,7 +55,7 @@ class ObjectiveEntry:
 
     @property
     def summary(self) -> str:
-        """One-line summary: the first line of the builder's docstring."""
+        """First line of the builder's docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
@@ -89,7 +89,7 @@ _DHEL_CITATION = (
 def register_objective(
     citation: str, formula: str
 ) -> Callable[[Callable[BuilderParamSpec, Loss]], Callable[BuilderParamSpec, Loss]]:
-    """Decorator that registers the builder of an objective under the function's name, with hyphens for underscores.
+    """Decorator that registers a builder under its function name, hyphenated.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
@@ -126,7 +126,7 @@ def register_objective(
 
 
 def get_objective_entry(name: str) -> ObjectiveEntry:
-    """Return the registry entry of an objective; underscores may stand for hyphens.
+    """Return the registry entry of an objective, by hyphenated or underscored name.
 
     Raises:
         UsageError: the name is unknown.
@@ -187,19 +187,19 @@ def list_objectives() -> list[str]:
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceT]) -> ChoiceT:
-    """Return ``choices[name]``; raise `UsageError` about the option if there is no such name."""
+    """Return ``choices[name]``, or raise a `UsageError` that names the option."""
     check_name(option, name, choices)
     return choices[str(name)]
 
 
 def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
-    """Return the layout named ``"joint"`` or ``"cross"``; `symmetric` is an argument of `Cross` only."""
+    """Return the layout named ``"joint"`` or ``"cross"``."""
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
     return _get_choice("layout", name, layouts)
 
 
 def _build_joint_layout(negatives: str) -> cp.Joint:
-    """Build a `Joint` layout with negatives from ``"both"`` views, the ``"same"`` view or the ``"other"`` view."""
+    """Build a `Joint` layout with negatives from both views or one of them."""
     return cp.Joint(candidates=_get_choice("negatives", negatives, {name: name for name in ("both", "same", "other")}))
 
 
@@ -251,7 +251,7 @@ def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac{[y_i = y_j]}{2n\,|P(i)|}",
 )
 def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
-    """Supervised contrastive loss (SupCon): positives are all embeddings of the same class; needs ``labels=``.
+    """SupCon: positives are all embeddings of the same class; needs ``labels=``.
 
     Accepts any number of views, including one.
 
@@ -273,9 +273,9 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j K_{ij})^q - K_{i+}^q\big],\; K = e^{s/\tau}",
 )
 def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01, layout: str = "joint") -> Loss:
-    """Robust InfoNCE (RINCE) for noisy positives: interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1).
+    """Robust InfoNCE (RINCE) for noisy positives.
 
-    The value can be negative.
+    It interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1). The value can be negative.
 
     Args:
         temperature: at least q / 60: exp(q / temperature) must fit in single precision.
@@ -299,7 +299,7 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
     _GCA_CITATION, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}"
 )
 def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
-    """GCA-INCE: InfoNCE on a balanced plan, computed by Sinkhorn iterations, with equal row and column masses.
+    """GCA-INCE: InfoNCE on a balanced plan, computed by Sinkhorn iterations.
 
     Args:
         temperature: in units of the cosine.
@@ -316,7 +316,9 @@ def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
     _GCA_CITATION, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)"
 )
 def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float = 0.6, lam: float = 0.01) -> Loss:
-    """GCA-RINCE: robust InfoNCE on a balanced (Sinkhorn) plan. The value can be negative.
+    """GCA-RINCE: robust InfoNCE on a balanced (Sinkhorn) plan.
+
+    The value can be negative.
 
     Args:
         temperature: in units of the cosine.
@@ -350,7 +352,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """GCA-UOT: InfoNCE on an unbalanced transport plan, which may leave out part of an outlier's mass at a cost.
+    """GCA-UOT: InfoNCE on an unbalanced plan, which may drop mass of outliers.
 
     `Objective.last_plan_mass` is the share of the mass that was transported, at most 1 with the product reference. On
     digits and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better
@@ -399,9 +401,9 @@ def gca_uot(
     r"\tfrac1n \sum_i (2 - 2 \cos(p_i, \mathrm{sg}(t_i)))",
 )
 def byol() -> Loss:
-    """BYOL: squared distance of predictions from detached momentum-encoder targets, without negatives.
+    """BYOL: squared distance of predictions from detached targets, without negatives.
 
-    Call it on ``(prediction, target)``, and once more with the views exchanged.
+    Call it on ``(prediction, target)``, and once more with the views exchanged. A momentum encoder makes the targets.
 
     >>> import torch
     >>> byol()(torch.eye(2), torch.eye(2).flip(0))
@@ -418,7 +420,7 @@ def byol() -> Loss:
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
-    """IOT-CL (inverse optimal transport): learns embeddings whose transport plan matches the views of each item.
+    """IOT-CL (inverse optimal transport): fits the transport plan to the positive pairs.
 
     Args:
         temperature: weight of the entropy (epsilon).
@@ -442,7 +444,9 @@ def iot(
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """IOT-CL with a uniformity penalty, which spreads the mass of the plan evenly over the negatives; see `iot`.
+    """IOT-CL with a penalty that spreads plan mass evenly over the negatives.
+
+    See `iot`.
 
     >>> import torch
     >>> round(iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -455,7 +459,7 @@ def iot_uniform(
 def iot_quadratic(
     constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
-    """IOT-CL with a quadratic regularizer: sparsemax in place of softmax, either exact or in the paper's closed form.
+    """IOT-CL with a quadratic regularizer, which replaces softmax by sparsemax.
 
     Args:
         constraint: ``"rows"`` or ``"simplex"``; without the closed form also ``"balanced"``, both marginals.
@@ -480,7 +484,7 @@ def iot_quadratic(
     r"\tfrac1n \sum_i \|z_i - z'_i\|^2 + \tfrac{w}{2} \sum_v \log \mathrm{mean}_{i<j} e^{-2 \|z^v_i - z^v_j\|^2}",
 )
 def align_uniform(weight: float = 1.0) -> Loss:
-    """Alignment and uniformity (Wang and Isola): squared distance of positives plus log mean Gaussian potential.
+    """Alignment (squared distance of positives) plus uniformity (log mean Gaussian potential).
 
     Args:
         weight: weight of the uniformity, nonnegative.
@@ -508,7 +512,7 @@ def pairwise(
     phi: Callable[[Tensor], Tensor] | None = None,
     psi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Pairwise losses: triplet, soft triplet, N+1 tuplet, lifted structure and others, selected by `preset`.
+    """Pairwise losses such as triplet, N+1 tuplet and lifted structure, by `preset`.
 
     Args:
         preset: a loss of the paper's table (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
@@ -622,7 +626,7 @@ def alpha_cl(
     f"{_ALPHA_CL_CITATION}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)"
 )
 def quadratic(negatives: str = "both") -> Loss:
-    """Quadratic contrastive loss: squared distance of positives minus mean squared distance of negatives.
+    """Squared distance of positives minus mean squared distance of negatives.
 
     Args:
         negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
@@ -639,7 +643,7 @@ def quadratic(negatives: str = "both") -> Loss:
     r"\text{NT-Xent of the first } d_0 \text{ coordinates}",
 )
 def direct_clr(temperature: TemperatureLike = 0.1, dimensions: int = 64) -> Loss:
-    """DirectCLR: NT-Xent on the first coordinates of the encoder's output, without a projector.
+    """DirectCLR: NT-Xent on the first coordinates of the encoder output, without a projector.
 
     Args:
         temperature: in units of the cosine.
@@ -659,7 +663,7 @@ def direct_clr(temperature: TemperatureLike = 0.1, dimensions: int = 64) -> Loss
     r" K = (1 + \tfrac{d^2}{\tau \nu})^{-(\nu+1)/2}",
 )
 def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: bool = False) -> Loss:
-    """t-SimCLR: SimCLR with the Student-t kernel of t-SNE, on embeddings that are not normalized.
+    """t-SimCLR: SimCLR with the Student-t kernel of t-SNE, on unnormalized embeddings.
 
     Args:
         temperature: in units of the squared distance.
@@ -680,7 +684,7 @@ def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: b
     r"\sum_{v < w} L(V_v, V_w) \text{ or } \sum_{w > 1} L(V_1, V_w),\; L \text{ InfoNCE in both directions}",
 )
 def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
-    """Contrastive multiview coding (CMC): InfoNCE in both directions, summed over pairs of any number of views.
+    """Contrastive multiview coding (CMC): InfoNCE summed over pairs of views.
 
     Args:
         temperature: in units of the cosine.
@@ -701,7 +705,7 @@ def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
     r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
 )
 def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
-    """CMC with noise-contrastive estimation (NCE): classifies each pair as matched or as noise from a memory bank.
+    """CMC by noise-contrastive estimation: classifies pairs as matched or as noise.
 
     Noise is the rest of the batch and ``negatives=``, from a bank for example. The loss goes from the first view to the
     second; use one objective per direction, each with the bank of its second view and its own normalizer.
@@ -726,7 +730,7 @@ def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: s
     r"-\tfrac1n \sum_{ij} \log \sigma\big(m_{ij} (s_{ij}/\tau + b)\big),\; m_{ii} = 1,\; m_{i \neq j} = -1",
 )
 def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
-    """SigLIP: binary cross-entropy of each pair as matched or not, with learned temperature and bias.
+    """SigLIP: binary cross-entropy of matched and unmatched pairs, with learned temperature and bias.
 
     Temperature and bias are parameters of the objective: pass them to the optimizer.
 
@@ -747,7 +751,9 @@ def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
     r"\tfrac1{2n} \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \log \sum_{j \neq i, i'} e^{s_{ij}/\tau}\Big]",
 )
 def dcl(temperature: TemperatureLike = 0.1) -> Loss:
-    """Decoupled contrastive learning (DCL): NT-Xent without the positive in the denominator. Can be negative.
+    """Decoupled contrastive learning (DCL): NT-Xent without the positive in the denominator.
+
+    The value can be negative.
 
     >>> import torch
     >>> round(dcl(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -762,7 +768,9 @@ def dcl(temperature: TemperatureLike = 0.1) -> Loss:
     r" w_i = 2 - n\,\mathrm{softmax}_i(s_{ii'}/\sigma)",
 )
 def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
-    """DCLW: decoupled contrastive learning (DCL), with larger weights on dissimilar positives. Can be negative.
+    """DCLW: decoupled contrastive learning (DCL) with larger weights on dissimilar positives.
+
+    The value can be negative.
 
     Args:
         temperature: in units of the cosine.
@@ -783,10 +791,10 @@ def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
     r"e^{s(q_i, q_j)/\tau} + \sum_j e^{s(q_j, d_i)/\tau} + \sum_{j \neq i} e^{s(d_j, d_i)/\tau}}",
 )
 def gte(temperature: TemperatureLike = 0.01) -> Loss:
-    """GTE loss: InfoNCE with one denominator per item over query-text, text-query, query-query and text-text pairs.
+    """GTE loss: InfoNCE in which both views of an item share a denominator.
 
-    It differs from NT-Xent in that the two views of an item share one denominator, which holds the positive twice: the
-    value is at least log 2.
+    The denominator holds query-text, text-query, query-query and text-text pairs. It differs from NT-Xent in that the
+    two views of an item share one denominator, which holds the positive twice: the value is at least log 2.
 
     >>> import torch
     >>> round(gte(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -801,7 +809,9 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
     r"\tfrac1n \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """DHEL (decoupled hyperspherical energy loss): InfoNCE with negatives of the same view only. Can be negative.
+    """DHEL (decoupled hyperspherical energy loss): InfoNCE with negatives of the same view.
+
+    The value can be negative.
 
     >>> import torch
     >>> dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -818,7 +828,9 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """MV-DHEL: DHEL for any number of views; all view pairs of an item share one logarithm. Can be negative.
+    """MV-DHEL: DHEL for any number of views.
+
+    All view pairs of an item share one logarithm. The value can be negative.
 
     >>> import torch
     >>> mv_dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -834,7 +846,9 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" k = e^{-\|\cdot\|^2/\tau}",
 )
 def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
-    """Kernel contrastive learning (KCL): mean Gaussian kernel of negatives minus that of positives. Can be negative.
+    """Kernel contrastive learning (KCL): mean Gaussian kernel of negatives minus that of positives.
+
+    The value can be negative.
 
     Args:
         temperature: of the kernel, in units of the squared distance on the sphere; 1/t of the paper.
@@ -857,7 +871,7 @@ def _sum_attraction_repulsion(
     attraction_weight: float = 1.0,
     repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Build the sum of an attraction between the views of an item and a repulsion between the items of each view."""
+    """Sum an attraction between views of an item and a repulsion within views."""
     attract = cp.Objective(attraction_layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
@@ -869,7 +883,7 @@ def _sum_attraction_repulsion(
     r"-\tfrac2n \sum_i s_{ii} + \mathrm{mean}_{i \neq j}\, s_{ij}^2",
 )
 def spectral(normalized: bool = True) -> Loss:
-    """Spectral contrastive loss: -2 x similarity of positives plus mean squared similarity of negatives.
+    """Spectral contrastive loss: mean squared similarity of negatives minus twice the positives' similarity.
 
     Its minimum spans the top eigenvectors of the graph whose edges join the views of an item. The value can be
     negative.
@@ -895,7 +909,7 @@ def spectral(normalized: bool = True) -> Loss:
     r" g_i = \max\big(\tfrac{\mathrm{mean}_j e^{s_{ij}/\tau} - \pi e^{s_{ii'}/\tau}}{1 - \pi}, e^{-1/\tau}\big)",
 )
 def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
-    """Debiased contrastive loss: NT-Xent corrected for negatives of the anchor's own class, whose share is `prior`.
+    """Debiased contrastive loss: NT-Xent corrected for negatives of the anchor's class.
 
     Args:
         temperature: in units of the cosine.
@@ -913,7 +927,7 @@ def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
     r"\text{as debiased, the mean weighed by } e^{\beta s_{ij}/\tau}",
 )
 def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: float = 0.1) -> Loss:
-    """Hard-negative contrastive loss (HCL): NT-Xent with larger weights for harder negatives, debiased.
+    """Hard-negative contrastive loss (HCL): debiased NT-Xent that weights harder negatives more.
 
     Args:
         temperature: in units of the cosine.
@@ -934,7 +948,7 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac1{2n} \mathrm{softmax}_j(g_{ij}/\tau_t),\; i \neq j",
 )
 def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) -> Loss:
-    """X-sample contrastive loss (X-CLR): NT-Xent with soft targets from a teacher's similarities; needs ``features=``.
+    """X-CLR: NT-Xent with soft targets from a teacher's similarities; needs ``features=``.
 
     Args:
         temperature: in units of the cosine.
@@ -955,7 +969,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """GIST (GISTEmbed): InfoNCE without negatives that a teacher rates above the positive; needs ``features=``.
+    """GISTEmbed: InfoNCE without negatives that a teacher rates above the positive; needs ``features=``.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
@@ -977,7 +991,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs by similarity in the order of given grades, such as annotators' scores; needs ``weights=``.
+    """CoSENT: ranks pairs by similarity in the order of grades; needs ``weights=``.
 
     The weights are the grades. Only the order of the grades counts. Items are not negatives of each other.
 
@@ -998,9 +1012,9 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
     r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
 )
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
-    """AnglE: ranks graded pairs like `cosent`, but by an angle in the complex plane; needs ``weights=``, the grades.
+    """AnglE: ranks graded pairs like `cosent`, by complex angles; needs ``weights=``.
 
-    The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
+    The weights are the grades. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 
     Args:
         temperature: in units of the cosine of the turned embeddings, the paper's 0.05 over the square root of 2.
@@ -1021,7 +1035,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: DCL with a moving average of each item's denominator; needs ``ids=``.
+    """SogCLR for small batches: DCL with moving averages of denominators; needs ``ids=``.
 
     Args:
         temperature: in units of the cosine.
@@ -1068,7 +1082,7 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     r" + \nu \sum_v \tfrac1d \sum_{a \neq b} v_{ab}^2",
 )
 def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> Loss:
-    """VICReg: mean squared difference of the views plus variance and covariance penalties on the coordinates.
+    """VICReg: squared difference of the views plus variance and covariance penalties.
 
     Args:
         invariance: weight of the mean squared difference of the views, nonnegative.

@@ -1,4 +1,4 @@
-"""Parsers of option values: augmentations, mismatches, corruptions, domains, imbalance, mined negatives."""
+"""Parsers of options such as augmentations, corruptions and mined negatives."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ DOMAINS_BY_SHIFT = {
 
 
 class AugmentSpec(NamedTuple):
-    """Parsed option `augment`: name of an augmentation, and its strength or None for the default strength."""
+    """Name of an augmentation, and its strength or None for the default."""
 
     name: str
     strength: float | None = None
 
 
 class MismatchSpec(NamedTuple):
-    """Parsed option `mismatch`: share of pairs to mismatch on purpose, and whether new partners have the same class."""
+    """Share of pairs to mismatch on purpose, optionally within classes only."""
 
     share: float
     within_class: bool = False
 
 
 class CorruptionSpec(NamedTuple):
-    """Parsed corruption of the option `corrupt`: its kind, and its severity from 1 to 5."""
+    """Kind of a corruption and its severity from 1 to 5."""
 
     kind: str
     severity: int
 
 
 class DomainsSpec(NamedTuple):
-    """Parsed option `domains`: the kind of domains (rotate or style), and the held-out domain, if any."""
+    """Kind of domains (rotate or style), and the held-out domain, if any."""
 
     kind: str
     held_out: str | None = None
@@ -91,7 +91,7 @@ class MiningRule(NamedTuple):
     sampling: str = "top"
 
     def check_values(self, prefix: str = "") -> None:
-        """Raise `UsageError` if a value is out of range; `prefix` begins the message."""
+        """Raise `UsageError`, with `prefix` before the argument name, if a value is invalid."""
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
@@ -104,7 +104,7 @@ class MiningRule(NamedTuple):
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
 
     def resolve_range_max(self, num_positives: int) -> int:
-        """Return `range_max` if it is set, else a default that grows with the anchor's number of positives."""
+        """Return `range_max`, or a default that grows with the number of positives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
@@ -112,7 +112,7 @@ class MiningRule(NamedTuple):
 
 
 class MinedNegativesSpec(NamedTuple):
-    """Parsed option of mined hard negatives: the mining rule and its schedule in training, or a file of negatives.
+    """Rule and schedule of mining hard negatives, or a file of negatives.
 
     Attributes:
         rule: Rule that selects the negatives.
@@ -132,7 +132,7 @@ MINED_NEGATIVES_NAME = "mined"
 
 
 def parse_mined_negatives(text: str) -> MinedNegativesSpec:
-    """Parse mined negatives: ``mined``, ``mined:k=8,refresh=2,relative_margin=0.05`` or ``mined:FILE.npy``.
+    """Parse an option such as ``mined``, ``mined:k=8,refresh=2`` or ``mined:FILE.npy``.
 
     Raises:
         UsageError: unknown setting, a value out of range, or a file given with other settings.
@@ -160,7 +160,7 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
 
 
 def parse_augment(text: object) -> AugmentSpec:
-    """Parse an augmentation option: a name, or a name with a strength after a colon.
+    """Parse the name of an augmentation, optionally with ``:`` and a strength.
 
     Raises:
         UsageError: unknown name, a strength for an augmentation without one, or a strength out of range.
@@ -184,7 +184,7 @@ def parse_augment(text: object) -> AugmentSpec:
 
 
 def parse_mismatch(value: object) -> MismatchSpec:
-    """Parse the option `mismatch`: a share such as 0.2, or 0.2:class to mismatch within classes only.
+    """Parse a share of mismatches such as ``0.2``, or ``0.2:class`` within classes.
 
     Raises:
         UsageError: the value is not a share.
@@ -200,7 +200,7 @@ def parse_mismatch(value: object) -> MismatchSpec:
 
 
 def parse_imbalance_ratio(value: object) -> float:
-    """Parse the option `imbalance`: the ratio of the sizes of the largest and the smallest class, such as 100.
+    """Parse the size of the largest class divided by that of the smallest.
 
     Raises:
         UsageError: the value is not a number >= 1.
@@ -214,7 +214,9 @@ def parse_imbalance_ratio(value: object) -> float:
 
 
 def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
-    """Parse a list of corruptions such as "noise,blur:2", in order of application; the default severity is 3.
+    """Parse a list of corruptions in order of application, such as "noise,blur:2".
+
+    The default severity is 3.
 
     Raises:
         UsageError: unknown kind or severity, or a repeated kind.
@@ -235,7 +237,9 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
 
 
 def parse_domains(text: object) -> DomainsSpec:
-    """Parse the option `domains`: ``rotate`` or ``style`` make domains; ``style:edges`` holds out ``edges``.
+    """Parse a kind of domains such as ``style``, optionally with a held-out domain.
+
+    ``style:edges`` holds out the domain ``edges``.
 
     Raises:
         UsageError: unknown kind or domain.
@@ -251,7 +255,7 @@ def parse_domains(text: object) -> DomainsSpec:
 
 
 def _float_or_nan(value: object) -> float:
-    """Convert a value or its text to a float; NaN if it is not a number."""
+    """Convert a value or text to a float, or NaN if invalid."""
     try:
         return float(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Table of training recipes: named sets of `contraport.train` options, with citations.
+"""Table of training recipes, which are named sets of `contraport.train` options.
 
 Settings that depend on the length of the training or the number of GPUs (epochs, batch size, optimizer) are not part of
 a recipe. The citation gives a paper's own settings if they are for much longer training runs.
@@ -15,7 +15,7 @@ from contraport.errors import UsageError, check_name
 
 
 class Recipe(NamedTuple):
-    """Training recipe: a named set of `contraport.train` options.
+    """Named set of `contraport.train` options.
 
     Attributes:
         settings: Keyword arguments of `contraport.train` that the recipe sets.
@@ -27,7 +27,7 @@ class Recipe(NamedTuple):
 
 
 def _build_objective_recipe(name: str, **settings: Any) -> Recipe:
-    """Build the recipe of an objective with given settings; summary and citation are those of the objective."""
+    """Build a recipe from an objective and its settings."""
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 
@@ -181,7 +181,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of the recipe with a given name, or no settings if the name is None.
+    """Return the settings of a recipe by name; empty for None.
 
     Raises:
         UsageError: unknown recipe.

@@ -1,4 +1,4 @@
-"""Recommendations of objectives by use case, with the benchmark claims that support them.
+"""Recommended objectives by use case, with the benchmark claims that support them.
 
 `contraport list objectives` shows the use cases of each objective. docs/choosing.md has the whole table, each sentence
 with its claims and their verdicts.
@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 
 class ClaimReference(NamedTuple):
-    """Reference to a benchmark claim: name of its suite in `benchmarks/suites`, and its index there, from 0."""
+    """Reference to a benchmark claim by its suite and its index there.
+
+    The suites are in `benchmarks/suites`; indices count from 0.
+    """
 
     suite: str
     claim_index: int
 
 
 class Recommendation(NamedTuple):
-    """Recommended objectives, with the reason as text and the benchmark claims that support it.
+    """Recommended objectives with the reason and the benchmark claims that support it.
 
     Attributes:
         evidence: Benchmark claims that support the recommendation; empty if nothing was measured.
@@ -29,7 +32,7 @@ class Recommendation(NamedTuple):
 
 
 class UseCase(NamedTuple):
-    """Use case (a kind of data or a goal), with the objectives recommended for it.
+    """Kind of data or goal, with the objectives recommended for it.
 
     Attributes:
         starting_point: Recommended starting point, in one or two sentences of Markdown.
@@ -44,7 +47,7 @@ class UseCase(NamedTuple):
 
 
 def _parse_claim_references(*suites_with_indices: str) -> tuple[ClaimReference, ...]:
-    """Return the claims that texts refer to: "gca 2 3" refers to the claims with indices 2 and 3 of the suite gca."""
+    """Parse texts such as "gca 2 3" (claims 2 and 3 of gca)."""
     parts = [text.split() for text in suites_with_indices]
     return tuple(ClaimReference(name, int(index)) for name, *indices in parts for index in indices)
 
@@ -302,7 +305,7 @@ USE_CASES: tuple[UseCase, ...] = (
 
 
 def list_use_case_names(objective: str) -> list[str]:
-    """Return the names of the use cases that an objective is recommended for.
+    """Return the names of the use cases for which an objective is recommended.
 
     >>> list_use_case_names("sup-con")
     ['labels']

@@ -38,7 +38,7 @@ first steps:
 
 
 def entry_point() -> NoReturn:
-    """Run the command line and end the process with the exit status of `main`.
+    """Run the command line and exit with its status.
 
     Under torchrun the interpreter is not torn down: a thread of torch that still waits for the interpreter lock would
     abort the process, and torchrun would report a finished run as failed.
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> None:
-    """Run the command that the arguments name, or print help, version or completion."""
+    """Run the named command, or print help, version or completion."""
     match arguments:
         case [] | ["-h" | "--help", *_]:
             print(_MAIN_HELP_TEMPLATE.format(commands=_format_commands()))
@@ -116,7 +116,7 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _format_commands() -> str:
-    """Format the list of commands, grouped under headings, one line per command."""
+    """Format the commands under their headings, one per line."""
     groups = summaries_by_group()
     width = max(len(name) for names in groups.values() for name in names)
     lines: list[str] = []
@@ -126,7 +126,7 @@ def _format_commands() -> str:
 
 
 def _print_error(error: BaseException, code: str, argument: str | None = None, *, also_as_json: bool) -> None:
-    """Print an error with its notes as one line on standard error; `also_as_json` adds JSON on standard output."""
+    """Print an error with its notes on standard error, optionally also as JSON."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if also_as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))

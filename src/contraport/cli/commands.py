@@ -1,4 +1,7 @@
-"""Registry of commands, and their execution: the function of a command is imported after its arguments are parsed."""
+"""Registry of commands, and the functions that parse and run them.
+
+The function of a command is imported after its arguments are parsed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 
 def _builtin_commands_by_name() -> dict[str, Command[...]]:
-    """Return the commands of this package by name, from the `Command` constants in its modules named `config`."""
+    """Collect the commands of this package from the modules named `config`."""
     commands: dict[str, Command[...]] = {}
     for path in Path(contraport.__file__).parent.glob("*/config*"):
         if path.stem == "config":
@@ -62,7 +65,7 @@ def summaries_by_group() -> dict[str, dict[str, str]]:
 
 
 def get_command(name: str) -> Command[...]:
-    """Find a command by name; import it if another package provides it.
+    """Return a command by name, imported if another package provides it.
 
     Raises:
         UsageError: there is no such command (the message offers the nearest name), or its package cannot be imported.
@@ -130,7 +133,9 @@ def run_command(name: str, argv: list[str]) -> None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Convert a value to plain JSON types: dataclasses and named tuples to dicts, numbers that are not finite to None.
+    """Convert a value to plain JSON types.
+
+    Dataclasses and named tuples become dicts, numbers that are not finite None.
 
     >>> import numpy as np
     >>> to_json_value({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
@@ -154,7 +159,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
-    """Return a warning for each flag that is passed more than once (except `--config`).
+    """Return a warning for each repeated flag except `--config`.
 
     >>> _list_repeated_flag_warnings(["--data", "a.npy", "--seed=1", "--data=b.npy"])
     ['--data is passed 2 times; the last value is used']
@@ -166,7 +171,10 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _log_to_terminal(*, only_warnings: bool) -> Iterator[None]:
-    """Context manager: print log messages of the package to standard error, while its logger has no other handler."""
+    """Context manager that prints log messages of the package to standard error.
+
+    It prints nothing while the logger of the package has another handler.
+    """
     handler = _PrintOnceHandler(logging.WARNING if only_warnings else logging.INFO)
     log = logging.getLogger("contraport")
     handler.addFilter(lambda _: log.handlers == [handler])  # another handler shows the messages in its own way
@@ -196,7 +204,7 @@ class _PrintOnceHandler(logging.Handler):
 
 
 def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
-    """Parse and check the arguments of a command; print the help and return None if it was requested."""
+    """Parse the arguments of a command, or print its help and return None."""
     declared = list(command.options_by_name.values())
     options: Mapping[str, Any] | None
     if not _requires_parser(declared, argv):  # which is in an optional package
@@ -219,7 +227,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether a command line needs the full parser: it has flags, or a wrong number of positional values."""
+    """Return whether a command line has flags or misplaced positional values."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):
@@ -228,10 +236,10 @@ def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
 
 
 def _plugins_by_name() -> dict[str, EntryPoint]:
-    """Return the entry points of the commands that other packages provide, by command name."""
+    """Return the entry points of commands of other packages, by command name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 
 def _package_name(point: EntryPoint) -> str:
-    """Return the name of the package that provides an entry point; if it is unknown, the name of the module."""
+    """Return the package of an entry point, or its module if unknown."""
     return point.dist.name if point.dist else point.module

@@ -51,7 +51,7 @@ NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return the completion script of a shell; the only argument is the name of the shell: bash, zsh or fish."""
+    """Return the completion script of a shell (bash, zsh or fish)."""
     if len(arguments) != 1:
         value = " ".join(arguments) or "nothing"
         raise UsageError(f"print_completion: must be one of {', '.join(SCRIPTS_BY_SHELL)}, got {value}.")
@@ -72,7 +72,7 @@ def list_completions(words: Sequence[str]) -> list[str]:
 
 
 def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
-    """List the commands, flags or values that can follow the words `before`: flags if `prefix` begins with a dash."""
+    """List the commands, flags or values that can follow the words `before`."""
     if not before:
         commands = [name for names in summaries_by_group().values() for name in names]
         return ("--help", "--version", "--print_completion") if prefix.startswith("-") else commands
@@ -92,7 +92,7 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
 
 
 def _list_annotation_values(annotation: Any) -> Iterable[str]:
-    """List the values of a type annotation: the values of a `Literal`, true and false for a bool, otherwise none."""
+    """List the values of a `Literal` or bool annotation; none for other types."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is bool:
         return ("true", "false")

@@ -1,4 +1,4 @@
-"""`contraport demo`: trains two encoders on small digits with different objectives, and compares them."""
+"""`contraport demo`, which trains two encoders on small digits and compares them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DemoResult:
 
 @DEMO_COMMAND_SPEC.with_option_parameters
 def demo(options: dict[str, Any]) -> DemoResult:
-    """Train an encoder on small digit images with nt-xent and with gca-uot, and compare both in a report.
+    """Train two encoders on digits, with nt-xent and gca-uot, and compare them.
 
     Raises:
         UsageError: `out` contains other files under the name of a run.
@@ -72,7 +72,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
 
 
 def print_demo_result(result: DemoResult) -> None:
-    """Print a table of metrics of both encoders, raw pixels and the untrained encoder, then the path of the report."""
+    """Print a table of metrics and the path of the report."""
     rows = {name: evaluation["rows"] for name, evaluation in result.evaluations.items()}
     before = rows[DEMO_OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}

@@ -1,4 +1,4 @@
-"""`contraport docs`: prints pages of the documentation, which is installed with the package."""
+"""`contraport docs`, which prints pages of the installed documentation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAGE_AND_SECTION_BY_OLD_NAME: dict[str, tuple[str, str]] = {
 
 @DOCS_COMMAND_SPEC.with_option_parameters
 def docs(options: dict[str, Any]) -> str:
-    """Return a page or a section of the documentation as Markdown, or the list of pages if no page is named.
+    """Return a documentation page or section as Markdown, or a list of pages.
 
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
@@ -51,12 +51,14 @@ def docs(options: dict[str, Any]) -> str:
 
 
 def print_page(text: str) -> None:
-    """Print a documentation page, wrapped to the width of the terminal if there is one."""
+    """Print a page, wrapped to the width if output is a terminal."""
     print(wrap_markdown(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
 
 
 def wrap_markdown(text: str, width: int) -> str:
-    """Wrap the paragraphs and list items of a Markdown text; tables and code stay unchanged.
+    """Wrap the paragraphs and list items of a Markdown text.
+
+    Tables and code stay unchanged.
 
     >>> print(wrap_markdown("# A heading\\n\\nsome\\nprose\\n\\n- an item of a list\\n- another", 12))
     # A heading
@@ -78,7 +80,7 @@ def wrap_markdown(text: str, width: int) -> str:
 
 
 def _wrap_markdown_block(block: str, width: int) -> str:
-    """Wrap a paragraph or the items of a list; other blocks are returned unchanged."""
+    """Wrap a paragraph or the items of a list; return other blocks unchanged."""
     inside = block.strip("\n")
     if not inside or inside.startswith(("#", "|", "<", "    ")):  # a heading, table, directive or code
         return block
@@ -94,7 +96,10 @@ def _wrap_markdown_block(block: str, width: int) -> str:
 
 
 def page_paths_by_name() -> Mapping[str, Path]:
-    """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
+    """Return the paths of all documentation pages, in the order of `index.md`.
+
+    The API reference is not included.
+    """
     return {name: path for names in _page_paths_by_part().values() for name, path in names.items()}
 
 
@@ -121,7 +126,7 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Return the paths of the documentation pages: by part of the table of contents, then by page name."""
+    """Return page paths by part of the table of contents, then by name."""
     package = Path(contraport.__file__).parent
     # An editable install has the pages in the project.
     folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"
@@ -138,12 +143,12 @@ def _page_paths_by_part() -> dict[str, dict[str, Path]]:
 
 
 def _page_name(path: str) -> str:
-    """Return the name of a documentation page: its file name, or its folder name for a README."""
+    """Return the file name of a page, or a README's folder name."""
     return path.removesuffix("/README").rpartition("/")[2]
 
 
 def _format_page_list(paths: Mapping[str, Path]) -> str:
-    """Format the list of documentation pages with their titles, by part of the table of contents."""
+    """Format the documentation pages with their titles, by part."""
     width = max(map(len, paths))
     lines = ["usage: contraport docs PAGE [SECTION]"]
     for caption, names in _page_paths_by_part().items():

@@ -1,4 +1,4 @@
-"""`contraport doctor`: reports installed versions and hardware, and runs self-tests."""
+"""`contraport doctor`, which reports versions and hardware and runs self-tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_RELATIVE_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class SelfTestResult:
-    """Result of one self-test; `failure` is its error message, None if it passed."""
+    """Result of one self-test, with the error message as `failure` if it failed."""
 
     name: str
     failure: str | None
@@ -41,7 +41,7 @@ class SelfTestResult:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Result of `contraport.doctor`: versions, hardware and self-tests.
+    """Versions, hardware and self-test results that `contraport.doctor` returns.
 
     Attributes:
         versions: Versions of contraport, Python, torch and numpy.
@@ -106,7 +106,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def _machine_properties_by_name() -> dict[str, str]:
-    """Return the operating system, processor, devices, backends and process groups as texts, by property name."""
+    """Describe the system, processor, devices, backends and process groups as texts."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
@@ -123,7 +123,7 @@ def _machine_properties_by_name() -> dict[str, str]:
 
 
 def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
-    """Return the installed versions of optional packages (None if missing), by extra and package name."""
+    """Return versions of optional packages by extra and name; None if missing."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
@@ -137,7 +137,7 @@ def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
 
 
 def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the name and the function of each self-test that the hardware and the installed extras allow."""
+    """Yield each self-test that hardware and extras allow, with its name."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         for name in _list_backend_names(device):
@@ -147,12 +147,12 @@ def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator
 
 
 def _list_backend_names(device: str) -> tuple[str, ...]:
-    """Return the names of the backends of the engine that run on a device, cpu or cuda."""
+    """Return the names of the engine's backends for cpu or cuda."""
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 
 
 def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
-    """Run a self-test and measure its time; an exception is a failure."""
+    """Run a self-test and measure its time. An exception is a failure."""
     start, failure = time.perf_counter(), None
     try:
         test()
@@ -162,7 +162,7 @@ def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
 
 
 def _check_losses_of_backend(device: str, backend_name: str) -> None:
-    """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
+    """Compare losses and gradients of a backend with dense double precision."""
     # Together they use every kind of kernel, constraint and divergence.
     for objective in ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise"):
         value, gradient = _compute_loss_and_z0_gradient(objective, torch.float32, device, backend_name)
@@ -178,7 +178,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
 def _compute_loss_and_z0_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of a backend for fixed random embeddings, and its gradient with respect to the first view."""
+    """Return a backend's loss and its gradient for fixed random embeddings."""
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, 300, 16, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()
@@ -188,7 +188,7 @@ def _compute_loss_and_z0_gradient(
 
 
 def _test_resumed_training() -> None:
-    """Self-test: check that a resumed training ends with the same loss as an uninterrupted one."""
+    """Check that resumed and uninterrupted training end with the same loss."""
     # Here, not above: the losses are tested without the extra that this needs.
     from contraport.runs import Run
 

@@ -1,4 +1,4 @@
-"""`contraport list`: tables of the named objectives, recipes, encoders, data sets, metrics and suites."""
+"""`contraport list`, which prints tables of named objectives, recipes, data and more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from contraport.options import warn_renamed
 
 
 def _build_rows(what: str) -> list[dict[str, str]]:
-    """Build the rows of a list: cell texts by column heading, the name first."""
+    """Build the rows of a list as cell texts by heading, name first."""
     match what:
         case "recipes":
             return [
@@ -71,7 +71,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _name_command_options(summary: str) -> str:
-    """Rewrite the summary of a loss for the command line: ``weights=`` becomes --sample_weight, for example.
+    """Replace keywords of losses by command options, such as ``weights=`` by --sample_weight.
 
     >>> _name_command_options("CoSENT; needs ``weights=``."), _name_command_options("SogCLR; needs ``ids=``.")
     ('CoSENT; needs --sample_weight.', 'SogCLR.')
@@ -91,7 +91,7 @@ _NEXT_COMMAND_BY_LIST_NAME = {
 
 
 class _NameTable(list[Mapping[str, str]]):
-    """Rows of a printed table of names, and the command that the user can run next with one of them."""
+    """Rows of a printed table of names, and a command that uses one."""
 
     def __init__(self, rows: Iterable[Mapping[str, str]], next_command: str) -> None:
         super().__init__(rows)
@@ -113,7 +113,10 @@ def list_names(options: dict[str, Any]) -> _NameTable:
 
 
 def print_names(rows: _NameTable) -> None:
-    """Print names with descriptions as plain text, and a command that uses a name; needs no optional package."""
+    """Print names with descriptions as plain text, and a command.
+
+    It needs no optional package.
+    """
     shown = [
         {key: _shorten_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows
     ]
@@ -139,7 +142,7 @@ _MAX_NAME_CHARS, _MAX_TABLE_CHARS = 24, 120  # widths in characters of the name 
 
 
 def _format_row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Format a row of a table as lines of text, with each cell wrapped to the width of its column."""
+    """Format a table row as lines, with cells wrapped to the column widths."""
     wrapped = [
         textwrap.wrap(cell.replace("``", "`"), width, break_on_hyphens=False)
         for cell, width in zip(cells, widths, strict=True)

@@ -1,4 +1,4 @@
-"""Next commands that the terminal proposes after a command, filled in with the paths that the user passed."""
+"""Suggested next commands, filled in with the paths that the user passed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Options = Mapping[str, Any]  # explicit options of a command, by name
 
 
 def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
-    """List commands to run after `audit`: train without the suspected pairs, or write the data without them."""
+    """List commands that train without the suspected pairs or write cleaned data."""
     return result.next_commands
 
 
 def after_train(options: Options, run: Run) -> Sequence[str]:
-    """List a command to run after `train`: evaluate the run, or embed its items if none is held out."""
+    """List a command that evaluates the run, or embeds without held-out items."""
     if options.get("dry_run"):
         return []
     path, record = shlex.quote(str(run.path)), as_run_folder(run).find_split_digests()
@@ -37,12 +37,12 @@ def after_train(options: Options, run: Run) -> Sequence[str]:
 
 
 def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str]:
-    """List a command to run after `evaluate`: write the report of the runs."""
+    """List the command that writes a report of the runs."""
     return [f"contraport report {shlex.join(results)} {format_flags({'out': _unused_path('report.html')})}"]
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands to run after `embed`: duplicates, neighbors, and search by text if another view has texts."""
+    """List commands for duplicates, neighbors, and search if another view has texts."""
     features = shlex.quote(str(options["out"]))
     commands = [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
     run = as_run_folder(options["run"])
@@ -75,7 +75,7 @@ def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
-    """List a command to run after `map`: one that writes its files, or one that clusters its points."""
+    """List a command that writes the map's files or clusters its points."""
     if result.folder is None:
         rest = {name: value for name, value in options.items() if name != "source"}
         out = _unused_path(f"maps/{Path(str(options['source'])).stem}")

@@ -1,4 +1,4 @@
-"""Parser of the command line and YAML files of a command, built from its declared options."""
+"""Parser of command lines and YAML files, built from declared options."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _SCALAR_TYPES = (int, float, bool, str)  # of a single word on a command line
 
 
 def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
-    """Parse the command line of a command and its ``--config`` file; the result has only the options that were passed.
+    """Parse a command line and its ``--config`` file into the passed options.
 
-    ``--help``, ``--help_all`` and ``--print_config`` print and return None. They include the settings that follow from
-    the given options, such as those of a recipe. The help lists options under the headings of their groups; the short
-    help has the common options and the given ones.
+    Options that were not passed are absent from the result. ``--help``, ``--help_all`` and ``--print_config`` print and
+    return None. They include the settings that follow from the given options, such as those of a recipe. The help lists
+    options under the headings of their groups; the short help has the common options and the given ones.
 
     Raises:
         UsageError: an unknown option or key (the message offers the nearest), or a value of the wrong type.
@@ -66,7 +66,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
-    """Parse command-line words into options by name; with `with_defaults`, add the defaults of the other options."""
+    """Parse words into options by name, optionally with defaults of the others."""
     parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(parser.merge_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
@@ -74,9 +74,10 @@ def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool 
 
 
 class _NoAliasYaml12Loader(yaml.SafeLoader):
-    """YAML loader with the number formats of YAML 1.2, in which 1e-3 is a number and 1:0.1 is text.
+    """YAML 1.2 loader that reads 1e-3 as a number and rejects aliases.
 
-    Aliases are rejected: a few lines of nested aliases can expand to more than the memory holds.
+    A value such as 1:0.1 is text. Aliases are rejected: a few lines of nested aliases can expand to more than the
+    memory holds.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -93,7 +94,7 @@ class _NoAliasYaml12Loader(yaml.SafeLoader):
 
 
 def _load_yaml(text: str) -> Any:
-    """Load YAML text by `_NoAliasYaml12Loader`; every error is a `yaml.YAMLError`."""
+    """Load YAML text, raising `yaml.YAMLError` for every error."""
     try:
         return yaml.load(text, _NoAliasYaml12Loader)
     except (ValueError, RecursionError, yaml.MarkedYAMLError) as error:  # numbers too long, brackets too deep
@@ -128,7 +129,7 @@ class _Parser(ArgumentParser):
     command_line_words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Parse a YAML file (overrides jsonargparse); a file that is not UTF-8 is a `UsageError`."""
+        """Parse a YAML file; one that is not UTF-8 raises `UsageError`."""
         try:
             with rename_argument(f"config: {path}", "config"):
                 return super().parse_path(path, *args, **kwargs)
@@ -136,7 +137,7 @@ class _Parser(ArgumentParser):
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        """Parse YAML text; deprecated option names are replaced, and a single value for a list option becomes a list.
+        """Parse YAML text, replacing deprecated names and wrapping single values in lists.
 
         Overrides a method of jsonargparse.
         """
@@ -156,7 +157,7 @@ class _Parser(ArgumentParser):
         return super().parse_string(content, *args, **kwargs)
 
     def replace_deprecated_flag(self, word: str) -> str:
-        """Replace a deprecated option name in an argument such as ``--name``, ``--name=value`` or ``--name.key``."""
+        """Replace a deprecated option name in an argument such as ``--name=value``."""
         match = re.match(r"--(\w+)", word)
         if match is None or match[1] not in self.new_name_by_deprecated_name:
             return word
@@ -164,7 +165,7 @@ class _Parser(ArgumentParser):
         return f"--{self.new_name_by_deprecated_name[match[1]]}{word[match.end() :]}"
 
     def merge_nested_flags(self, words: Sequence[str]) -> list[str]:
-        """Merge flags such as ``--train.columns.views VALUE`` into one ``--train.columns={...}`` with all of its keys.
+        """Merge flags such as ``--train.columns.views VALUE`` into one ``--train.columns={...}``.
 
         jsonargparse nests keys to a depth of one only.
         """
@@ -196,7 +197,7 @@ class _Parser(ArgumentParser):
         return joined
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise an error message of argparse or jsonargparse as a `UsageError`; overrides methods of both."""
+        """Raise an error of argparse or jsonargparse as a `UsageError`."""
         if ex is not None and isinstance(ex.__cause__, UsageError):  # of `parse_string`
             raise ex.__cause__
         raise self._to_usage_error(" ".join(message.split())) from ex
@@ -237,7 +238,7 @@ class _Parser(ArgumentParser):
         return UsageError(message)
 
     def _build_unknown_flag_error(self, flag: str) -> UsageError:
-        """Build the error for an unknown flag; it suggests a flag with a similar name or a matching help text."""
+        """Build the error for an unknown flag, with a suggestion."""
         positionals = [one.dest for one in self._actions if not one.option_strings]
         if (name := flag.removeprefix("--")) in positionals:
             usage = " ".join([self.prog, *map(str.upper, positionals)])
@@ -276,10 +277,10 @@ class _Parser(ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Help formatter that keeps example lines and names unbroken, and adds missing defaults."""
+    """Help formatter that keeps example lines and names unbroken and adds defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        """Return the help text of an option, with its default."""
+        """Return the help text of an option with its default."""
         text = (action.help or "").replace("``", "`")
         default = action.default
         if action.required and action.option_strings:
@@ -289,11 +290,11 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return f"{text} (default: {' '.join(default) if isinstance(default, tuple) else '%(default)s'})"
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Wrap a help text into lines, without breaking words."""
+        """Wrap a help text into lines without breaking words."""
         return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Return the flag of an option with its value in capitals, such as ``--epochs EPOCHS``."""
+        """Return the flag of an option with its value, as ``--epochs EPOCHS``."""
         if not action.option_strings or action.dest == "help":
             return super()._format_action_invocation(action)
         values = "" if action.metavar == _PRINT_CONFIG_METAVAR else self._format_args(action, action.dest.upper())
@@ -304,7 +305,7 @@ _PRINT_CONFIG_METAVAR = "\b[=flags]"  # metavar that jsonargparse gives `--print
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    """Build the parser of a command with all its options; its help lists only the options named in `shown`."""
+    """Build the parser of a command; its help lists only `shown` options."""
     options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
@@ -353,7 +354,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
 
 
 def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_all: bool) -> None:
-    """Add the options that all commands share, such as `--json`, to a parser."""
+    """Add the options of all commands, such as `--json`, to a parser."""
     parser.add_argument(
         "--config",
         action="config",
@@ -378,7 +379,7 @@ def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_al
 
 
 def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
-    """Add a declared option to a parser or argument group; the help lists it if `shown`."""
+    """Add an option to a parser or argument group, hidden unless `shown`."""
     settings: dict[str, Any] = {
         "type": option_type,
         "help": option.help.replace("%", "%%") if shown else argparse.SUPPRESS,
@@ -400,16 +401,17 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
 
 
 def _convert_if_number_or_null(value: Any) -> Any:
-    """Convert "null" to None, and the text of a number to the number; return other values unchanged."""
+    """Convert number text to a number, "null" to None; keep other values."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)
 
 
 def _command_line_type(hint: Any) -> Any:
-    """Return a type without the parts that a command line cannot express: ``str | Path | None`` becomes ``str | None``.
+    """Reduce a type to what a command line can express.
 
-    The option itself checks the words of a Literal, as in Python.
+    For example ``str | Path | None`` becomes ``str | None``. The option itself checks the words of a Literal, as in
+    Python.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:

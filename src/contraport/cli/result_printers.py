@@ -1,4 +1,4 @@
-"""Functions that print the results of commands as tables on the console."""
+"""Functions that print the results of commands as tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a table with a title; the keys of the rows are the column headings.
+    """Print a table with a title and the keys of rows as headings.
 
     If the table is wider than the terminal, its widest column is wrapped between words. If it is still too wide, its
     lines exceed the width of the terminal, so that no text is cut.
@@ -45,7 +45,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool) -> Table:
-    """Build a rich table with headings that may wrap; with `wrap_widest_column`, cells of the widest column may too."""
+    """Build a rich table whose headings, and optionally widest column, may wrap."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -58,13 +58,13 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool)
 
 
 def _measure_table_width(table: Table) -> Measurement:
-    """Return the minimum and maximum width of a table in characters; at the minimum, headings are wrapped."""
+    """Return the minimum width, with wrapped headings, and the maximum width."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
 
 def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-    """Print evaluation results: metrics of each run, notes, paired differences and a verdict.
+    """Print the metrics of each run, notes, paired differences and a verdict.
 
     Only the metrics of the verdict are printed, unless `options` has `all`, or `metrics`: those named are all wanted.
     """
@@ -139,13 +139,13 @@ def print_clusters(clusters: Clusters) -> None:
 
 
 def print_map(result: Map) -> None:
-    """Print the quality of a two-dimensional map of items, and the folder to which it was written."""
+    """Print the quality of a two-dimensional map, and its folder."""
     print(f"{result}.")
     print(_folder_or_out_hint(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
-    """Print the fit of a learned cost, and the pairs of feature directions that contribute most to it."""
+    """Print the fit of a learned cost and its strongest feature directions."""
     print(f"{result}.")
     rows = [
         {"direction": str(number), "share of the affinity": f"{share:.1%}"}
@@ -156,12 +156,12 @@ def print_learned_cost(result: LearnedCost) -> None:
 
 
 def _folder_or_out_hint(folder: Path | None) -> str:
-    """Return a line that names the folder of the written files, or explains `--out` if the folder is None."""
+    """Return a line that names the folder, or explains `--out` if None."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the result of a comparison: tables, sentences, notes and verdicts."""
+    """Print the tables, sentences, notes and verdicts of a comparison."""
     # Imported here because the other tables need no SciPy.
     from contraport.comparison.comparison_tables import explain_verdict, format_mean_and_half_width
 
@@ -201,7 +201,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_audit(audit: Audit | ViewAudit) -> None:
-    """Print the result of an audit: the share of suspected mismatches, the worst pairs or views, and advice."""
+    """Print the worst pairs or views of an audit, notes and advice."""
     print_table(audit.worst_table_title, audit.format_worst_rows())
     for sentence in (*audit.notes, audit.advice):
         print(sentence)

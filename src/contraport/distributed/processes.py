@@ -1,4 +1,4 @@
-"""Processes of `torch.distributed` that share a batch: differentiable collectives, and errors that end all processes.
+"""Differentiable collectives, and errors that end all processes, for `torch.distributed`.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
@@ -44,7 +44,7 @@ _uses_local_batch: ContextVar[bool] = ContextVar("contraport_local", default=Fal
 
 @contextmanager
 def use_local_batch() -> Iterator[None]:
-    """Context manager: compute losses on the batch of this process only, without `torch.distributed`.
+    """Context manager that computes losses on the batch of this process only.
 
     An operation that starts within the block stays local: its gradient may be taken outside.
     """
@@ -56,7 +56,7 @@ def use_local_batch() -> Iterator[None]:
 
 
 class Processes(NamedTuple):
-    """Processes that share a batch, with their collectives.
+    """Group of processes that share a batch, with its collectives.
 
     Attributes:
         rank: Index of this process, from 0.
@@ -82,7 +82,7 @@ class Processes(NamedTuple):
         return gathered
 
     def own_rows(self, value: Tensor, row_counts: tuple[int, ...]) -> Tensor:
-        """Return this process's rows of a value that all processes hold: the reverse of `gather`.
+        """Return this process's rows of a replicated value, the reverse of `gather`.
 
         The backward pass gathers the gradients of the rows of all processes, and divides by the number of processes.
 
@@ -94,31 +94,31 @@ class Processes(NamedTuple):
         return own
 
     def gather_row_offset(self, value: Tensor) -> int:
-        """Return the number of rows on the processes of lower rank; all processes must call this."""
+        """Return the number of rows on lower ranks; all processes must call this."""
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return a replicated value unchanged; the backward pass averages its gradient over all processes."""
+        """Return a replicated value whose gradient is averaged over all processes."""
         if self.size == 1:
             return value
         same: Tensor = _AveragedGradient.apply(self, value)
         return same
 
     def all_reduce(self, value: Tensor) -> Tensor:
-        """Return the sum of a value over all processes; differentiable."""
+        """Return the differentiable sum of a value over all processes."""
         if self.size == 1:
             return value
         summed: Tensor = _AllReduce.apply(self, value)
         return summed
 
     def all_reduce_(self, *values: Tensor | None) -> None:
-        """Sum values over all processes in place; not differentiable."""
+        """Sum values over all processes in place, without gradient."""
         for value in values:
             if value is not None and self.size > 1:
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Combine the log-sum-exps of all processes in place; each is log(`total`) + `maximum`.
+        """Combine log-sum-exps, log(`total`) + `maximum`, over all processes in place.
 
         The sums are rescaled to the common maximum before they are added, so that none overflows.
         """
@@ -134,14 +134,14 @@ class Processes(NamedTuple):
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
     def gather_integers(self, local_values: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Gather k integers from each process, as one list of k per process."""
+        """Gather k integers from each process as one list per process."""
         gathered = torch.empty(self.size * len(local_values), dtype=torch.long, device=device)
         _all_gather(gathered, torch.tensor(local_values, device=device))
         integers: list[list[int]] = gathered.view(self.size, len(local_values)).tolist()
         return integers
 
     def gather_strings(self, local_text: str) -> list[str]:
-        """Gather a string from each process; slow, for error messages only."""
+        """Gather a string from each process, slowly, for error messages."""
         strings: list[str] = [""] * self.size
         dist.all_gather_object(strings, local_text)
         return strings
@@ -160,19 +160,19 @@ _IS_DISTRIBUTED_AVAILABLE = dist.is_available()  # read once: this is on the pat
 
 
 def current_processes() -> Processes:
-    """Return the processes that share a batch: all of `torch.distributed`, or this one alone in `use_local_batch`."""
+    """Return the processes that share a batch; within `use_local_batch` only this one."""
     if not _IS_DISTRIBUTED_AVAILABLE or not dist.is_initialized() or _uses_local_batch.get():
         return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def gather(value: Tensor) -> Tensor:
-    """Return the rows of all processes in the order of their ranks; differentiable."""
+    """Return the rows of all processes in rank order, differentiably."""
     return current_processes().gather(value)
 
 
 class _Gather(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes; the backward pass is `_ReduceScatter`."""
+    """Autograd function that gathers rows of all processes; backward is `_ReduceScatter`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
@@ -195,7 +195,10 @@ class _Gather(torch.autograd.Function):
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """Autograd function that returns this process's rows of a sum over processes; the backward pass is `_Gather`."""
+    """Autograd function that returns this process's rows of a sum over processes.
+
+    The backward pass is `_Gather`.
+    """
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
@@ -219,7 +222,7 @@ class _ReduceScatter(torch.autograd.Function):
 
 
 class _OwnRows(torch.autograd.Function):
-    """Autograd function that takes this process's rows of a replicated value; backward gathers and averages."""
+    """Autograd function that takes this process's rows; backward gathers and averages."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
@@ -233,7 +236,7 @@ class _OwnRows(torch.autograd.Function):
 
 
 class _AveragedGradient(torch.autograd.Function):
-    """Autograd function whose forward pass is the identity and whose backward pass averages over processes."""
+    """Autograd function that is the identity; backward averages over processes."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
@@ -246,7 +249,7 @@ class _AveragedGradient(torch.autograd.Function):
 
 
 class _AllReduce(torch.autograd.Function):
-    """Autograd function that sums values over all processes; backward sums their gradients in the same way."""
+    """Autograd function that sums over all processes, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
@@ -262,7 +265,7 @@ class _AllReduce(torch.autograd.Function):
 
 @contextmanager
 def torchrun_process_group(device: str = "auto") -> Iterator[None]:
-    """Context manager: initialize the process group of torchrun, and destroy it at the end.
+    """Context manager that initializes and destroys the process group of torchrun.
 
     Without torchrun, or if a process group is initialized already, it does nothing.
 
@@ -286,16 +289,16 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Return whether this process has rank 0 and thus writes files and logs."""
+    """Return whether this process has rank 0, which writes files and logs."""
     return current_processes().rank == 0
 
 
 @contextmanager
 def stop_all_on_error() -> Iterator[None]:
-    """Context manager: end all processes if any raises an exception; only the lowest failed rank raises its own.
+    """Context manager that ends all processes if any raises an exception.
 
-    The block may take one process long, such as the main process that decodes images for all: the others wait up to a
-    day.
+    Only the lowest failed rank raises its own. The block may take one process long, such as the main process that
+    decodes images for all: the others wait up to a day.
 
     Raises:
         SystemExit: the error is raised on another process.
@@ -314,7 +317,7 @@ def stop_all_on_error() -> Iterator[None]:
 
 
 def _get_error_group() -> dist.ProcessGroup:
-    """Return the process group through which processes report errors to each other; its timeout is a day."""
+    """Return the process group for exchanging errors, with a timeout of a day."""
     if dist.group.WORLD not in _error_group_by_default_group:
         _error_group_by_default_group.clear()  # groups of a process group that was destroyed
         # The default timeout of minutes is too short if one process prepares data for all.
@@ -324,7 +327,9 @@ def _get_error_group() -> dist.ProcessGroup:
 
 
 def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error on one rank and exit without a message on the others; all ranks must call this.
+    """Raise an error on one rank and exit silently on the others.
+
+    All ranks must call this.
 
     Raises:
         SystemExit: on the other ranks.
@@ -341,7 +346,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none_across_ranks(value: T | None) -> T | None:
-    """Return the first value that is not None, in the order of ranks; None if it is None on all processes.
+    """Return the first value in rank order that is not None, if any.
 
     >>> first_non_none_across_ranks(3)
     3
@@ -355,7 +360,7 @@ def first_non_none_across_ranks(value: T | None) -> T | None:
 
 
 def any_across_processes(*flags: bool) -> tuple[bool, ...]:
-    """Return for each flag whether it is true on at least one process (logical or)."""
+    """Return for each flag whether it is true on at least one process."""
     if current_processes().size == 1:
         return flags
     reduced = torch.tensor(flags, dtype=torch.int32)

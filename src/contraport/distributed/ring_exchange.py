@@ -1,4 +1,4 @@
-"""Ring exchange: the block of each process and the gradient of this block pass through all other processes in turn."""
+"""Ring exchange, in which each block and its gradient visit all processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contraport.distributed.processes import Processes
 
 
 class RingExchange:
-    """Ring exchange of blocks: each process gets its own block first, then those of the next ranks in turn.
+    """Exchange in which each process gets the blocks of all ranks in turn.
 
-    A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
-    The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
-    is sent home after the last hop.
+    The own block comes first, then those of the next ranks. A process holds two blocks at a time: it computes with one
+    while the next arrives and the present one is sent on. The sum of the gradients in a block follows it one hop later,
+    as it is complete only when the process is done, and is sent home after the last hop.
 
     Args:
         processes: the processes of the ring.
@@ -45,17 +45,21 @@ class RingExchange:
 
     @property
     def gradient_accumulator(self) -> Tensor:
-        """Tensor to which callers add their gradient of the current block; it travels around the ring with the block.
+        """Tensor to which callers add their gradient of the current block.
 
-        After the last block, it is the gradient of this process's block, summed over the processes that added to it.
-        Created on first access, so that a process that adds nothing allocates no zeros.
+        It travels around the ring with the block. After the last block, it is the gradient of this process's block,
+        summed over the processes that added to it. Created on first access, so that a process that adds nothing
+        allocates no zeros.
         """
         if self._gradient is None:
             self._gradient = self._block.new_zeros(self.block_sizes[self._owner], dtype=self._gradient_dtype)
         return self._gradient
 
     def iterate_blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield each block with the rank of its owner; the block is a flat vector, valid until the next iteration."""
+        """Yield each block with its owner's rank.
+
+        The block is a flat vector, valid until the next iteration.
+        """
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None
@@ -95,7 +99,7 @@ class RingExchange:
 
 
 def _start_transfers(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
-    """Start transfers, each of which sends a tensor to one rank and receives one from another; skip empty tensors."""
+    """Start sends and receives between ranks, without empty tensors."""
     operations = []
     for sent, to, received, source in transfers:
         if sent.numel():

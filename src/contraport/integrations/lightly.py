@@ -1,4 +1,7 @@
-"""Loss with a memory bank for training with lightly; objectives without a memory bank need no adapter."""
+"""Loss with a memory bank for training with lightly.
+
+Objectives without a memory bank need no adapter.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 @keep_deprecated_attributes(size="num_stored_keys")
 class MemoryBankLoss(nn.Module):
-    """Loss of queries and keys with a memory bank: keys of earlier calls are negatives (MoCo).
+    """Loss that uses a memory bank of earlier keys as negatives (MoCo).
 
     The bank is part of the module's state, holds the keys of all processes, and starts empty. It receives the keys of
     each call whose queries have a gradient, after the loss is computed, unless one is NaN or infinite.
@@ -69,11 +72,11 @@ class MemoryBankLoss(nn.Module):
 
     @property
     def num_stored_keys(self) -> int:
-        """Number of keys in the bank, at most its capacity."""
+        """Number of keys that the bank holds now."""
         return min(int(self.written), len(self.bank))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the loss of queries and keys, (n, d) each, and add the keys to the bank."""
+        """Return the loss of queries and keys, (n, d), and store the keys."""
         dimension = self.bank.shape[1]
         for name, view in (("query", query), ("key", key)):
             good = isinstance(view, Tensor) and view.ndim == 2 and view.shape[1] == dimension

@@ -48,7 +48,7 @@ class MetricLearningLoss(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Any = None,
     ) -> Tensor:
-        """Return the loss of labeled embeddings, optionally compared with a reference set.
+        """Return the loss of labeled embeddings, optionally against a reference set.
 
         Args:
             embeddings: (n, d).

@@ -87,7 +87,7 @@ class SentenceTransformerLoss(nn.Module):
         return self.compute_embedding_loss([self._embed_in_chunks(features) for features in sentence_features], labels)
 
     def compute_embedding_loss(self, columns: Sequence[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Return the loss, given one tensor of embeddings (n, d) for each column."""
+        """Return the loss of embeddings (n, d), one tensor per column."""
         check_nonempty_sequence("columns", columns, "a list of embeddings (n, d), one tensor per column")
         for number, column in enumerate(columns):
             good = isinstance(column, Tensor) and column.ndim == 2 and column.shape[1] == columns[0].shape[1]
@@ -124,11 +124,11 @@ class SentenceTransformerLoss(nn.Module):
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the configuration of the loss, which sentence-transformers writes to the model card."""
+        """Return the configuration of the loss for the model card."""
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
 
     def _embed_in_chunks(self, features: Mapping[str, Any]) -> Tensor:
-        """Return the embeddings (n, d) of a text column, `mini_batch_size` rows at a time, recomputed in backward."""
+        """Return embeddings (n, d) of a text column, recomputed in chunks in backward."""
         if self.mini_batch_size is None:
             return self._encode_texts(features)
         rows = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim > 0}
