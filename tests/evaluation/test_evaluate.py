@@ -163,6 +163,24 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
+@pytest.mark.parametrize("retrieval", [{"recall@1": BETTER}, {"median_rank": WORSE}, {"recall@1": LEVEL}, {}])
+def test_verdict_against_the_encoder_excepts_better_retrieval(retrieval: dict[str, Difference]) -> None:
+    differences = {"raw": {"knn": LEVEL, **retrieval}, "untrained": {"knn": BETTER, **retrieval}}
+    measured = {"knn", *retrieval}
+    verdict = find_verdict_text(measured, differences, num_test_items=50, has_several_views=True) or ""
+    single = find_verdict_text(measured, differences, num_test_items=50) or ""
+    assert single.startswith("Use raw inputs")
+    assert verdict.startswith(single)
+    is_better = retrieval not in ({}, {"recall@1": LEVEL})
+    assert ("Use the trained encoder for retrieval" in verdict) == is_better
+
+
+def test_verdict_claims_no_better_retrieval_if_one_baseline_is_level() -> None:
+    differences = {"raw": {"knn": LEVEL, "recall@1": BETTER}, "untrained": {"knn": BETTER, "recall@1": LEVEL}}
+    verdict = find_verdict_text(["knn", "recall@1"], differences, num_test_items=50, has_several_views=True) or ""
+    assert "for retrieval" not in verdict
+
+
 def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
     measured, differences = {"recall@1"}, {"raw": {"recall@1": WORSE}}
     texts, others = (

@@ -245,6 +245,7 @@ def _build_evaluation(
                 differences,
                 num_test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
+                has_several_views=len(loaded.model.shapes) > 1,
                 could_start_at_word_counts=all(map(is_text_shape, loaded.model.shapes))
                 and not isinstance(loaded.model.encoders[0], NgramCountsWithLearnedWeights),
             ),

@@ -196,6 +196,9 @@ def build_worsened_geometry_notes(
     return [" ".join([*worse, *better])] if worse else []
 
 
+_USE_TRAINED = "Use the trained encoder"
+
+
 def find_verdict_text(
     metric_keys: Iterable[str],
     differences: DifferencesByBaseline,
@@ -203,6 +206,7 @@ def find_verdict_text(
     num_test_items: int,
     is_encoder_frozen: bool = False,
     could_start_at_word_counts: bool = False,
+    has_several_views: bool = False,
 ) -> str | None:
     """Return a sentence: whether to use the trained features or those of a baseline, and why.
 
@@ -214,6 +218,8 @@ def find_verdict_text(
         num_test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
         could_start_at_word_counts: whether all views are texts, but their encoder does not start at the word counts.
+        has_several_views: whether items have several views. A verdict against the trained encoder then says so if it
+            retrieves the other view better than all baselines.
     """
     advice = {
         # Of a frozen encoder the learning rate has no effect.
@@ -225,7 +231,10 @@ def find_verdict_text(
         if could_start_at_word_counts
         else "More epochs or a larger encoder may help.",
     }
-    verdict = _find_verdict_without_size_warning(metric_keys, differences, advice)
+    keys = list(metric_keys)
+    verdict = _find_verdict_without_size_warning(keys, differences, advice)
+    if verdict is not None and has_several_views and not verdict.startswith(_USE_TRAINED):
+        verdict += _describe_retrieval_gain(keys, differences)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
@@ -263,4 +272,23 @@ def _find_verdict_without_size_warning(
         f"than {BASELINE_TITLES[row]} on {metric.title_in_sentence}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
-    return f"Use the trained encoder: it is better {', and '.join(reasons)}."
+    return f"{_USE_TRAINED}: it is better {', and '.join(reasons)}."
+
+
+def _describe_retrieval_gain(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str:
+    """Return a sentence if retrieval is better than with all baselines, else an empty text."""
+    metrics = [m for m in collect_metrics_for_display([metric_keys]) if m.group == "retrieval"]
+    compared = [m for m in metrics if any(m.key in by_metric for by_metric in differences.values())]
+    if not compared:
+        return ""
+    metric = compared[0]
+    gains = {row: by_metric[metric.key] for row, by_metric in differences.items() if metric.key in by_metric}
+    if metric.better_direction == "lower":
+        gains = {row: -gain for row, gain in gains.items()}
+    row, smallest = min(gains.items(), key=lambda item: item[1].low)
+    if smallest.low <= 0:
+        return ""
+    return (
+        f" {_USE_TRAINED} for retrieval of the other view: it is better than {BASELINE_TITLES[row]} on "
+        f"{metric.title_in_sentence}, by {metric.format_difference(smallest)}."
+    )
