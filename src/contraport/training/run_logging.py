@@ -1,4 +1,4 @@
-"""Log output of a training run to `train.log` and the console."""
+"""Logging of a training run to `train.log` and the console."""
 
 from __future__ import annotations
 

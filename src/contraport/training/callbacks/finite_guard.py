@@ -113,7 +113,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if each step is checked before the weights change."""
+        """True if steps are checked before updates, as while no checkpoint exists."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:

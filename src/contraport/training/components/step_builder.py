@@ -397,7 +397,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _inverse_column_count_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return each pair's logQ correction, one over its second item's frequency, ``(n,)``.
+    """Return the logQ correction ``(n,)``, one over the frequency of each second item.
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

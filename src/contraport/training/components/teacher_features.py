@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class _Teacher(NamedTuple):
-    """Frozen teacher model, and its image side in pixels if images are resized."""
+    """Frozen teacher model, and the side in pixels of its resized images."""
 
     model: Model
     resized_image_size: int | None

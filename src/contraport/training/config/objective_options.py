@@ -72,7 +72,7 @@ def _check_prototypes(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(BaseOptions):
-    """Options of the objective, its schedules, its target and its embeddings."""
+    """Options of the objective, its schedules and target, and the compared embeddings."""
 
     objective: str | Any | None = option(
         "nt-xent",

@@ -15,7 +15,7 @@ from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(BaseOptions):
-    """Options of epochs, batches, the optimizer and the learning rate."""
+    """Options of the optimizer, the learning rate, epochs and batches."""
 
     epochs: int = option(
         10, "Number of training epochs.", check=int_in_range(1), may_increase_on_resume=True, group="optimization"

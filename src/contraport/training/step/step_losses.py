@@ -1,4 +1,4 @@
-"""Losses of a training step, by objectives, prototypes, distillation or reconstruction."""
+"""Losses of a training step, such as objectives, prototypes and distillation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return `present` if items lack a view, and `weights` set by a plan."""
+        """Return keyword arguments for missing views and for weights from a plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -149,7 +149,7 @@ class ObjectiveStepLoss(StepLoss):
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
 
     def _check_accepts_keyword(self, argument: str, keyword: str, value: object) -> None:
-        """Raise `UsageError` if the objective does not accept a set keyword."""
+        """Raise `UsageError` if the objective does not accept a given keyword argument."""
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")

@@ -117,12 +117,12 @@ def _get_constant_target(target: Target, batch: Batch) -> Target:
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build a batch's target from its items' rows of `values`."""
+    """Build the target of a batch from the rows of its items."""
     return build(select_batch_rows(values, batch))
 
 
 def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
-    """Return the target of nearest neighbors by the first view's raw values."""
+    """Return the target whose positives are nearest neighbors in the raw first view."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
