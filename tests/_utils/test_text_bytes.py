@@ -7,7 +7,7 @@ import torch
 
 from contraport._utils.text_bytes import (
     MAX_TEXT_BYTES,
-    check_nonempty_texts,
+    check_nonblank_texts,
     concatenate_batches,
     encode_truncated_utf8,
     string_list_or_none,
@@ -61,7 +61,7 @@ def test_rejects_mixed_values_and_empty_texts():
     with raises_usage_error("views.mixed", "row 1"):
         string_list_or_none("views", ["a", np.zeros(2)])
     with raises_usage_error("views.empty_text", "1 of 2", "row 1"):
-        check_nonempty_texts("views", ["a", " "])
+        check_nonblank_texts("views", ["a", " "])
 
 
 def test_long_texts_are_cut_between_letters_with_a_warning(caplog):

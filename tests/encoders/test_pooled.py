@@ -96,7 +96,7 @@ def test_custom_text_encoder_is_loaded_into_the_passed_module(tmp_path, monkeypa
     assert type(loaded.tower(0).encoder) is Scaled
     assert loaded(texts_to_tensor(["a bb ccc"])).tolist() == [[6, 5]]
     (weights,) = read_initial_weights(tmp_path / "model", Scaled()).encoders
-    assert (weights.config_folder, weights.state_dict["gain"].tolist()) == (None, [3, 5])
+    assert (weights.transformers_folder, weights.state_dict["gain"].tolist()) == (None, [3, 5])
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,10 @@ def to_file_name(text: str) -> str:
     return re.sub(r"(?:[^\w.]|\.{2,})+", "-", text).strip("-.")
 
 
-def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
+def equally_long_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
     """Return the last n parts of each path, by path; n is the smallest number that keeps all of them different.
 
-    >>> shortest_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
+    >>> equally_long_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': 'b/cats/2.png'}
     """
     parts = {path: path.split("/") for path in paths}

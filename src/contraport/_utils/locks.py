@@ -181,7 +181,7 @@ def _build_process_record() -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-        "machine": _machine_id(),
+        "machine": _boot_and_container_id(),
         "started": _process_start_time(os.getpid()),
         "token": uuid.uuid4().hex,
     }
@@ -190,7 +190,7 @@ def _build_process_record() -> dict[str, Any]:
 def _running_if_known(owner: dict[str, Any]) -> bool | None:
     """Return whether the process that holds a lock is running; None for a process of another machine or user."""
     pid, machine = owner.get("pid"), owner.get("machine")
-    if not isinstance(pid, int) or machine is None or machine != _machine_id():
+    if not isinstance(pid, int) or machine is None or machine != _boot_and_container_id():
         return None
     try:
         os.kill(pid, 0)
@@ -201,7 +201,7 @@ def _running_if_known(owner: dict[str, Any]) -> bool | None:
     return _process_start_time(pid) == owner.get("started")
 
 
-def _machine_id() -> str | None:
+def _boot_and_container_id() -> str | None:
     """Return an identifier of this machine, its current boot and its container; None if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

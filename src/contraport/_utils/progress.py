@@ -13,12 +13,12 @@ from rich.table import Column
 T = TypeVar("T")
 
 
-def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
+def make_console_without_markup(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
     """Create a rich console without markup, so that names such as `[red]` are printed unchanged.
 
     All consoles of the package are created here.
 
-    >>> make_console(width=40).print("[/x]1 :cat:")
+    >>> make_console_without_markup(width=40).print("[/x]1 :cat:")
     [/x]1 :cat:
     """
     return Console(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False)
@@ -37,7 +37,7 @@ class ProgressBars:
     """
 
     def __init__(self, *, shown: bool = False) -> None:
-        console = make_console(stderr=True)
+        console = make_console_without_markup(stderr=True)
         self._progress = Progress(
             BarColumn(bar_width=12),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 
-TEXT_SHAPE: tuple[int, ...] = ()  # shape of a text item
+TEXT_SHAPE: tuple[()] = ()  # shape of a text item
 MAX_TEXT_BYTES = 32_768  # maximum length of a text; longer texts are cut, with a warning
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def string_list_or_none(argument: str, values: Any) -> list[str] | None:
     return texts
 
 
-def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
+def check_nonblank_texts(argument: str, texts: Sequence[str]) -> None:
     """Raise `UsageError` if any text is empty or only white space."""
     empty = [row for row, text in enumerate(texts) if not text.strip()]
     check(

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_CELL_ROWS = 512  # maximum number of rows of a cell
-MIN_CANDIDATE_ROWS = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
+MIN_COMPARED_ROWS = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
 MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 
 MAX_TILE_PRODUCTS = 2**21
@@ -174,7 +174,7 @@ class CellSearch:
     """Approximate nearest-neighbor index of unit vectors, by cosine, from clusters (cells) of bounded size.
 
     Args:
-        values: unit vectors, ``(n, d)``.
+        unit_vectors: the matrix, ``(n, d)``.
         rows: indices of the rows to search, int64 ``(m,)``.
         generator: draws the samples that the cells are fitted to, on the CPU.
 
@@ -184,18 +184,18 @@ class CellSearch:
     [0, 2]
     """
 
-    def __init__(self, values: Rows, rows: Tensor, generator: torch.Generator) -> None:
-        self._values = values
-        self._cells = _split_into_cells(values, rows, generator)
-        self._centers = F.normalize(torch.stack([values[cell].mean(dim=0) for cell in self._cells]), dim=1)
-        self._sizes = torch.tensor([len(cell) for cell in self._cells], device=values.device)
+    def __init__(self, unit_vectors: Rows, rows: Tensor, generator: torch.Generator) -> None:
+        self._values = unit_vectors
+        self._cells = _split_into_cells(unit_vectors, rows, generator)
+        self._centers = F.normalize(torch.stack([unit_vectors[cell].mean(dim=0) for cell in self._cells]), dim=1)
+        self._sizes = torch.tensor([len(cell) for cell in self._cells], device=unit_vectors.device)
 
     def nearest_row_indices(self, queries: Rows, count: int) -> Tensor:
         """Return the `count` rows most similar to each query, int64 ``(q, count)``, the nearest first.
 
         Args:
             queries: unit vectors, ``(q, d)``.
-            count: number of rows, at most `MIN_CANDIDATE_ROWS` and the number of rows searched.
+            count: number of rows, at most `MIN_COMPARED_ROWS` and the number of rows searched.
         """
         blocks = torch.arange(len(queries), device=queries.device).split(
             max(1, MAX_TILE_PRODUCTS // max(len(self._cells), queries.shape[1]))
@@ -268,7 +268,7 @@ class CellSearch:
             similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
             order = similarity.argsort(dim=1, descending=True, stable=True)
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
-            for cells, number in zip(order.tolist(), (before < MIN_CANDIDATE_ROWS).sum(dim=1).tolist(), strict=True):
+            for cells, number in zip(order.tolist(), (before < MIN_COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
 
 

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.progress import make_console
+from contraport._utils.progress import make_console_without_markup
 from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
     metric_rows_by_baseline,
@@ -35,13 +35,13 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     lines exceed the width of the terminal, so that no text is cut.
     """
     print(title)
-    width = make_console().width
+    width = make_console_without_markup().width
     plain, wrapped = _build_table(rows, wrap_widest_column=False), _build_table(rows, wrap_widest_column=True)
     table = wrapped if _measure_table_width(wrapped).minimum <= width < _measure_table_width(plain).minimum else plain
     if table is plain and width < _measure_table_width(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _measure_table_width(table).minimum)).print(table)
+    make_console_without_markup(width=max(width, _measure_table_width(table).minimum)).print(table)
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool) -> Table:
@@ -59,7 +59,7 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool)
 
 def _measure_table_width(table: Table) -> Measurement:
     """Return the minimum width, with wrapped headings, and the maximum width."""
-    console = make_console()
+    console = make_console_without_markup()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from contraport._utils.files import read_json_or_none, write_json, write_text
 from contraport._utils.formatting import format_flags, format_options, join_names, pluralize
 from contraport._utils.locks import lock_folder
-from contraport._utils.progress import make_console
+from contraport._utils.progress import make_console_without_markup
 from contraport._version import __version__
 from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.config import COMPARE_COMMAND_SPEC, parse_duration
@@ -103,7 +103,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         grid = replace(grid, compare_options=options)
     metric = grid.metrics[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
-    console = make_console(stderr=True) if options.progress else None
+    console = make_console_without_markup(stderr=True) if options.progress else None
     every = _list_trial_and_table_cells(grid, trials, metric)
     missing = [cell for cell in every if build_cell_job(grid, cell).reusable_result is None]
     needs_estimate = console is not None or options.budget is not None

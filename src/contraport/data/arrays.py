@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport._utils.text_bytes import check_nonempty_texts, string_list_or_none
+from contraport._utils.text_bytes import check_nonblank_texts, string_list_or_none
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
 from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
@@ -130,7 +130,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
     if not _is_text_array(view):
         return ArrayStore((as_view_tensor(argument, view, copy=copy),))
     if absent is None:
-        check_nonempty_texts(argument, view)
+        check_nonblank_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
 
 

@@ -137,7 +137,7 @@ class EncoderWeights:
         input_statistics: mean and standard deviation of the training data; None: those of the new data are used.
         image_size: side of the training images in pixels, or None.
         has_low_resolution_stem: whether the encoder is a ResNet with the stem for small images.
-        config_folder: folder with config and tokenizer of a transformers encoder; None: it is built by its name.
+        transformers_folder: folder with config and tokenizer of a transformers encoder; None: it is built by its name.
     """
 
     name: str | nn.Module | None = None
@@ -145,7 +145,7 @@ class EncoderWeights:
     input_statistics: InputStatistics | None = None
     image_size: int | None = None
     has_low_resolution_stem: bool = False
-    config_folder: Path | None = None
+    transformers_folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,11 @@ class InitialWeights:
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
-    def list_config_folders(
+    def list_transformers_folders(
         self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[Path | None]:
         """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
-        return [weights.config_folder for weights in self._list_tower_weights(num_towers, view_names, shapes)]
+        return [weights.transformers_folder for weights in self._list_tower_weights(num_towers, view_names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
         """Return the weights of all encoders as a list."""

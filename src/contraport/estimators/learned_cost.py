@@ -99,7 +99,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
-        _prepare_features(option, rows, indices, options.components)
+        _standardize_and_reduce(option, rows, indices, options.components)
         for option, rows, indices in zip(FEATURE_OPTION_NAMES, features, positions, strict=True)
     )
     with warnings.catch_warnings():
@@ -200,7 +200,9 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
     check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _prepare_features(argument: str, features: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
+def _standardize_and_reduce(
+    argument: str, features: np.ndarray | None, indices: np.ndarray, components: int
+) -> np.ndarray:
     """Return item features ``(n, p)``, standardized and reduced by PCA; the identity matrix if `features` is None."""
     if features is None:
         return np.eye(len(indices))

@@ -125,11 +125,11 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             with fork_rng_with_lock([]):
                 seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), "cpu")
                 embedding = self._build_initial_embedding(flat).float().requires_grad_()
-            self._minimize(build, lambda: embedding, self._build_descent(embedding, plan))
+            self._minimize(build, lambda: embedding, self._build_optimizer(embedding, plan))
         else:
             with fork_rng_with_lock([data.device] if data.device.type == "cuda" else []):  # an encoder may have dropout
                 seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
-                data = _as_single_precision(data)
+                data = _to_finite_float32(data)
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(
                     self.encoder_.parameters(), self._resolve_early_and_late_learning_rates(len(data))[1]
@@ -164,7 +164,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self, "embedding_")
-        return self._encode_in_blocks(_as_single_precision(self._validate_as_tensor(X, reset=False))).cpu().numpy()
+        return self._encode_in_blocks(_to_finite_float32(self._validate_as_tensor(X, reset=False))).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -213,7 +213,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_positive("learning_rate", self.learning_rate)
         return (float(self.learning_rate),) * 2
 
-    def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
+    def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
         """Build the optimizer of an embedding; automatic learning rates depend on `plan` (n, n)."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
@@ -262,12 +262,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _minimize(
         self,
-        build: Callable[[float], Callable[[Tensor], Tensor]],
+        build_objective: Callable[[float], Callable[[Tensor], Tensor]],
         embed: Callable[[], Tensor],
         optimizer: torch.optim.Optimizer,
     ) -> None:
         """Minimize the objective: 250 iterations with early exaggeration, then without it until convergence."""
-        early, late = build(self.early_exaggeration), build(1.0)
+        early, late = build_objective(self.early_exaggeration), build_objective(1.0)
         last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= 250  # as in the original implementation
@@ -297,7 +297,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 _NeighborEmbedding.transform = available_if(_has_encoder_or_raises)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
 
 
-def _as_single_precision(data: Tensor) -> Tensor:
+def _to_finite_float32(data: Tensor) -> Tensor:
     """Convert data to the precision of the encoder; raise `UsageError` if a number is too large for it."""
     converted = data.float()
     good = bool(converted.isfinite().all())
@@ -354,7 +354,7 @@ class SNE(_NeighborEmbedding):
         """Build the Gaussian kernel and the constraint that each row has mass 1 / n."""
         return Gibbs("sqeuclidean", 1.0), Rows()
 
-    def _build_descent(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
+    def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
         """Build the optimizer; the automatic learning rate is low enough that the descent does not diverge.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at

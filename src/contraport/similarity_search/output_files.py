@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageOps
 
 from contraport._utils.files import write_csv, write_text
-from contraport._utils.formatting import shortest_suffixes_by_path
+from contraport._utils.formatting import equally_long_suffixes_by_path
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import make_image_thumbnails
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, translate_write_errors
@@ -94,7 +94,7 @@ def write_cards_page(
         lead=lead if pictures or not items or _has_text_items(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
-        short_names=shortest_suffixes_by_path(card.name for section in sections for card in section.cards),
+        short_names=equally_long_suffixes_by_path(card.name for section in sections for card in section.cards),
         side=PICTURE_SIDE_PIXELS,
     )
     with translate_write_errors("page", Path(path)):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from contraport._utils.progress import make_console
+from contraport._utils.progress import make_console_without_markup
 from contraport.distributed import is_main_process
 from contraport.runs import RunFolder
 
@@ -33,7 +33,7 @@ def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[
 @contextmanager
 def console_logging(*, shown: bool) -> Iterator[None]:
     """Context manager that logs INFO and above to the console if `shown`."""
-    handler = _ConsoleHandler(make_console(stderr=True, quiet=not shown))
+    handler = _ConsoleHandler(make_console_without_markup(stderr=True, quiet=not shown))
     with _temporary_log_handlers(handler, level=logging.INFO):
         yield
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import format_option_name, format_options, pluralize
 from contraport._utils.locks import lock_folder
-from contraport._utils.progress import make_console
+from contraport._utils.progress import make_console_without_markup
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images
@@ -222,7 +222,7 @@ def _fit_and_save_model(
     explicit_options: Mapping[str, Any],
 ) -> None:
     """Run the training loop, and save the trained model."""
-    console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
+    console = make_console_without_markup(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
         log_item_and_step_counts(settings, components)

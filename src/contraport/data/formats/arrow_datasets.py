@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
-from contraport._utils.text_bytes import check_nonempty_texts
+from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.data.arrays import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
@@ -398,7 +398,7 @@ def _build_view(
         table = rows.read()
         if may_be_texts and is_text_by_first_value(table, names[0]):
             contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
-            check_nonempty_texts(f"data: {where}: column {names[0]!r}", contents)
+            check_nonblank_texts(f"data: {where}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")
         return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))
     if len(names) == 1 and can_hold_image_bytes(rows.schema.field(names[0])):

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_bytes import check_nonempty_texts
+from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
@@ -71,7 +71,7 @@ def load_image_or_text_folder(
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if not has_images:
         contents = [read_text_file(file).strip() for file in files]
-        check_nonempty_texts(f"data: {folder}", contents)
+        check_nonblank_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
     images, captions = ImageFiles(tuple(files)), _read_captions_unless_few(files, texts, folder)
     if captions is None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.lazy_imports import import_object
-from contraport._utils.text_bytes import check_nonempty_texts
+from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.catalog import DATASETS
 from contraport.data.arrays import as_array, check_equal_shapes
 from contraport.data.dataset import Dataset
@@ -232,7 +232,7 @@ def _build_dataset_from_list(
     view: UndecodedItemsOrStore | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:
-        check_nonempty_texts("data", data)
+        check_nonblank_texts("data", data)
         items, view = replace(items, data_name="texts"), PackedTextStore.from_texts(data, "data")
     elif all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))

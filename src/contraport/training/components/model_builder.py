@@ -122,7 +122,7 @@ def build_model(
         towers = len(statistics)
         names, shapes = views.unaugmented_names, views.unaugmented_shapes
         statistics = initial_weights.resolve_input_statistics(statistics, names, shapes)
-        architectures = architecture_folder or initial_weights.list_config_folders(towers, names, shapes)
+        architectures = architecture_folder or initial_weights.list_transformers_folders(towers, names, shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,

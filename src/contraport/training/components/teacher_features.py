@@ -54,7 +54,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
         model = Model(
             weights.encoder_option, shapes, 0, mean, std,
             shared=shared, low_resolution=weights.any_has_low_resolution_stem, view_names=dataset.view_names,
-            encoder_folders=weights.list_config_folders(len(statistics), dataset.view_names, shapes),
+            encoder_folders=weights.list_transformers_folders(len(statistics), dataset.view_names, shapes),
         )  # fmt: skip
     weights.load_into(model)
     own = [shape for shape in dataset.shapes if len(shape) == 3]
