@@ -1,6 +1,7 @@
-"""Cache of memory-mapped NumPy arrays in a folder, with a key that records the inputs of their computation.
+"""Cache of memory-mapped NumPy arrays in a folder.
 
-A cache folder has one array per view, `view0.npy`, `view1.npy`, ..., and the key in `made_of.json`, written last.
+A key records what the arrays were computed from. A cache folder has one array per view, `view0.npy`, `view1.npy`, ...,
+and the key in `made_of.json`, written last.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def load_or_build_arrays(
     argument: str,
     log: logging.Logger,
 ) -> tuple[np.ndarray, ...]:
-    """Load arrays from a cache folder if their key matches; otherwise compute and store them.
+    """Load arrays from a cache folder, or compute and store them.
 
     Args:
         folder: cache folder.
@@ -67,7 +68,7 @@ def cached_array_path(folder: Path, view: int) -> Path:
 def find_cached_arrays(
     folder: Path, key: Mapping[str, Any], warn: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, ...] | None:
-    """Return the arrays of a cache folder; None if it has none that were stored with this key.
+    """Return the cached arrays, or None if none were stored with this key.
 
     They are copy-on-write, as torch requires writable memory.
 
@@ -101,13 +102,13 @@ def find_cached_arrays(
 
 
 def cache_bytes_needed(key: Mapping[str, Any]) -> int:
-    """Return the total size in bytes of the arrays whose shapes and dtype a cache key contains."""
+    """Return the size in bytes of all arrays that a key describes."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 
 @contextmanager
 def write_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Context manager: yield empty memory-mapped arrays, which replace the cached ones if the block succeeds."""
+    """Context manager that yields empty arrays, which are cached on success."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays
     with ExitStack() as stack:

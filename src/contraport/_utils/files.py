@@ -51,7 +51,7 @@ log = logging.getLogger("contraport.data")
 
 
 def find_unused_path(path: Path) -> Path:
-    """Return the path itself if nothing exists there, else the first free of `name-2.ext`, `name-3.ext` and so on."""
+    """Return the path, with a number added if something exists there."""
     number, unused = 1, path
     while unused.exists():
         number += 1
@@ -61,7 +61,7 @@ def find_unused_path(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
-    """Context manager: yield a temporary path, which replaces `path` if the block succeeds and is removed otherwise.
+    """Context manager that yields a temporary path, which replaces `path` on success.
 
     A reader sees the old file or the new one, never a part. The temporary name keeps the suffix of `path`. Missing
     folders are made. With `checksum`, a checksum file is written too.
@@ -79,7 +79,7 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
 
 
 def list_leftovers(folder: Path) -> list[Path]:
-    """List the temporary files and staging folders that killed processes left in a folder."""
+    """List the temporary files and folders that killed processes left behind."""
     name = f".*-{'[0-9a-f]' * 32}"
     earlier = f".model-{'[0-9a-z_]' * 8}"  # a staging folder of an earlier version
     return [path for pattern in (name, f"{name}.*", earlier) for path in folder.glob(pattern)]
@@ -96,9 +96,10 @@ def delete_paths(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def stage_files(folder: Path) -> Iterator[Path]:
-    """Context manager: yield a staging folder; if the block succeeds, its files are moved to `folder`.
+    """Context manager that yields a staging folder for new files of `folder`.
 
-    The files are moved one by one. The files in subfolders are moved first. Missing folders are made.
+    If the block succeeds, the files are moved to `folder` one by one, those in subfolders first. Missing folders are
+    made.
     """
     temporary = folder.absolute().parent / f".{folder.name}-{uuid.uuid4().hex}"
     temporary.mkdir(parents=True)
@@ -127,7 +128,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json_or_none(path: Path) -> Any:
-    """Return the content of a JSON file, or None if it is missing or damaged."""
+    """Return a JSON file's content, or None if it is missing or damaged."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -165,7 +166,7 @@ def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.n
 
 
 def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.memmap | None:
-    """Return a large, uncompressed array of an `.npz` file as a memory map; None if the array must be read instead.
+    """Memory-map an `.npz` array, or return None if it must be read.
 
     Its checksum is verified block by block, as it is when the member is read.
     """
@@ -193,12 +194,12 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
 
 @functools.cache  # once for each file: the splits of a file are read one after the other
 def _log_compressed_arrays(path: str) -> None:
-    """Log that a compressed file is read into memory, and how to write one that is memory-mapped."""
+    """Log that a compressed file is read into memory."""
     log.info("%s is compressed, so it is read into memory. np.savez, or one .npy per view, makes it mappable", path)
 
 
 def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None) -> np.ndarray:
-    """Return the array in an `.npy` file, without unpickling; with `mmap_mode`, it is a memory map.
+    """Return the array in an `.npy` file, without unpickling.
 
     Raises:
         ValueError: the file is an archive of arrays, which NumPy would read and leave open.
@@ -232,7 +233,7 @@ def write_csv(path: Path, heading: Iterable[str], rows: Iterable[Iterable[object
 
 
 def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Format a table as CSV without cells that a spreadsheet would run as formulas.
+    """Format a table as CSV, with spreadsheet formulas escaped.
 
     Texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return get an apostrophe before them. Numbers
     stay unchanged.
@@ -253,14 +254,14 @@ def checksum_path(path: Path) -> Path:
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write a checksum file for `path`; it contains the file name, or `name` if the file will be renamed."""
+    """Write a checksum file beside a file that may be renamed to `name`."""
     checksum = checksum_path(path)
     checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
     _flush_to_disk(checksum)
 
 
 def check_checksum_if_present(path: Path) -> None:
-    """Raise `ValueError` if a file does not match its checksum file; a file without one passes."""
+    """Raise `ValueError` if a file does not match its checksum file."""
     checksum = checksum_path(path)
     if not checksum.exists():
         return
@@ -270,7 +271,7 @@ def check_checksum_if_present(path: Path) -> None:
 
 
 def _move_into_place(temporary: Path, path: Path) -> None:
-    """Move a file to its final path, together with its checksum file if there is one."""
+    """Move a file and its checksum file, if any, to the final path."""
     _flush_to_disk(temporary)
     new_checksum, checksum = checksum_path(temporary), checksum_path(path)
     if not new_checksum.exists():
@@ -290,13 +291,13 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 
 def _escape_formula(value: object) -> object:
-    """Put an apostrophe before a text that a spreadsheet would run as a formula; return other values as they are."""
+    """Put an apostrophe before a text that a spreadsheet would run."""
     may_be_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if may_be_formula and not _SIGNED_NUMBER_PATTERN.fullmatch(str(value)) else value
 
 
 def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
-    """Reserve disk space for a range of bytes of a file; where the file system cannot, write zeros."""
+    """Reserve disk space for a range of bytes of a file."""
     if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)
@@ -318,6 +319,6 @@ def _sha256(path: Path) -> str:
 
 
 def _flush_to_disk(path: Path) -> None:
-    """Flush a file to the disk, so that its content survives a power failure."""
+    """Flush a file to the disk, to survive a power failure."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

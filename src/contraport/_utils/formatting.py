@@ -16,7 +16,7 @@ _USES_FLAG_STYLE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
 
 @contextmanager
 def use_flag_style() -> Iterator[None]:
-    """Context manager: format options as command-line flags in all messages of the block."""
+    """Context manager that formats options as command-line flags in all messages."""
     token = _USES_FLAG_STYLE.set(True)
     try:
         yield
@@ -30,12 +30,12 @@ def is_flag_style_active() -> bool:
 
 
 def format_option_name(option: str) -> str:
-    """Format the name of an option: a keyword in Python, a flag on the command line."""
+    """Format an option name as a Python keyword or command-line flag."""
     return f"--{option}" if is_flag_style_active() else option
 
 
 def format_options(**options: Any) -> str:
-    """Format options as the user passes them: keywords in Python, flags on the command line.
+    """Format options as Python keywords or command-line flags.
 
     >>> format_options(overwrite=True), format_options(columns={"labels": "kind"})
     ('overwrite=True', "columns={'labels': 'kind'}")
@@ -49,7 +49,7 @@ def format_options(**options: Any) -> str:
 
 
 def format_flags(values: Mapping[str, Any]) -> str:
-    """Format options as command-line flags; options with the value None are left out.
+    """Format options as command-line flags, except those that are None.
 
     >>> settings = {"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]}
     >>> format_flags(settings)
@@ -71,12 +71,12 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def _quote_for_shell(value: Any) -> str:
-    """Quote a value for a shell; the placeholder ``...`` stays as it is."""
+    """Quote a value for a shell, with ``...`` unchanged."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _format_literal(value: Any) -> str:
-    """Format a value as a Python literal; the placeholder ``...`` stays as it is."""
+    """Format a value as a Python literal, with ``...`` unchanged."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {_format_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)
@@ -97,7 +97,7 @@ def pluralize(number: int, thing: str, things: str | None = None) -> str:
 
 
 def format_significant(number: float, digits: int = 2) -> str:
-    """Format a number with a fixed number of significant digits, and large numbers without exponent.
+    """Format a number with a fixed number of significant digits.
 
     >>> format_significant(99.7), format_significant(0.0123), format_significant(38_147.3, 3)
     ('100', '0.012', '38,100')
@@ -115,7 +115,7 @@ def format_percent(share: float) -> str:
 
 
 def lower_first_letter(title: str) -> str:
-    """Convert the first letter of a title to lower case unless it begins an acronym.
+    """Lowercase the first letter of a title unless it begins an acronym.
 
     >>> lower_first_letter("Linear probe"), lower_first_letter("kNN"), lower_first_letter("NMI")
     ('linear probe', 'kNN', 'NMI')
@@ -124,7 +124,7 @@ def lower_first_letter(title: str) -> str:
 
 
 def to_file_name(text: str) -> str:
-    """Return a text as a file name: letters, digits, ``_`` and single dots are kept; other characters become ``-``.
+    """Convert a text to a file name, with special characters replaced by ``-``.
 
     >>> to_file_name("../right eye")
     'right-eye'
@@ -133,7 +133,7 @@ def to_file_name(text: str) -> str:
 
 
 def equally_long_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
-    """Return the last n parts of each path, by path; n is the smallest number that keeps all of them different.
+    """Return the last n parts of each path, with the smallest distinguishing n.
 
     >>> equally_long_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': 'b/cats/2.png'}
@@ -155,7 +155,7 @@ def join_names(names: Iterable[str], conjunction: str = "and") -> str:
 
 
 def describe_item_shape(shape: Sequence[int]) -> str:
-    """Describe an item of one view by its shape, such as "3 x 32 x 32" or "20 numbers".
+    """Describe the shape of an item in words, such as "20 numbers".
 
     >>> describe_item_shape((3, 32, 32)), describe_item_shape((20,)), describe_item_shape(())
     ('3 x 32 x 32', '20 numbers', 'text')

@@ -1,4 +1,4 @@
-"""Imports on first use: of modules, of the public names of packages, and of objects given as ``"module:attribute"``.
+"""Imports of modules, public names and other objects on first use.
 
 The public names are listed in `__init__.pyi` and imported on first use. One list serves editors, type checkers and
 Python, and `import contraport` does not import torch.
@@ -127,7 +127,7 @@ def make_package_lazy(package: str, **module_by_name: str) -> None:
 
 @cache
 def map_public_names_to_modules() -> dict[str, str]:
-    """Map each public name to the module that defines it; public modules map to ``"contraport"``.
+    """Map each public name to the module that defines it.
 
     >>> map_public_names_to_modules()["nt_xent"], map_public_names_to_modules()["plots"]
     ('contraport.catalog.objectives', 'contraport')

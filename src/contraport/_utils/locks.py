@@ -1,4 +1,4 @@
-"""Folder locks: a lock file ensures that only one process writes to a folder at a time.
+"""Folder locks that let only one process write to a folder.
 
 The process touches the lock file regularly (heartbeat). Locks of the operating system are not used, as many network
 file systems do not propagate them to other machines.
@@ -44,10 +44,10 @@ log = logging.getLogger("contraport")
 def lock_folder(
     folder: Path, command: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
 ) -> Iterator[None]:
-    """Context manager: lock a folder against other processes. The folder is created if it is missing.
+    """Context manager that locks a folder against other processes.
 
-    A folder created by this call is removed if it is empty at the end. The lock of a killed process is taken over: at
-    once if it ran on this machine, else `STALE_SECONDS` after its last heartbeat.
+    The folder is created if it is missing. A folder created by this call is removed if it is empty at the end. The lock
+    of a killed process is taken over: at once if it ran on this machine, else `STALE_SECONDS` after its last heartbeat.
 
     Args:
         folder: folder that this process writes to.
@@ -85,7 +85,7 @@ class _Lock:
 
     @hint_on_error("contraport docs troubleshooting resume-is-refused")
     def acquire(self, *, wait: bool) -> None:
-        """Create the lock file and start the heartbeat; with `wait`, wait until no other process holds the lock.
+        """Create the lock file and start the heartbeat.
 
         Raises:
             FolderInUseError: another process holds the lock, and `wait` is false.
@@ -120,7 +120,7 @@ class _Lock:
         self._heartbeat.start()
 
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lock file unless another process has replaced it."""
+        """Stop the heartbeat and remove this process's lock file."""
         self._released.set()
         self._heartbeat.join()
         with suppress(OSError, UsageError):  # a lock that cannot be removed expires with this process
@@ -128,7 +128,7 @@ class _Lock:
                 self._path.unlink()
 
     def _send_heartbeats(self) -> None:
-        """Touch the lock file at regular intervals until the lock is released; runs in a thread."""
+        """Touch the lock file at regular intervals until the lock is released."""
         while not self._released.wait(HEARTBEAT_SECONDS):
             try:
                 os.utime(self._path)
@@ -136,7 +136,7 @@ class _Lock:
                 continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
     def _find_in_use_message(self, text: str) -> str | None:
-        """Return the error message that names the process which holds the lock; None if the lock is stale."""
+        """Return the error message for a held lock, or None if stale."""
         try:
             owner = json.loads(text)
         except ValueError:  # being written, or cut short by a full disk
@@ -153,7 +153,7 @@ class _Lock:
         return message
 
     def _remove_stale_lock(self, text: str) -> None:
-        """Remove the lock file of a stale lock, unless another process has replaced it."""
+        """Remove a stale lock file unless another process has replaced it."""
         # Renamed first and read again: another process may have replaced the lock since it was read.
         aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
         try:
@@ -166,7 +166,7 @@ class _Lock:
             aside.rename(self._path)
 
     def _seconds_since_heartbeat(self) -> float:
-        """Return the seconds since the last heartbeat of the lock, by the clock of the file system."""
+        """Return the seconds since the last heartbeat by the file system's clock."""
         with tempfile.TemporaryFile(dir=self._folder) as file:
             now = os.fstat(file.fileno()).st_mtime
         try:
@@ -176,7 +176,7 @@ class _Lock:
 
 
 def _build_process_record() -> dict[str, Any]:
-    """Build the record of this process for a lock file: host, pid, start, machine and a random token."""
+    """Build the record of this process for its lock file."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -188,7 +188,7 @@ def _build_process_record() -> dict[str, Any]:
 
 
 def _running_if_known(owner: dict[str, Any]) -> bool | None:
-    """Return whether the process that holds a lock is running; None for a process of another machine or user."""
+    """Return whether the lock's owner is running, or None if unknown."""
     pid, machine = owner.get("pid"), owner.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _boot_and_container_id():
         return None
@@ -202,7 +202,7 @@ def _running_if_known(owner: dict[str, Any]) -> bool | None:
 
 
 def _boot_and_container_id() -> str | None:
-    """Return an identifier of this machine, its current boot and its container; None if the system has none."""
+    """Return an identifier of this boot and container, or None outside Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -211,7 +211,7 @@ def _boot_and_container_id() -> str | None:
 
 
 def _process_start_time(pid: int) -> str | None:
-    """Return the start time of a process in kernel ticks; None if the process has ended.
+    """Return a process's start time in kernel ticks, or None if it ended.
 
     It distinguishes a process from an earlier one with the same, reused number.
     """

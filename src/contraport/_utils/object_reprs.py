@@ -9,7 +9,7 @@ from typing import Any
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
-    """Format a mapping as an escaped HTML table of two columns, with the title as caption and the note as last row.
+    """Format a mapping as an HTML table of two columns.
 
     >>> format_html_mapping("x < y", {"x": 1})
     '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
@@ -19,7 +19,7 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
-    """Format rows as an HTML table, with the keys of the rows as column headings and the notes below the rows.
+    """Format mappings as an HTML table with the keys as column headings.
 
     >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
     '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
@@ -31,14 +31,14 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
 
 
 def _format_cell(tag: str, value: object, columns: int = 1) -> str:
-    """Format a value as an escaped HTML table cell that spans `columns` columns; its tag is ``th`` or ``td``."""
+    """Format a value as an HTML table cell of one or more columns."""
     span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
     return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"
 
 
 def _format_table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
-    """Build an HTML table from formatted rows, with the title as its caption and the notes below."""
+    """Build an HTML table from formatted rows, a caption and notes."""
     ends = [f"<tr>{_format_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"

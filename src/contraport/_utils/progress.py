@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def make_console_without_markup(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
-    """Create a rich console without markup, so that names such as `[red]` are printed unchanged.
+    """Create a rich console that prints names such as `[red]` unchanged.
 
     All consoles of the package are created here.
 
@@ -25,7 +25,7 @@ def make_console_without_markup(*, stderr: bool = False, quiet: bool = False, wi
 
 
 class ProgressBars:
-    """Nested progress bars on standard error; shown only if standard error is a terminal.
+    """Nested progress bars on standard error, shown only on a terminal.
 
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
@@ -51,7 +51,7 @@ class ProgressBars:
 
     @contextmanager
     def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
-        """Context manager: show a progress bar, and yield a callback to call at the start of each step."""
+        """Show a progress bar and yield a callback for each step's start."""
         task = self._progress.add_task(description, total=total)
         started = 0
 

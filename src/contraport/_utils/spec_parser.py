@@ -1,4 +1,4 @@
-"""Parser of option values that name a method and set its parameters, such as ``balanced:iterations=5``."""
+"""Parser of option values with settings, such as ``balanced:iterations=5``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NameWithSettings(NamedTuple):
-    """Parsed option value: the name before the colon, and the settings after it as numbers or texts."""
+    """Parsed option value, split into a name and its settings."""
 
     name: str
     settings: dict[str, int | float | str]
@@ -66,7 +66,7 @@ def build_from_spec(
     *,
     defaults: Mapping[str, object] | None = None,
 ) -> T:
-    """Build an object from a spec: the name selects a class, and the settings are arguments of its constructor.
+    """Build an object from the class name and arguments in a spec.
 
     Args:
         argument: name of the argument, for errors.
@@ -93,7 +93,7 @@ def build_from_spec(
 
 
 def split_at_outer_commas(text: str) -> list[str]:
-    """Split a text at commas outside quotes, parentheses and brackets; empty parts are left out.
+    """Split a text at commas outside quotes, parentheses and brackets.
 
     >>> split_at_outer_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
     ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
@@ -123,7 +123,7 @@ def parse_number_or_text(value: str) -> int | float | str:
 
 
 def parse_setting_value(value: T) -> T | bool | int | float | str | tuple[int | float, ...]:
-    """Convert a text such as "0.1", "true" or "(1, 2)" to a number, a Boolean or a tuple; other texts stay texts.
+    """Convert a text to a number, Boolean or tuple where possible.
 
     >>> parse_setting_value("0.1"), parse_setting_value("true"), parse_setting_value("(.1, 2)")
     (0.1, True, (0.1, 2))

@@ -1,4 +1,4 @@
-"""Conversion of texts to tensors and back: UTF-8 bytes, one row per text, padded with zeros.
+"""Conversion of texts to tensors of zero-padded UTF-8 bytes and back.
 
 A text item has the shape ``()``. A batch of texts is uint8 ``(b, bytes)``, as wide as its longest text. So the code
 that loads, shuffles, shares and moves tensors handles texts without special cases.
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether the shape of an item is ``()``, which stands for a text."""
+    """Return whether an item's shape is ``()``, the shape of texts."""
     return len(shape) == 0
 
 
@@ -33,12 +33,12 @@ def is_text_batch(items: Tensor) -> bool:
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item of a batch; it is ``()`` for a text."""
+    """Return the shape of one item, which is ``()`` for a text."""
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
 def string_list_or_none(argument: str, values: Any) -> list[str] | None:
-    """Convert a list or an array of strings to a list; return None for other values.
+    """Return strings as a list, or None if the values are no strings.
 
     Missing values, None, NaN or those of pandas, become empty texts.
 
@@ -80,7 +80,7 @@ def check_nonblank_texts(argument: str, texts: Sequence[str]) -> None:
 
 
 def encode_truncated_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
-    """Encode texts as UTF-8; texts longer than `MAX_TEXT_BYTES` are cut, with a warning.
+    """Encode texts as UTF-8, cut to `MAX_TEXT_BYTES` with a warning.
 
     Raises:
         UsageError: a text contains a surrogate or a null character (the padding).
@@ -118,7 +118,7 @@ def tensor_to_texts(items: Tensor) -> list[str]:
 
 
 def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches of items; texts are padded to the longest."""
+    """Concatenate batches of items, with texts padded to the longest."""
     if not is_text_batch(parts[0]):
         return torch.cat(list(parts))
     longest = max(part.shape[1] for part in parts)
@@ -126,7 +126,7 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
 
 
 def create_blank_items(num_items: int, shape: Sequence[int]) -> Tensor:
-    """Create placeholder items: zeros of the given shape, or empty texts."""
+    """Create placeholder items, either zeros of a shape or empty texts."""
     if is_text_shape(shape):
         return torch.zeros(num_items, 1, dtype=torch.uint8)
     return torch.zeros(num_items, *shape)

@@ -1,9 +1,10 @@
-"""Nearest-neighbor search by inner products: exact, or approximate by clusters (cells) of bounded size.
+"""Exact or approximate nearest-neighbor search by inner products.
 
-The approximate search is like an inverted file (IVF): all rows of a cell are compared with the rows of the nearest
-cells in one matrix product. The time is bounded by O(n c d) for `n` queries of width `d` and `c` compared rows, for any
-distribution of the rows: cells have a maximum size, and equal rows are split among several cells. An inverted file,
-whose cells have no maximum size, is quadratic among equal rows.
+The approximate search divides the rows into clusters (cells) of bounded size. The approximate search is like an
+inverted file (IVF): all rows of a cell are compared with the rows of the nearest cells in one matrix product. The time
+is bounded by O(n c d) for `n` queries of width `d` and `c` compared rows, for any distribution of the rows: cells have
+a maximum size, and equal rows are split among several cells. An inverted file, whose cells have no maximum size, is
+quadratic among equal rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ normalized when they are read."""
 
 
 class ComputedRows:
-    """Matrix ``(n, d)`` whose rows are computed when they are read, such as the normalized rows of a file.
+    """Matrix ``(n, d)`` whose rows are computed when they are read.
 
     It is indexed like a tensor, and only the rows that are read are in memory.
 
@@ -68,7 +69,7 @@ class ComputedRows:
         return self._compute_rows(rows)
 
     def select(self, rows: Tensor) -> ComputedRows:
-        """Return the submatrix of the rows with given indices; its rows are computed when they are read."""
+        """Return the submatrix of some rows, computed when they are read."""
         shape = len(rows), self.shape[1]
         return ComputedRows(lambda positions: self._compute_rows(rows[positions]), shape, self.device)
 
@@ -78,12 +79,12 @@ Rows = Tensor | ComputedRows
 
 
 def select_rows(values: Rows, rows: Tensor) -> Rows:
-    """Return the rows of a matrix with given indices; if it is a `ComputedRows`, they are computed when read."""
+    """Return some rows of a matrix, lazily for `ComputedRows`."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
-    """Return the rows of a matrix, scaled by the function `scale`; a large matrix is scaled when rows are read.
+    """Scale the rows of a matrix, lazily if the matrix is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -96,7 +97,7 @@ def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]
 
 
 def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest inner products of each query with keys, and the indices of these keys.
+    """Return the largest inner products of each query, and the keys' indices.
 
     The keys are ``(n, d)``. The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
 
@@ -120,7 +121,7 @@ def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Ten
 
 
 def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Return the mean of the `count` largest inner products of each query with the keys, ``(q,)``.
+    """Return the mean of each query's `count` largest inner products, ``(q,)``.
 
     >>> mean_top_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     tensor([1.5000])
@@ -150,7 +151,7 @@ def inner_products_of_rows(rows: Tensor) -> Tensor:
 
 
 def top_indices(products: Tensor, count: int) -> Tensor:
-    """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, the largest first.
+    """Return the column indices of each row's largest entries, the largest first.
 
     >>> top_indices(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
     tensor([[1, 3]])
@@ -160,7 +161,7 @@ def top_indices(products: Tensor, count: int) -> Tensor:
 
 
 def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
-    """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, in any order."""
+    """Return the column indices of each row's largest entries, in any order."""
     width = products.shape[1]
     # On the CPU, NumPy partitions some thousand entries in a third of the time of topk.
     if products.device.type != "cpu" or width > 2**13:
@@ -171,7 +172,7 @@ def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
 
 
 class CellSearch:
-    """Approximate nearest-neighbor index of unit vectors, by cosine, from clusters (cells) of bounded size.
+    """Approximate nearest-neighbor index of unit vectors in clusters (cells) of bounded size.
 
     Args:
         unit_vectors: the matrix, ``(n, d)``.
@@ -191,7 +192,7 @@ class CellSearch:
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=unit_vectors.device)
 
     def nearest_row_indices(self, queries: Rows, count: int) -> Tensor:
-        """Return the `count` rows most similar to each query, int64 ``(q, count)``, the nearest first.
+        """Return the indices of each query's `count` nearest rows, the nearest first.
 
         Args:
             queries: unit vectors, ``(q, d)``.
@@ -212,7 +213,7 @@ class CellSearch:
         return nearest
 
     def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
-        """Return the `count` largest inner products of each query with rows in its nearest cells, and the row indices.
+        """Return the largest inner products and row indices from each query's nearest cells.
 
         Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
         number of rows than the common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix
@@ -244,7 +245,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return, for k rows per query, the number of rows in cells nearer to the query than the cell of this row.
+        """Count the rows in cells nearer to a query than a row's cell.
 
         The rows of each query and the result are int64 ``(q, k)``.
         """
@@ -256,13 +257,13 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Return an int64 matrix; entry (i, j) is the number of rows in the cells nearer to query i than cell j is."""
+        """Count, per query and cell, the rows in cells nearer to the query."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)
 
     def _iter_candidate_rows_by_cell(self) -> Iterator[Tensor]:
-        """Yield for each cell the candidates for its queries: the rows of this cell and of the cells nearest to it."""
+        """Yield, for each cell, the rows of this cell and its nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
@@ -273,7 +274,7 @@ class CellSearch:
 
 
 class CalibratedSearch(NamedTuple):
-    """Approximate search that compares each query with enough rows to reach a required recall.
+    """Approximate search that compares enough rows to reach a required recall.
 
     Attributes:
         search: index of the keys.
@@ -288,7 +289,7 @@ class CalibratedSearch(NamedTuple):
     num_measured: int
 
     def top_products_and_indices(self, queries: Rows, count: int) -> tuple[Tensor, Tensor]:
-        """Return the `count` largest inner products of each query with the keys, and the indices of these keys.
+        """Return the largest inner products of each query, and the keys' indices.
 
         Both are ``(q, count)``. The search is approximate: it can miss some of the largest.
         """
@@ -298,7 +299,7 @@ class CalibratedSearch(NamedTuple):
 def calibrate_search(
     queries: Rows, keys: Rows, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
 ) -> CalibratedSearch | None:
-    """Return an approximate search with a recall of `min_recall` for the `count` nearest keys of a query.
+    """Return an approximate search with a recall of `min_recall`, or None.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
     as many others. None if half of the keys would be compared: an exact search is then as fast.
@@ -330,7 +331,7 @@ def calibrate_search(
 
 
 def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Split rows into cells by k-means, recursively, until no cell has more than `MAX_CELL_ROWS` rows."""
+    """Split rows into cells of at most `MAX_CELL_ROWS` by recursive k-means."""
     cells, parts = [], [rows]
     while parts:
         part = parts.pop()
@@ -349,7 +350,7 @@ def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) ->
 
 
 def _kmeans_labels(values: Rows, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
-    """Return the cluster of each of m rows, int64 ``(m,)``; spherical k-means is fitted to 32 rows per cluster."""
+    """Return the cluster of each row by spherical k-means, int64 ``(m,)``."""
     drawn = torch.randperm(len(rows), generator=generator)[: 32 * clusters].to(rows.device)
     sample = values[rows[drawn]]
     centers = sample[:clusters]  # the sample is in random order
