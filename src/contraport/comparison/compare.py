@@ -1,4 +1,4 @@
-"""`compare`: trains and evaluates a grid of objectives, and writes tables, figure and page."""
+"""The `compare` command, which trains and evaluates a grid of objectives."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
 
 @COMPARE_COMMAND_SPEC.with_option_parameters
 def compare(arguments: dict[str, Any]) -> Comparison:
-    """Train and evaluate objectives on a grid of data, settings and seeds, and return the comparison.
+    """Train and evaluate objectives on a grid of data, settings and seeds.
 
     Raises:
         UsageError: a wrong argument, every training run refused its settings, or a worker process was killed.
@@ -139,7 +139,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
 
 
 def _check_output_folder(out: Path) -> None:
-    """Raise `UsageError` unless a folder is new, empty or the output folder of a comparison.
+    """Raise `UsageError` if a folder has contents other than a comparison.
 
     A comparison without results has `cells/` alone; `results.json` is written before the other files.
     """
@@ -152,7 +152,7 @@ def _check_output_folder(out: Path) -> None:
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
-    """Train and evaluate cells; return the results of the finished ones, by name of the run folder.
+    """Train and evaluate cells, and return finished results by run folder name.
 
     Raises:
         UsageError: no metric of the first evaluated cell could be computed.
@@ -172,13 +172,13 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` that none of the metrics can be computed; its message ends with `remark`."""
+    """Build the `UsageError` that none of the metrics can be computed."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return the keys of the default metrics: headline metrics that can be computed for the first trainable cell.
+    """Return keys of the headline metrics that the first trainable cell allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -205,7 +205,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
-    """List all training runs, finished ones included: the cells of the search trials, then those of the table.
+    """List the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -221,7 +221,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
 def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
-    """List the cells of the table whose settings are known; those of an unfinished search are left out."""
+    """List table cells, except those of an unfinished hyperparameter search."""
     cells = []
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name))
@@ -233,7 +233,7 @@ def _list_table_cells_ready_to_run(
 
 
 def _check_cell_settings(cells: Iterable[Cell]) -> None:
-    """Raise `UsageError` for the first row and column with invalid settings, before any training starts."""
+    """Raise `UsageError` for the first row and column with invalid settings."""
     for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in cells}.items():
         try:
             resolve_settings(cell.options)
@@ -242,7 +242,7 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
 
 
 def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
-    """Build the training settings and components of a cell; for few items, the default batch size is reduced."""
+    """Build the training settings and components of a cell."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
     is_explicit = "batch_size" in cell.options
@@ -251,7 +251,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 
 
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Check that a metric of a cell can be computed; with `estimate`, return the estimated training time in seconds.
+    """Check that a metric can be computed, and estimate the training time.
 
     The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
 
@@ -277,7 +277,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
 def _unmet_requirement_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
-    """Return, by metric key, the first requirement that the data or the model does not meet; None if all are met."""
+    """Return each metric's first unmet requirement, or None, by metric key."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = None
@@ -290,7 +290,7 @@ def _unmet_requirement_by_metric(
 def _print_training_estimate(
     console: Console, grid: Grid, num_trials: int, num_missing: int, seconds_per_training: float | None
 ) -> None:
-    """Print the number of training runs and, if there is an estimate, their total duration."""
+    """Print the number of training runs and their estimated total duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
     search = f", and {num_trials} trials of the search" if grid.compare_options.tune else ""
@@ -320,7 +320,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context manager: yield a callback that shows finished cells in a progress bar, or as lines without a terminal."""
+    """Context manager that yields a progress callback for finished cells."""
     if console is None:
         yield lambda cell, result: None
         return
@@ -351,7 +351,7 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
 
 
 def _describe_first_metric_or_failure(cell: Cell, result: JobResult) -> str:
-    """Return a line of text about a finished cell: the value of its first metric, or the reason why there is none."""
+    """Describe a finished cell by its first metric, or by its failure."""
     kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
     if metric.key in values:
@@ -370,7 +370,7 @@ def _build_comparison(
     *,
     has_started: bool,
 ) -> Comparison:
-    """Build the comparison from the results of its cells and of the search trials.
+    """Build the comparison from the results of cells and search trials.
 
     Raises:
         UsageError: every training run refused its settings.
@@ -405,7 +405,7 @@ def _build_comparison(
 
 
 def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], results: JobAndResultByCell) -> None:
-    """Write the tables, figure and HTML page of a comparison, the commands of its cells, and `results.json`."""
+    """Write tables, figure, HTML page, commands and `results.json` of a comparison."""
     records = [
         {"row": row, "column": column, "seed": seed, **{key: one[key] for key in one if key != "measures"}}
         for (row, column, seed), (_, one) in results.items()
@@ -425,7 +425,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
 def _failed_search_results_by_cell(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
 ) -> JobAndResultByCell:
-    """Build a failed result for each cell of the table whose search trials all failed."""
+    """Build a failed result for each cell whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
@@ -437,7 +437,7 @@ def _failed_search_results_by_cell(
 
 
 def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metrics of the references (untrained encoders, raw inputs): by reference, column and metric key.
+    """Return metrics of untrained encoders and raw inputs, by name and column.
 
     References are evaluated with the first seed only.
     """
@@ -457,7 +457,7 @@ def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) ->
 def _build_trial_records(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[dict[str, Any]]:
-    """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
+    """Return one record of settings and value for each search trial."""
     records = []
     for (row, column), cells in trials.items():
         best = find_best_trial_if_all_done(cells, results, selection_metric)
@@ -478,7 +478,7 @@ def _build_trial_records(
 
 
 def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has_started: bool) -> list[str]:
-    """Return the notes below the tables, about intervals, missing and failed training runs, and the search."""
+    """Return the notes below the tables, such as failed training runs."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
     most_seeds = max(seeds.values(), default=0)
@@ -525,7 +525,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
 
 
 def _build_command_and_machine_record(grid: Grid) -> dict[str, Any]:
-    """Build the record of options, command, machine and versions of a comparison for `results.json`."""
+    """Build the entries of `results.json` about options, command and machine."""
     # Options of a machine or a call determine where and when it is computed, not its result.
     recorded = [name for name, one in COMPARE_COMMAND_SPEC.options_by_name.items() if one.lifetime == "run"]
     options = {name: getattr(grid.compare_options, name) for name in recorded}

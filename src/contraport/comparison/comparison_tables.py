@@ -28,7 +28,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 )
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison of objectives: table entries, verdicts on claims, search trials and notes.
+    """Result of a comparison of objectives, with its tables and notes.
 
     Attributes:
         baseline: name of the row that the others are compared with.
@@ -62,12 +62,12 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the tables, in order; the first is the main metric, which summaries show."""
+        """Metrics of the tables in order, the main metric first."""
         return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property
     def table_header_row(self) -> list[str]:
-        """Header row of the tables: a heading for the row names, then one for each column.
+        """Header row of the tables, beginning with the heading of row names.
 
         Data that all columns share are named in the first heading only.
         """
@@ -78,12 +78,12 @@ class Comparison:
         return [f"on {shared}", *(column.removeprefix(f"{shared}, ") for column in self.columns)]
 
     def find_entry(self, row: str, column: str, metric: str) -> TableEntry | None:
-        """Return the table entry for a row, a column and a metric key, or None if there is none."""
+        """Return the table entry for a row, column and metric key, or None."""
         place = (row, column, metric)
         return next((one for one in self.entries if (one.row_name, one.column_name, one.metric_key) == place), None)
 
     def list_row_entries(self, row: str, metric: Metric) -> list[TableEntry | None]:
-        """Return the entry of a row in each column for one metric, None where there is none."""
+        """Return the entry of a row in each column, None where missing."""
         return [self.find_entry(row, column, metric.key) for column in self.columns]
 
     def list_column_entries(self, column: str, metric: Metric) -> list[TableEntry]:
@@ -91,7 +91,7 @@ class Comparison:
         return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
     def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
-        """Return the names of the rows to mark as best in a column: those with the best mean.
+        """Return the names of the rows with the best mean in a column.
 
         The set is empty if the metric has no better direction, or if all rows with a mean, or the only one, share it.
         """
@@ -102,7 +102,7 @@ class Comparison:
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
-        """Format the metric value of a reference (untrained encoder or raw inputs) in a column, or a dash."""
+        """Format the metric value of a reference, such as the untrained encoder."""
         value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else metric.format(value).removesuffix("%")
 
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def summary_sentences(self) -> list[str]:
-        """Summary of each column: the first metric, metrics that differ, and how many seeds would decide the rest."""
+        """Summary of each column in one or several sentences."""
         if not self.entries:
             return []
         return [
@@ -127,7 +127,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
+        """Return the tables, sentences, notes, verdicts and search trials as Markdown."""
         parts = [
             f"# {self.title}",
             *_list_mean_and_difference_tables(self),
@@ -151,7 +151,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
-        """Return the table entries as CSV text; each line has the statistics of one metric for one row and column."""
+        """Return the table entries as CSV text, one line for each entry."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
             (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.mean_training_seconds)
@@ -188,7 +188,7 @@ class Comparison:
 
 
 def explain_verdict(verdict: ClaimVerdict) -> str:
-    """Return one or two sentences with the differences that a verdict is based on."""
+    """Return one or two sentences with the differences behind a verdict."""
     if not verdict.gains:
         return "Not measured, or with one seed only."
     better = [name for name, gain in verdict.gains.items() if gain.low > 0]
@@ -211,7 +211,10 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
-    """Format a mean over seeds, such as "84.2 ± 1.1"; without a mean, "failed" (training failed) or a dash."""
+    """Format a mean with half its interval, such as "84.2 ± 1.1".
+
+    Without a mean, the text is "failed" if training failed, otherwise a dash.
+    """
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, TableEntry) and entry.first_failure_reason else "—"
     mean = metric.format(entry.mean).removesuffix("%")
@@ -221,7 +224,7 @@ def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | N
 
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
-    """Return a Markdown table; columns after the first are right-aligned, or left-aligned if `align_left` is true."""
+    """Return a Markdown table whose columns after the first are right-aligned."""
     lines = [head, ["---", *["---" if align_left else "---:"] * (len(head) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
@@ -229,13 +232,13 @@ def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *,
 
 
 def significant_difference_arrow(entry: TableEntry | None) -> str:
-    """Return an arrow, up or down, if an entry differs significantly from the baseline; otherwise an empty string."""
+    """Return an arrow at a significant difference from the baseline, otherwise nothing."""
     difference = None if entry is None else entry.difference
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
 def format_means_table(comparison: Comparison, metric: Metric) -> str:
-    """Return the Markdown table of means for a metric, with arrows at significant differences from the baseline."""
+    """Return the Markdown table of the means of a metric."""
     rows = []
     for row in comparison.rows:
         entries = comparison.list_row_entries(row, metric)
@@ -249,7 +252,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Table of formatted means at the evaluated epochs, by row name, for one column and one metric."""
+    """Formatted means of one metric and one column, by row and epoch."""
 
     column: str
     epochs: list[int]
@@ -257,7 +260,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return a table of means by epoch for each column of the comparison whose runs kept intermediate models."""
+    """Return a table of means by epoch for each column that has any."""
     tables = []
     for column in comparison.columns:
         means = {
@@ -276,7 +279,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
 
 
 def _list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
-    """Return captions and Markdown tables: the means of each metric, and the differences of the first metric."""
+    """Return captions and Markdown tables of the means and the differences."""
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.is_shown_in_percent else metric.unit
@@ -305,7 +308,7 @@ def _list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Summarize the first metric of a column in a sentence: best row, differences from the baseline, failures."""
+    """Summarize the first metric of a column in one sentence."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]
@@ -341,7 +344,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
 
 
 def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
-    """Return the mean of an entry as text, with its unit, and its interval or the reason why it has none."""
+    """Return the mean of an entry as text, with unit and interval."""
     value = f"{format_mean_and_half_width(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
         reason = f"the {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
@@ -352,7 +355,7 @@ def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
 def _describe_baseline_and_best_means(
     comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best: TableEntry
 ) -> str:
-    """Return the means of the baseline and of the best row, such as "90 ± 1 for a and 91 ± 1 for b".
+    """Describe the means of the baseline and of the best row.
 
     If both texts are equal, only the baseline is named.
     """
@@ -366,7 +369,7 @@ def _describe_baseline_and_best_means(
 
 
 def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
-    """Return a sentence on the metrics in which rows differ significantly from the baseline; empty for one metric."""
+    """Return a sentence on the metrics with significant differences from the baseline."""
     metrics, clauses, equal = comparison.metrics, [], []
     others = [row for row in comparison.rows if row != comparison.baseline]
     missing: dict[str, list[str]] = {}
@@ -394,7 +397,7 @@ def _summarize_significant_metrics(comparison: Comparison, column: str) -> str:
 
 
 def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
-    """Return a sentence on how many seeds would decide the undecided differences; empty if there are none."""
+    """Return a sentence on how many seeds would decide the undecided differences."""
     metric = comparison.metrics[0]
     undecided = {
         one.row_name: one.num_seeds_to_decide
@@ -414,7 +417,7 @@ def _summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
 
 
 def _describe_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
-    """Return name and value of each reference (untrained encoder, raw inputs) at least as good as the best row."""
+    """Return the references, such as raw inputs, that no row beats."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1
@@ -428,7 +431,7 @@ def _describe_unbeaten_references(comparison: Comparison, column: str, metric: M
 
 
 class _RowsBySignificance(NamedTuple):
-    """Names of the rows significantly better than the baseline, significantly worse, or neither.
+    """Names of the rows by significance of their difference from the baseline.
 
     For a metric without a better direction, those above the baseline are in `better`.
     """
@@ -449,7 +452,7 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
 
 
 def _describe_insignificant_rows(comparison: Comparison, rows: Sequence[str], best_row: str) -> str:
-    """Return the clause "b and c do not differ significantly from a", for rows b and c and a baseline a."""
+    """Return the clause "b and c do not differ significantly from a"."""
     names = _join_first_few(sorted(rows, key=lambda name: name != best_row))
     return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {comparison.baseline}"
 
@@ -462,7 +465,7 @@ def _list_clauses_against_baseline(
     *,
     omit_insignificant_rows: bool,
 ) -> list[str]:
-    """Return clauses that compare rows with the baseline: significantly better, significantly worse, or neither.
+    """Return clauses that compare the rows with the baseline.
 
     With `omit_insignificant_rows`, the clause about the last kind is left out, as the sentence begins with it.
     """
@@ -488,7 +491,7 @@ def _list_clauses_against_baseline(
 
 
 def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
-    """Return a clause that names the fastest row; None if no row is clearly faster than all others.
+    """Return a clause that names a clearly fastest row, or None.
 
     The load of the machine can change times severalfold. So each row needs at least two training runs, and the longest
     run of the fastest row must be shorter than every run of the others. The means of the fastest and of the
@@ -505,7 +508,7 @@ def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
 
 
 def _join_first_few(names: Sequence[str]) -> str:
-    """Join up to four names, or three and the number of others, for a sentence; names with commas get quotes.
+    """Join up to four names, or three and the number of others.
 
     >>> _join_first_few(["a, b"]), _join_first_few(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')

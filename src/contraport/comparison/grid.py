@@ -1,4 +1,4 @@
-"""Grid of a comparison: rows (objectives) x columns (data and settings) x seeds, with claims about the results."""
+"""Grid of a comparison with rows, columns, seeds and claims."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
 
 
 class Row(NamedTuple):
-    """Row of the comparison table: a named objective with its settings, given as options of `contraport.train`."""
+    """Row of the comparison table, an objective with its training options."""
 
     name: str
     options: OptionMap
 
 
 class Column(NamedTuple):
-    """Column of the comparison table: a data set and a setting, given as options of `contraport.train`.
+    """Column of the comparison table, a data set with one setting.
 
     Attributes:
         data: name or path of the data.
@@ -60,12 +60,12 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the column in the table: data and setting."""
+        """Name of the column in the table, from its data and setting."""
         return f"{self.data_label}, {self.setting_name}"
 
 
 class Claim(NamedTuple):
-    """Claim of a suite: some rows (objectives) are better than another row.
+    """Claim of a suite that some rows are better than another row.
 
     Attributes:
         statement: the claim as a sentence.
@@ -85,7 +85,7 @@ class Claim(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One training run of the grid: a row (objective) and a column (data and setting) with one seed.
+    """Training run for one row, column and seed of the grid.
 
     Attributes:
         options: keyword arguments of `contraport.train` that determine the training result.
@@ -104,7 +104,7 @@ class Cell(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """Name of the run folder of the training; it ends with a digest of all options."""
+        """Name of the run folder, which ends with a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
         words = (Path(self.column.data).name, self.column.setting_name, self.row.name, kind)
@@ -113,7 +113,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Grid of a comparison: rows, columns and seeds, with the options of all training runs.
+    """Rows, columns and seeds of a comparison, with all training options.
 
     Attributes:
         common_options: options of `contraport.train` that hold for all cells.
@@ -138,13 +138,13 @@ class Grid:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the comparison, in the order of the option; the first is the main one."""
+        """Metrics of the comparison in order, the main metric first."""
         return select_metrics_keeping_order(self.compare_options.metrics)
 
     def build_cell(
         self, row: Row, column: Column, seed: int, *, trial_number: int | None = None, **overrides: Any
     ) -> Cell:
-        """Build the cell for a row, a column and a seed; `overrides` replace options of the grid, column and row."""
+        """Build the cell for a row, a column and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = override_options(options, layer)
@@ -152,7 +152,7 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells of the table, ordered by seed; search trials are not included.
+        """All cells of the table, ordered by seed, without search trials.
 
         The first cells are thus a complete table with fewer seeds.
         """
@@ -161,7 +161,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline, by row name, for the first row with each encoder.
+        """Encoder options that differ from the baseline, by name of reference row.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.
@@ -183,7 +183,7 @@ class Grid:
 
     @property
     def machine_options(self) -> dict[str, Any]:
-        """Options of `contraport.train` that do not change the result: device, data loading workers, data folders."""
+        """Options of `contraport.train` that do not change the result, such as device."""
         folders = {"root": self.compare_options.root, "decoded": self.compare_options.decoded}
         return {
             "device": self.compare_options.device,
@@ -201,7 +201,7 @@ class Grid:
 
 
 def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Return the resolved options that determine the metrics of the untrained encoder."""
+    """Return the options that determine the metrics of the untrained encoder."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_folder_setup import resolve_settings
 
@@ -217,7 +217,7 @@ def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
 
 
 def override_options(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
-    """Return options with overrides; only `objective_settings` are merged key by key.
+    """Return options with overrides, merging only `objective_settings` key by key.
 
     >>> override_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
@@ -237,7 +237,7 @@ CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", 
 
 
 def get_suites_folder() -> Path:
-    """Return the folder of the suite files: in the package, or in the source tree of an editable installation."""
+    """Return the folder of the suite files."""
     package = Path(contraport.__file__).parent
     inside = package / "suites"
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
@@ -249,7 +249,7 @@ def suite_paths_by_name() -> dict[str, Path]:
 
 
 def load_suite(suite: str | Path) -> dict[str, Any]:
-    """Load a suite file, given its path or the name of a suite, as a dictionary.
+    """Load a suite, given by name or by file path, as a dictionary.
 
     Raises:
         UsageError: unknown suite, missing file, or invalid contents.

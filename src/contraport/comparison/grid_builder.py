@@ -1,4 +1,4 @@
-"""Builder of a comparison grid: parses rows (objectives) and columns (settings), and checks them together."""
+"""Builder of the grid of a comparison from its options and suite."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from contraport.training.config import TRAIN_OPTIONS, DataPreparationSettings
 
 
 def build_grid(explicit: OptionMap) -> Grid:
-    """Build the grid of a comparison from explicitly passed options, which override the options of the suite.
+    """Build the grid from explicit options, which override those of the suite.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.
@@ -93,7 +93,7 @@ def build_grid(explicit: OptionMap) -> Grid:
 
 
 def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
-    """Raise `UsageError` if the options of a row change its test items: all rows must share them.
+    """Raise `UsageError` if the options of a row change its test items.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
     """
@@ -145,7 +145,7 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 
 
 def suite_entries_by_name(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
-    """Return the named entries (rows or columns) under `key` of several suites, by name."""
+    """Return the named rows or columns of several suites, by name."""
     return {
         str(name): one for suite in suites for one in suite.get(key, ()) if isinstance(one, Mapping) for name in one
     }
@@ -154,7 +154,7 @@ def suite_entries_by_name(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
 def split_entries_at_commas(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Split the values of `--objectives` or `--settings` at commas into entries, one for each row or column.
+    """Split values of `--objectives` or `--settings` at commas into entries.
 
     A part without a colon before its ``=`` continues the settings before it.
     Quoted values keep their commas. The name of an entry of the suite is replaced by that entry.
@@ -177,7 +177,7 @@ def split_entries_at_commas(
 
 
 def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
-    """Parse a row of the table: an objective with settings as text, or a mapping from a name to its options.
+    """Parse a row from an objective's text, or from a name with options.
 
     Args:
         value: the entry.
@@ -195,7 +195,7 @@ def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
 
 
 def _unpack_name_and_options(argument: str, entry: OptionMap) -> tuple[str, Any]:
-    """Return the name and the options (text or mapping) of a mapping with one key, such as ``{"a name": "iot"}``."""
+    """Return the name and the options of an entry ``{name: options}``."""
     is_single = isinstance(entry, Mapping) and len(entry) == 1
     check(is_single, f"{argument}: must be a name, or one name with its options, got {entry!r}.", "entry")
     ((name, options),) = entry.items()
@@ -239,7 +239,7 @@ def _parse_objective_to_train_options(text: str, suggested_names: Iterable[str] 
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of options, with those unknown to `train` moved into the dictionary `objective_settings`.
+    """Return options with those unknown to `train` moved into `objective_settings`.
 
     Raises:
         UsageError: the objective does not have such a setting either.
@@ -259,7 +259,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters, by name, of the objective that the options select; empty if it is not a registered one."""
+    """Return the parameters of the objective that the options select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS
@@ -267,7 +267,7 @@ def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspe
 
 
 def check_train_options(argument: str, options: OptionMap) -> None:
-    """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
+    """Raise `UsageError` for an unknown, reserved or wrong option of `train`."""
     for key, value in options.items():
         check_name(argument, key, TRAIN_OPTIONS)
         message = f"{argument}: {key} is set by the comparison itself, got {value!r}."
@@ -277,7 +277,7 @@ def check_train_options(argument: str, options: OptionMap) -> None:
 
 
 def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
-    """Return a copy of each row for each combination of the values in `over`, such as ``temperature=0.1,0.2``."""
+    """Return a copy of each row for each combination of `over` values."""
     expanded = tuple(rows)
     for text in over:
         key, equals, values = text.partition("=")
@@ -308,7 +308,7 @@ _SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_WORD)
 def parse_column_name_and_options(
     value: str | OptionMap, suggested_names: Iterable[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Parse a setting, a text of words joined by ``+`` or ``-`` or a mapping ``{name: options}``, to name and options.
+    """Parse a setting such as "strong+mismatched" to its name and options.
 
     >>> parse_column_name_and_options("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})

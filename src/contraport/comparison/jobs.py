@@ -1,4 +1,4 @@
-"""Jobs of a comparison: train and evaluate cells, in parallel and within a time budget.
+"""Jobs of a comparison, each of which trains and evaluates one cell.
 
 Interrupted training runs are resumed, and finished ones are not repeated.
 """
@@ -56,18 +56,18 @@ class CellJob:
 
     @property
     def result_path(self) -> Path:
-        """Path of the JSON file with the result, which exists once the job is done."""
+        """Path of the JSON file, which exists once the job is done."""
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
     def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
-        """Option `checkpoints` of the evaluation: "all" if the training keeps intermediate models, otherwise "last"."""
+        """Option `checkpoints` of the evaluation, "all" if training keeps intermediate models."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
     def reusable_result(self) -> JobResult | None:
-        """Result read from the JSON file; None if the job is not done or was evaluated with other metrics."""
+        """Saved result, or None if it is missing or of other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -79,7 +79,7 @@ class CellJob:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Options, by name, that determine which items the job trains on and tests on."""
+        """Options that determine the training and test items, by name."""
         names = {*get_declared_options(DataSettings), *get_declared_options(DataPreparationSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
@@ -96,7 +96,7 @@ class CellJob:
 
 
 def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
-    """Raise `UsageError` if the data of a finished job have changed since its training."""
+    """Raise `UsageError` if the data of a finished job have changed."""
     digests: dict[str, str | None] = {}
     for job in jobs:
         result, key = job.reusable_result, json.dumps(job.data_options, sort_keys=True)
@@ -111,7 +111,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Build the job that trains and evaluates one cell of the grid in its folder below `cells/`."""
+    """Build the job that trains and evaluates one cell of the grid."""
     is_first = cell.trial_number is None and cell.seed == 0
     return CellJob(
         grid.output_folder / "cells" / cell.folder_name,
@@ -123,7 +123,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
 
 
 def run_job_unless_in_use(job: CellJob) -> JobResult | None:
-    """Train and evaluate a cell, and save and return the result; return None if another process runs the job.
+    """Train and evaluate a cell, or return None if another process does.
 
     A saved result is returned without training, and an interrupted training is resumed.
     A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are
@@ -146,7 +146,7 @@ def run_job_unless_in_use(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    """Train (or resume) and evaluate a cell, and return the result; the result of a failure has the key ``failed``."""
+    """Train or resume a cell, evaluate it, and return the result."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a job may start only if a job of average duration would end in time.
+    """Time budget, within which a job of average duration must end.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -212,7 +212,7 @@ class TimeBudget:
 def run_jobs_yielding_results(
     jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult]]:
-    """Run jobs and yield each with its result as soon as it is finished; those with a saved result come first.
+    """Run jobs and yield each with its result as soon as it finishes.
 
     Jobs beyond the time budget are skipped. So are jobs that another process still runs when all others are done.
     """
@@ -239,7 +239,7 @@ def run_jobs_yielding_results(
 def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes, and yield each job with its result (None if another process runs the job)."""
+    """Run jobs in worker processes, and yield each with its result."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)
@@ -261,7 +261,7 @@ def _run_parallel_unless_in_use(
 
 
 def _init_worker_process(counter: Synchronized[int], num_devices: int, num_threads: int) -> None:
-    """Set the number of threads of a worker process; if there are several GPUs, assign one to the process."""
+    """Set the number of threads and the GPU of a worker process."""
     with counter.get_lock():
         index, counter.value = counter.value, counter.value + 1
     torch.set_num_threads(num_threads)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def plot_first_metric(comparison: Comparison) -> Figure:
-    """Plot the means of the first metric with their confidence intervals, in one panel for each column of the table."""
+    """Plot the means of the first metric, one panel for each column."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
@@ -64,26 +64,26 @@ def plot_first_metric(comparison: Comparison) -> Figure:
 
 
 def _wrap_for_matplotlib(name: str) -> str:
-    """Wrap a long name into lines separated by newlines, with dollar signs escaped for matplotlib."""
+    """Wrap a long name into lines and escape its dollar signs."""
     return escape_dollars("\n".join(textwrap.wrap(name, 36)))
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return a string such as ", on digits" if all columns have the same data, otherwise an empty string."""
+    """Return text such as ", on digits" if all columns share their data."""
     return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 
 def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
-    """Write the comparison figure to a PNG file; write nothing if no mean was computed."""
+    """Write the figure to a PNG file if any mean was computed."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))
 
 
 def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Build the panels of the HTML page, one dictionary per column of the table that has at least one mean.
+    """Build the panels of the HTML page, one for each column.
 
-    The first metric is used. Positions are in percent of the panel width.
+    Columns without a mean are left out. The first metric is used. Positions are in percent of the panel width.
     """
     if not comparison.entries:
         return []
@@ -121,7 +121,7 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
-    """Render the HTML page of a comparison, with the shell commands of its training runs."""
+    """Render the HTML page of a comparison, with its shell commands."""
     has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
     lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
     rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]

@@ -1,4 +1,4 @@
-"""Statistics over the seeds of a comparison: table entries, means by epoch, and verdicts on claims."""
+"""Statistics of a comparison over seeds, and verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CellValues(NamedTuple):
 
 
 class TableEntry(NamedTuple):
-    """Entry of a comparison table: statistics of one metric for one row and column.
+    """Statistics of one metric for one row and column of the table.
 
     Attributes:
         num_seeds: number of seeds with a value; less than requested if training runs are missing or failed.
@@ -82,7 +82,7 @@ class TableEntry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """Mean of one metric over seeds, for one row and column at one epoch; the interval is None for a single seed."""
+    """Mean of one metric over seeds, at one epoch."""
 
     row_name: str
     column_name: str
@@ -105,7 +105,7 @@ _RECORD_KEY_BY_FIELD = {
 
 
 def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
-    """Convert a table entry or an epoch mean to its JSON record in `results.json`."""
+    """Convert a table entry or an epoch mean to its JSON record."""
     return {
         _RECORD_KEY_BY_FIELD.get(name, name): list(value) if isinstance(value, tuple) else value
         for name, value in entry._asdict().items()
@@ -113,7 +113,7 @@ def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
 
 
 def from_json_record(kind: type[RecordT], record: Mapping[str, Any]) -> RecordT:
-    """Convert a JSON record of `results.json` to the class `kind`: a `TableEntry` or an `EpochMean`."""
+    """Convert a JSON record to a `TableEntry` or an `EpochMean`."""
     keys = {name: _RECORD_KEY_BY_FIELD.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
@@ -123,7 +123,7 @@ def from_json_record(kind: type[RecordT], record: Mapping[str, Any]) -> RecordT:
 
 
 class ClaimVerdict(NamedTuple):
-    """Verdict on a claim of a suite, with the differences that it is based on.
+    """Verdict on a claim, with the differences that it is based on.
 
     Attributes:
         outcome: held, held in part, did not hold, or not decided at this size.
@@ -140,7 +140,7 @@ class ClaimVerdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in all cells of a comparison, with priors for the variances between seeds.
+    """Values of one metric in all cells, with priors for their variances.
 
     Attributes:
         cell_values: values of each cell, by row and column.
@@ -153,7 +153,7 @@ class MetricValues(NamedTuple):
     difference_variance_prior: VarianceEstimate | None
 
     def estimate_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
-        """Estimate the difference of two rows in a column, paired by seed; None if they have no seed in common."""
+        """Estimate the paired difference of two rows, or None without shared seeds."""
         one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
@@ -176,7 +176,7 @@ def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellV
 
 
 def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:
-    """Collect the values of one metric in all cells, and estimate the priors for their variances between seeds."""
+    """Collect the values of one metric, and estimate priors for their variances."""
     cells = {
         (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
         for row in grid.rows
@@ -196,7 +196,7 @@ def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, 
 
 
 def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, column: Column, key: str) -> CellValues:
-    """Collect the values of one metric in a row and column over all seeds that have one."""
+    """Collect the values of one metric for a row and column."""
     by_seed = {
         seed: results[place]
         for seed in grid.seeds
@@ -210,7 +210,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_cells_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List "row on column" for each difference from the baseline whose variance between seeds cannot be estimated.
+    """List each "row on column" whose difference has no variance between seeds.
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """
@@ -270,7 +270,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
 
 
 def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
-    """Predict the number of seeds that would decide whether a difference is significant; None if it is decided.
+    """Predict how many seeds would decide a difference, or None if decided.
 
     It is decided if it is significant or negligible.
     """
@@ -286,7 +286,7 @@ def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric
 
 
 def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMean]:
-    """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
+    """Compute the means over seeds at the intermediate and last epochs."""
     means = []
     for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):
         by_epoch: dict[int, list[float]] = {}
@@ -303,7 +303,7 @@ def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMe
 
 
 def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
-    """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
+    """Test each claim against the results, with intervals corrected for all claims."""
     names = [row.name for row in grid.rows]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
@@ -342,7 +342,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
 def classify_claim_outcome(
     gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN
 ) -> str:
-    """Return the outcome of a claim, such as "held in part", from confidence intervals of its paired differences.
+    """Classify a claim, for example as "held in part", from paired differences.
 
     Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
     if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below

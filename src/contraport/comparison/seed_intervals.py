@@ -1,4 +1,4 @@
-"""Confidence intervals over random seeds, for means and for differences paired by seed and test item.
+"""Confidence intervals over random seeds, for means and for paired differences.
 
 Two or three seeds determine a variance poorly. Each variance is therefore shrunk toward a prior from the variances of
 the whole table (moderated): its own estimate has the weight of its degrees of freedom, and the prior has more weight
@@ -40,7 +40,7 @@ class VarianceEstimate(NamedTuple):
     dof: float
 
     def shrink_toward(self, prior: VarianceEstimate | None) -> VarianceEstimate:
-        """Return the variance shrunk toward a prior, weighted by the degrees of freedom of both.
+        """Return the variance shrunk toward a prior, weighted by degrees of freedom.
 
         >>> VarianceEstimate(4.0, 1.0).shrink_toward(VarianceEstimate(1.0, 3.0))
         VarianceEstimate(variance=1.75, dof=4.0)
@@ -52,7 +52,7 @@ class VarianceEstimate(NamedTuple):
 
 
 def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
-    """Estimate a prior for variances from several variance estimates (Smyth, 2004); None for fewer than three.
+    """Estimate a prior from at least three variance estimates (Smyth, 2004).
 
     The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
     the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.
@@ -81,7 +81,10 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
 
 
 def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
-    """Return the variance of values ``(s,)``, one per seed, shrunk toward the prior; for one seed, the prior itself."""
+    """Return the variance of values ``(s,)`` over seeds, shrunk toward a prior.
+
+    For a single seed it is the prior itself.
+    """
     if len(values) < 2:
         return prior
     return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).shrink_toward(prior)
@@ -90,7 +93,7 @@ def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = 
 def mean_interval_over_seeds(
     values: Array, items_if_single_seed: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
-    """Confidence interval of the mean of values ``(s,)``, one per seed; None if the variance cannot be estimated.
+    """Confidence interval of the mean of values ``(s,)``, one per seed.
 
     For one seed without a prior, it is the bootstrap interval over `items_if_single_seed`, ``(s, n)``, or None without
     them. It is None too if all values are equal, as they do not show how others would vary.
@@ -108,7 +111,7 @@ def mean_interval_over_seeds(
 
 
 def _half_width_in_standard_errors(confidence_level: float, dof: float) -> float:
-    """Return the half width, in standard errors, of a two-sided interval at a confidence level (Student's t)."""
+    """Return the half width of a Student's t interval, in standard errors."""
     from scipy.stats import t as student
 
     return float(student.ppf((1 + confidence_level) / 2, dof))
@@ -116,7 +119,7 @@ def _half_width_in_standard_errors(confidence_level: float, dof: float) -> float
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two means over the same seeds, with its variances between seeds and between test items.
+    """Difference of two means over the same seeds, with its variances.
 
     Attributes:
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.
@@ -133,7 +136,7 @@ class PairedDifference:
 
     @property
     def missing_interval_reason(self) -> str | None:
-        """Reason why the difference has no confidence interval; None if it has one."""
+        """Reason why the difference has no confidence interval, otherwise None."""
         if any(one is not None and one.variance > 0 for one in (self.seed_variance, self.item_variance)):
             return None
         if self.num_seeds > 1:
@@ -144,7 +147,7 @@ class PairedDifference:
         return replace(self, value=-self.value)
 
     def with_interval(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
-        """Return the difference with its confidence interval, or None if its variance cannot be estimated.
+        """Return the difference with its confidence interval, or None without a variance.
 
         Args:
             comparisons: number of intervals that must hold at once.
@@ -175,7 +178,7 @@ def estimate_paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Estimate the difference of two means over the same seeds, and its variance between seeds and between test items.
+    """Estimate the difference of two means over the same seeds, with variances.
 
     Args:
         values: one value per seed, ``(s,)``.
@@ -202,7 +205,7 @@ def estimate_paired_difference(
 def predict_num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Predict how many seeds would decide a test, assuming that differences and variances do not change.
+    """Predict how many seeds would decide a test if differences stay unchanged.
 
     It is `MAX_PREDICTED_SEEDS` if no smaller number would: there are too few test items, or the differences contradict
     each other. It is None for a single seed, which cannot separate the variance of seeds from that of items.

@@ -1,4 +1,4 @@
-"""Hyperparameter search for the objectives of a comparison, with the same number of trials for each.
+"""Hyperparameter search in a comparison, with equally many trials for each objective.
 
 The first trial has the default settings. The others are points of a Sobol sequence, scrambled with a fixed seed, so
 that a longer search contains the trials of a shorter one.
@@ -25,7 +25,7 @@ class LogSearchRange(NamedTuple):
     is_integer: bool = False
 
     def value_at(self, position: float) -> float | int:
-        """Return the value at a position in the range, where 0 is `low` and 1 is `high`.
+        """Return the value at a position from 0 (`low`) to 1 (`high`).
 
         >>> LogSearchRange(0.1, 10.0).value_at(0.5), LogSearchRange(1, 10, is_integer=True).value_at(0.999)
         (1.0, 10)
@@ -62,7 +62,7 @@ _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 
 
 def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]:
-    """Build the search space of a row: the range of each searched hyperparameter, by its name.
+    """Return the range of each searched hyperparameter of a row, by name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
@@ -83,7 +83,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
 
 
 def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return, by row name, the settings that the row fixes although another row searches them."""
+    """Return, for each row, the fixed settings that another row searches."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
@@ -94,7 +94,7 @@ def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> d
 
 
 def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build the search trials of a row and a column as cells: the defaults first, then points of a Sobol sequence."""
+    """Build the search trials of a row and a column as cells."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:
@@ -115,7 +115,10 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
 def find_best_trial_if_all_done(
     trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric
 ) -> Cell | None:
-    """Return the trial with the best metric on the validation items; None if a trial is not done, or all failed."""
+    """Return the trial with the best validation metric, or None if unfinished.
+
+    It is None too if all trials failed.
+    """
     if any(trial.folder_name not in results for trial in trials):
         return None
     values = [results[trial.folder_name].get("values", {}).get(metric.key) for trial in trials]
@@ -126,12 +129,12 @@ def find_best_trial_if_all_done(
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build a cell with the settings of a search trial, but another seed and no validation items."""
+    """Build a cell with the settings of a trial, but another seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
 def describe_trial_settings(trial: Cell, common: OptionMap) -> str:
-    """Return the searched settings of a trial as text, such as "temperature 0.2, q 0.5"."""
+    """Return the searched settings as text, such as "temperature 0.2, q 0.5"."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
     return ", ".join(f"{key} {own[key]}" for key in build_search_space(trial.row, common) if key in own) or "default"

@@ -29,7 +29,7 @@ else:
 
 
 def check_metric_names(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a list of names of metrics or groups."""
+    """Raise `UsageError` unless a value lists names of metrics or groups."""
     check(matches_type(value, Sequence[str]), f"{name}: must be a list of names, got {value!r}.")
     import_object("contraport.metrics:select_metrics")(value)
 
@@ -43,7 +43,7 @@ def _check_distinct_dims(name: str, value: Any) -> None:
 
 
 def _check_templates(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a list of texts, each with one ``{}`` for a class name."""
+    """Raise `UsageError` unless each text contains ``{}`` once, for a class name."""
     is_list = isinstance(value, list | tuple) and len(value) > 0
     good = is_list and all(isinstance(text, str) and text.count("{}") == 1 for text in value)
     check(good, f"{name}: each text must contain {{}} once, as in 'a photo of a {{}}.', got {value!r}.")
@@ -102,14 +102,14 @@ class EvaluateOptions(DataEmbeddingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRunEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` given a single run; a separate class for type checkers."""
+    """Options of `contraport.evaluate` for a single run, for type checkers."""
 
     run: str | Path | Run = field(kw_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralRunsEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` given several runs; a separate class for type checkers."""
+    """Options of `contraport.evaluate` for several runs, for type checkers."""
 
     run: Sequence[str | Path | Run] = field(kw_only=False)
 

@@ -1,4 +1,4 @@
-"""The `embed` command: writes the frozen features of a dataset to a file."""
+"""The `embed` command, which writes the frozen features of a dataset."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ log = logging.getLogger("contraport.evaluation")
 @EMBED_COMMAND_SPEC.with_option_parameters
 @fork_rng_locked_at_ends([])
 def embed(arguments: dict[str, Any]) -> Path | Features:
-    """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.
+    """Write the features of a dataset to a file, and return its path.
 
-    With `out=None` nothing is written, and the features are returned as `contraport.features.Features`.
+    The file has the row, split and label of each item too. With `out=None` nothing is written, and the features are
+    returned as `contraport.features.Features`.
 
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
@@ -75,7 +76,7 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
 
 @fork_rng_locked_at_ends([])
 def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
-    """Embed items and return their features; the options select the run, the data and the view.
+    """Embed the items that the options select, and return their features.
 
     With `output_function` they are the values ``(b, F)`` of ``output_function(model, *inputs)`` for each block of
     items, where `model` is that of ``options.view``. Only the values of all items are in memory.
@@ -98,7 +99,7 @@ def encode_items(
     device: str,
     progress: bool,
 ) -> np.ndarray:
-    """Return the features ``(n, d)`` that a model computes for items in memory, in their order; see `Run.encode`."""
+    """Return the features ``(n, d)`` of items in memory, in their order."""
     message = f"items: must be several items in memory, got {items!r}. For one text or path pass a list: "
     message += "encode([item]). `contraport.embed` reads files of data."
     check(not isinstance(items, str | Path | None), message, "not_in_memory")
@@ -135,7 +136,7 @@ def encode_items(
 
 @contextmanager
 def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
-    """Context manager that adds "pass a list" to a `UsageError` if the array `items` may be a single item."""
+    """Context manager that adds "pass a list" to errors about a single item."""
     try:
         yield
     except UsageError as error:
@@ -147,7 +148,7 @@ def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
 
 
 def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[..., Tensor] | None = None) -> Path:
-    """Write features to a file, or to this process's shard if there are several processes, and return its path.
+    """Write features to a file or this process's shard, and return its path.
 
     `output_function` is that of `embed_to_features`.
     """
@@ -205,7 +206,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
 
 
 def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
-    """Raise `UsageError` if the file `path` cannot be written, or if `shard_items` is used with several processes."""
+    """Raise `UsageError` if the output file cannot be written."""
     suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
@@ -214,7 +215,7 @@ def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
 
 
 def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
-    """Load one dataset for each split to embed; a `Dataset` or a stream has only one split."""
+    """Load one dataset for each split to embed."""
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     if isinstance(options.data, AnyDataset) or is_stream(options.data):
         splits = splits[:1]
@@ -227,7 +228,7 @@ def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -
 def _select_view_of_distinct_items(
     datasets: Sequence[Dataset], view_positions: Sequence[int], view_name: str
 ) -> list[Dataset]:
-    """Reduce each dataset to one view, selected by position; keep only the first of items that are equal in this view.
+    """Reduce each dataset to one view, without repeated items.
 
     In a stream all are kept, as duplicates are unknown.
     """
@@ -244,7 +245,7 @@ def _select_view_of_distinct_items(
 
 
 def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
-    """Return the contiguous range of items that process `rank` embeds, as slices of the datasets in order."""
+    """Return the slices of the datasets that process `rank` embeds."""
     if processes == 1:
         return list(datasets)
     is_stream = any(isinstance(dataset, Stream) for dataset in datasets)
@@ -264,7 +265,7 @@ def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, processes: 
 def _add_batch_to_buffer(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
-    """Add a batch to the buffer; texts of items are shortened and stored beside the features.
+    """Add a batch of features and its item texts to the buffer.
 
     Texts describe items that have keys; without keys in the data, or with `use_texts_as_keys`, they are the keys.
     """

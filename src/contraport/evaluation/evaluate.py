@@ -1,4 +1,4 @@
-"""`evaluate`: metrics of a trained encoder and its baselines on held-out items."""
+"""Evaluation of a trained encoder and its baselines on held-out items."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 @EVALUATE_COMMAND_SPEC.with_option_parameters
 @fork_rng_locked_at_ends([])
 def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
-    """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.
+    """Evaluate the frozen encoder of one run, or of several runs.
 
-    The caller's random state does not change.
+    For a sequence of runs, the results are returned by path. The caller's random state does not change.
 
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written for it.
@@ -139,7 +139,7 @@ class EvaluatedRun(NamedTuple):
 
 
 def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
-    """Raise `UsageError` if the model of a run changed since its evaluation; otherwise write the evaluation's files."""
+    """Write the evaluation, or raise `UsageError` if the model has changed."""
     epochs = one.run_folder.num_trained_epochs()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
@@ -154,7 +154,7 @@ def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
 
 
 def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
-    """Evaluate the encoder of one run and its baselines; nothing is written."""
+    """Evaluate the encoder of one run and its baselines without writing files."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
     trained = loaded.build_context("trained", loaded.model)
@@ -212,7 +212,7 @@ def _build_evaluation(
     *,
     started: float,
 ) -> Evaluation:
-    """Build the contents of `evaluation.json` from the metric results of all encoders."""
+    """Build the contents of `evaluation.json` from the results of all encoders."""
     options = loaded.evaluate_options
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
@@ -268,7 +268,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
-    """Return the arrays for the report page, and a note if the transport plan cannot be drawn."""
+    """Return arrays for the report page, and the reason for a missing plan."""
     samples = collect_test_sample_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )
@@ -294,7 +294,7 @@ def _collect_page_arrays_and_plan_note(
 def _compute_finite_results_by_metric(
     context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
-    """Compute the metrics whose requirements are met; results that are not finite are left out."""
+    """Compute the metrics whose requirements are met, and keep finite results."""
     results = {}
     for metric in metrics:
         report_step(f"{run.path.name}, {context.name}: {metric.title}")
@@ -309,7 +309,7 @@ def _compute_finite_results_by_metric(
 def _values_and_draws_by_encoder(
     results: Mapping[str, EncoderResults],
 ) -> Mapping[str, ValueAndDrawsByMetric]:
-    """Return the value and the bootstrap draws of each metric, by encoder name and metric key.
+    """Return the value and bootstrap draws of each metric, by encoder.
 
     Only metrics with values per item are included. All encoders share the resamples. The items of link metrics are the
     rows of a coupling, with resamples of their own.
@@ -329,7 +329,7 @@ def _values_and_draws_by_encoder(
 
 
 def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: RunFolder) -> None:
-    """Raise `UsageError` unless items have labels, the run compares them with texts, and each class has a name."""
+    """Raise `UsageError` unless the given class names allow zero-shot classification."""
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")
     views = ", ".join(context.test.view_names)
@@ -343,7 +343,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 def _value_and_interval_by_direction(
     results: EncoderResults,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the retrieval metrics of each direction, such as "image to caption", with their confidence intervals."""
+    """Return the retrieval metrics of each direction, with confidence intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

@@ -1,4 +1,4 @@
-"""Tables of evaluation results as rows of text, for the console and for notebooks."""
+"""Evaluation results of one or several runs, and their table rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class MetricValue(NamedTuple):
-    """Value of a metric on the test items; `low` and `high` end its 95% confidence interval, or are None."""
+    """Value of a metric, with its 95% confidence interval if it has one."""
 
     value: float
     low: float | None
@@ -24,7 +24,7 @@ class MetricValue(NamedTuple):
 
 @keep_deprecated_attributes(table="to_rows")
 class Evaluation(dict[str, Any]):
-    """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook.
+    """Evaluation result of one run, with the contents of `evaluation.json`.
 
     >>> intervals = {"raw": {}, "trained": {"knn": {"low": 0.8, "high": 0.9}}}
     >>> evaluation = Evaluation(rows={"raw": {"knn": 0.5}, "trained": {"knn": 0.85}}, intervals=intervals)
@@ -39,12 +39,12 @@ class Evaluation(dict[str, Any]):
 
     @property
     def baselines(self) -> dict[str, dict[str, MetricValue]]:
-        """Metrics of each baseline, by baseline name ("raw", "untrained" or "given") and by metric key."""
+        """Metrics by baseline ("raw", "untrained" or "given") and metric key."""
         return {name: self._collect_metrics(name) for name in BASELINE_TITLES if name in self["rows"]}
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences of metrics: ``differences[name of a baseline or path of another run][metric key]``."""
+        """Paired differences by baseline or path of another run, then metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()
@@ -52,7 +52,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def verdict(self) -> str | None:
-        """Sentence on whether the training was worth it; None without baselines."""
+        """Sentence on whether training was worth it, None without baselines."""
         return self.get("verdict")
 
     @property
@@ -112,7 +112,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
         return "\n".join(["EvaluationsByRun(", *lines, ")"])
 
     def _repr_html_(self) -> str:
-        """Return HTML tables for a notebook: results of each run, and differences of later runs from the first."""
+        """Return HTML tables of each run, and of differences from the first."""
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
@@ -122,7 +122,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
 
 
 def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric: the values of all encoders, and the trained encoder's 95% interval.
+    """Return a table row for each metric, with the values of all encoders.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
@@ -136,7 +136,7 @@ def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
+    """Return a table row for each retrieval direction of the trained encoder."""
     return [
         {"from to": direction}
         | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_for_display([values])}
@@ -145,7 +145,7 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_rows_by_sampled_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
+    """Return a table row for each metric, with evenly spaced epochs as columns."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     if len(names) > 5:  # `evaluation.json` has all
         names = [names[round(place * (len(names) - 1) / 4)] for place in range(5)]
@@ -153,13 +153,13 @@ def metric_rows_by_sampled_epoch(result: Mapping[str, Any]) -> list[dict[str, st
 
 
 def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with columns for full and truncated features; empty if none are truncated."""
+    """Return a table row for each metric, with full and truncated features."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
     return metric_rows_by_encoder({name: result["rows"][name] for name in ("trained", *names)}) if names else []
 
 
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return a table row for each metric: the difference between two runs and its confidence interval, as text."""
+    """Return a table row for each metric's difference between two runs."""
     table = []
     for metric in collect_metrics_for_display([differences]):
         value, low, high = (
@@ -171,7 +171,7 @@ def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> li
 
 
 def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
+    """Return a table row for each metric, with a column for each encoder."""
     return [
         {"metric": metric.title}
         | {

@@ -1,4 +1,4 @@
-"""Loading of a run for its evaluation: encoder, data, baselines, intermediate models and objective."""
+"""Run loaded for evaluation, with its encoder, data, baselines and objective."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from contraport.training.step.target_spec import find_constant_target
 
 
 def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
-    """Return the intermediate checkpoints of a run by epoch, ascending; with `before_epoch`, only earlier ones."""
+    """Return the intermediate checkpoints of a run by epoch, in ascending order."""
     files = {
         int(match[1]): file
         for file in run.checkpoints.glob("*.ckpt")
@@ -42,7 +42,7 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
 def iter_intermediate_model_copies(
     run: RunFolder, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
 ) -> Iterator[tuple[int, Model]]:
-    """Yield each intermediate checkpoint as its epoch and a copy of `trained_model` with the checkpoint's weights."""
+    """Yield the epoch and a model copy for each intermediate checkpoint."""
     settings = run.settings()
 
     def load_model(path: Path) -> Model:
@@ -59,7 +59,7 @@ def iter_intermediate_model_copies(
 
 
 def build_objective_for_test_plan(settings: Settings) -> Loss:
-    """Build the objective with its initial settings, to compute the transport plan of test items.
+    """Build the objective at its initial settings, for the plan of test items.
 
     Raises:
         UsageError: the objective has no such plan; the message is a note of the evaluation.
@@ -88,7 +88,7 @@ def build_objective_for_test_plan(settings: Settings) -> Loss:
 
 
 def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
-    """Return a copy of an objective at the settings that its schedules reach after `epochs` epochs (default: all)."""
+    """Return a copy of the objective as scheduled after `epochs` epochs."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
     for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):
@@ -150,7 +150,7 @@ class LoadedRun:
         )  # fmt: skip
 
     def build_context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
-        """Build the evaluation context of an encoder on the training and test items of the run."""
+        """Build the evaluation context of an encoder on the run's items."""
         return EvalContext(
             encoder,
             self.train,
@@ -174,7 +174,7 @@ class LoadedRun:
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
     def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
-        """Return the transport plan and the target plan of test items at an epoch, as arrays; empty without a plan."""
+        """Return the plan and the target plan of test items at an epoch."""
         if self.initial_objective is None:
             return {}
         objective = copy_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)

@@ -1,4 +1,4 @@
-"""`export`: writes a trained model as ONNX, torch.export, TorchScript or safetensors, and verifies the result."""
+"""Export of a trained model to ONNX, torch.export, TorchScript or safetensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FeatureFunction = Callable[..., Tensor]
 
 @EXPORT_COMMAND_SPEC.with_option_parameters
 def export(arguments: dict[str, Any]) -> Path:
-    """Export a trained model to ONNX, torch.export, TorchScript or safetensors, and return the path.
+    """Export a trained model to ONNX, torch.export, TorchScript or safetensors.
 
     Raises:
         UsageError: a wrong argument, a missing package, a model that cannot be exported or whose features change by
@@ -89,7 +89,7 @@ def export(arguments: dict[str, Any]) -> Path:
 
 
 def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
-    """Write a model in a format; raise `UsageError`, and write nothing, if the exported model's features differ."""
+    """Write a model, or raise `UsageError` if its exported features differ."""
     format = _FORMAT_BY_NAME[format_name]
     # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
     with (
@@ -120,7 +120,7 @@ def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
 
 
 def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
-    """Draw random items with the mean and standard deviation of the training data, one tensor per view."""
+    """Draw random items like the training data, one tensor for each view."""
     generator, views = torch_generator("export.check", items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
@@ -137,9 +137,9 @@ def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
 
 
 def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
-    """Return the largest difference between the features of two models, divided by max(1, largest feature value).
+    """Return the largest relative difference between the features of two models.
 
-    It is infinite if a difference is NaN.
+    It is relative to the largest feature or to 1, whichever is larger. It is infinite if a difference is NaN.
     """
     views = _draw_random_views(model, items)
     expected, actual = FeatureExtractor(model)(*views), exported(*views)
@@ -172,7 +172,7 @@ def _write_onnx(model: Model, path: Path) -> None:
 
 
 def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
-    """Load an ONNX file as a function from views to features, computed by ONNX Runtime on the CPU."""
+    """Load an ONNX file as a function from views to features."""
     onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]
@@ -208,7 +208,7 @@ def _write_torchscript(model: Model, path: Path) -> None:
 
 
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
-    """Load a model folder as a function from views to features; user-defined encoder modules are taken from `model`."""
+    """Load a model folder as a function from views to features."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [

@@ -1,4 +1,4 @@
-"""Notes on an evaluation (skipped metrics, caveats, zero-width intervals), and the verdict on which features to use."""
+"""Notes on an evaluation, and its verdict on which features to use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build_skipped_metric_notes(
 def build_data_and_model_notes(
     loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults
 ) -> list[str]:
-    """Return notes on limits of the data, the model, the configuration and the audit, and on downscaled raw images."""
+    """Return notes on limits of the data, the model and the audit."""
     run = loaded.run_folder
     notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
@@ -88,7 +88,7 @@ def build_data_and_model_notes(
 
 
 def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list[str]:
-    """Return a note if some test items are of classes without training items, and a metric uses the labels."""
+    """Return a note if some test classes have no training items."""
     uses_labels = any(
         REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
         for metric in collect_metrics_for_display([results])
@@ -107,7 +107,7 @@ def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list
 
 
 def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | None) -> list[str]:
-    """Return notes about few-shot accuracies for which some classes have too few training items.
+    """Return notes about few-shot accuracies with too few training items.
 
     >>> build_few_shot_notes({"few_shot@2": 0.5}, torch.tensor([0, 0, 1]))
     ['Few-shot@2: fewer than 2 training items in 1 of 2 classes; all of them are drawn.']
@@ -125,7 +125,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
 
 
 def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) -> list[str]:
-    """Return a note that names the metrics that were computed on a random sample of the test items.
+    """Return a note that names the metrics on a sample of items.
 
     >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, num_test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
@@ -144,7 +144,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) 
 
 
 def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
-    """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
+    """Return notes about accuracies of exactly 0 or 1.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
     items stays unseen among n with probability (1 - p)^n: at a level of 95% it may be about 3 / n (Clopper and
@@ -174,7 +174,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
 def build_worsened_geometry_notes(
     values: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
 ) -> list[str]:
-    """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
+    """Return a note if training worsened alignment or uniformity.
 
     Differences that are not significant are ignored.
     """
@@ -208,7 +208,7 @@ def find_verdict_text(
     could_start_at_word_counts: bool = False,
     has_several_views: bool = False,
 ) -> str | None:
-    """Return a sentence: whether to use the trained features or those of a baseline, and why.
+    """Return a sentence on whether to use the trained or a baseline's features.
 
     None if no metric compares them.
 

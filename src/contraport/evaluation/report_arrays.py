@@ -1,4 +1,4 @@
-"""Arrays of `samples.npz` for the report page: 2-D points, cosines, plans and misclassified items of test samples."""
+"""Arrays of `samples.npz` for the report page, mostly of test items."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 
 
 def collect_test_sample_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
-    """Return 2-D points, cosines, losses and mismatch scores of test items; the confusion matrix too if `has_probe`."""
+    """Return 2-D points, cosines, losses and mismatch scores of test items."""
     test, positions = context.test, fixed_random_positions(len(context.test), 1_000)
     arrays = collect_map_and_spectrum_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
         test, context.test_features
@@ -59,7 +59,7 @@ def collect_test_sample_arrays(context: EvalContext, *, has_probe: bool) -> Arra
 
 
 def collect_map_and_spectrum_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
-    """Return 2-D points, neighbors and contents of the items at `positions`, and singular values of all `features`."""
+    """Return 2-D points, neighbors and contents of items, and singular values."""
     chosen = features[positions]
     points, method = project_to_2d_with_method(chosen)
     return {
@@ -92,7 +92,7 @@ def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
 
 
 def collect_cosine_matrix_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
-    """Return the matrix of pairwise cosines of a subsample of items, sorted by label, and the labels of these items."""
+    """Return the pairwise cosines of sampled items, sorted by label."""
     positions = random_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
@@ -102,7 +102,7 @@ def collect_cosine_matrix_arrays(dataset: Dataset, features: Tensor) -> ArraysBy
 
 
 def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
-    """Compute the loss of each item at `positions`, all in one batch; empty if the objective has no loss per item."""
+    """Compute the loss of each item at `positions`, in one batch."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
@@ -119,7 +119,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
 def compute_sample_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
-    """Return the transport plan and the target plan of two random views of sampled items; items are sorted by label.
+    """Return the plan and the target plan of two views of items.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
@@ -147,11 +147,11 @@ def compute_sample_plan_arrays(
 
 
 def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
-    """Return the test items that the linear probe misclassifies most confidently, most confident first.
+    """Return the test items that the linear probe misclassifies most confidently.
 
-    `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
-    `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their
-    names in the data, if any, and `mistaken_0`, `mistaken_1` and so on the views.
+    The most confident one is first. `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and
+    the predicted class, `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views,
+    `mistaken_keys` their names in the data, if any, and `mistaken_0`, `mistaken_1` and so on the views.
     """
     probabilities = context.fitted_probe.predict_proba(context.test_features.cpu().numpy())
     predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_labels.cpu().numpy()
@@ -173,10 +173,11 @@ def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
 
 
 def collect_suspected_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
-    """Return the training pairs that an online audit suspects most, the most suspicious first.
+    """Return the training pairs that an online audit suspects most.
 
-    `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the
-    better partner, or of the pair itself if there is none. Empty without an audit or on other items.
+    The most suspicious one is first. `worst` are their positions, `worst_1` and `worst_2` their two views, and
+    `worst_better` the second view of the better partner, or of the pair itself if there is none. Empty without an audit
+    or on other items.
     """
     if not run.pairs_path.exists():
         return {}
@@ -199,18 +200,18 @@ def collect_suspected_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByNam
 
 
 def fixed_random_positions(items: int, maximum: int) -> Tensor:
-    """Return the positions of a fixed random subsample of at most `maximum` items, in ascending order."""
+    """Return ascending positions of a fixed random subsample of the items."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 
 def random_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:
-    """Return positions of a fixed random subsample of at most `maximum` items, sorted by label if items have labels."""
+    """Return the positions of a fixed random subsample, sorted by label."""
     positions = fixed_random_positions(len(dataset), maximum)
     return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
 
 
 def project_to_2d_with_method(features: Tensor) -> tuple[np.ndarray[Any, Any], str]:
-    """Project features to 2-D by t-SNE, or by PCA for few items; return the points `(m, 2)` and the method's name."""
+    """Project features to 2-D by t-SNE or PCA, and name the method."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

@@ -1,4 +1,4 @@
-"""Loading of train/test splits for `evaluate` and `embed`, without test items that the run was trained on."""
+"""Loading of train and test splits for evaluation and embedding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Splits(NamedTuple):
 
 
 def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test datasets of an evaluation; a class or domain has the same index in both.
+    """Load the training and test datasets of an evaluation.
+
+    A class or domain has the same index in both.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
@@ -81,7 +83,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
 
 
 def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
-    """Load the train and test splits of one source, without test items that the run was trained on.
+    """Load the splits of one source, without test items seen in training.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
@@ -126,7 +128,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
 def _build_splits_checking_trained_items(
     record: SplitDigests, train: Dataset, test: Dataset, *, drop_trained_items: bool
 ) -> Splits:
-    """Build the splits; if the run was trained on test items, log it and add a note on their number to the splits.
+    """Build the splits, with a note on test items seen in training.
 
     With `drop_trained_items`, these items are left out of the test split.
     """
@@ -152,7 +154,7 @@ def _drop_incomplete_items(dataset: Dataset) -> Dataset:
 
 
 def have_same_items(first: Dataset, second: Dataset) -> bool:
-    """Return whether two datasets have equal items in equal order, compared by name, rows, labels and digests."""
+    """Return whether two datasets have equal items in equal order."""
     if any(getattr(first, name) != getattr(second, name) for name in ("name", "split", "shapes")):
         return False
     if not torch.equal(first.source_rows, second.source_rows) or (first.labels is None) != (second.labels is None):
@@ -167,7 +169,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
 
 
 def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Describe the test data by name; for the run's own data, add the options `corrupt` and `domains`."""
+    """Describe the test data by name, corruption and domains."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
@@ -175,7 +177,7 @@ def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptio
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether `data` is the training data of a run: None, its name, or a path to the same file or folder."""
+    """Return whether `data` is None or the training data of a run."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:
@@ -194,7 +196,7 @@ _SUBSET_SETTINGS = ("validation", "max_items", "test_items", "imbalance")
 
 @dataclass(frozen=True)
 class SplitLoader:
-    """Loader of train and test splits with the data settings of a run and the image size of its model.
+    """Loader of train and test splits with the settings of a run.
 
     Attributes:
         model: encoder, whose image size the data are resized to.
@@ -210,7 +212,7 @@ class SplitLoader:
     def load(
         self, data: Any, split: str, *, as_one_split: bool = False, ignore_subset_settings: bool = False
     ) -> Dataset:
-        """Load the train or test split of `data`, with its views in the model's order if their names agree.
+        """Load the train or test split, with views in the model's order.
 
         Args:
             data: the data; None: the run's own.
@@ -256,7 +258,7 @@ class SplitLoader:
 
 
 def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
-    """Return the index among the dataset's views that matches the model's view `view`, by name, index or kind."""
+    """Return the dataset's view index that matches a view of the model."""
     number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:
@@ -267,13 +269,13 @@ def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
 
 
 def find_model_image_size(model: Model) -> int | None:
-    """Return the side length of the images that the model takes, or None if they are not square or differ in size."""
+    """Return the side length of the model's square images, or None."""
     sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
     return sides.pop() if len(sides) == 1 else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """Convert a device name to a torch device; "auto" is the GPU of this process if available, otherwise the CPU.
+    """Convert a device name to a device, where "auto" prefers the GPU.
 
     Raises:
         UsageError: the device cannot be used.

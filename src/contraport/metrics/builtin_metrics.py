@@ -98,7 +98,9 @@ register_clustering_metric = partial(
 
 @register_accuracy_metric("Linear probe")
 def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
+    """Accuracy of a logistic regression on the features.
+    Its penalty is selected on held-out training items.
+    """
     return probes.probe_correctness(context.fitted_probe, context.test_features, context.test_labels)
 
 
@@ -125,14 +127,14 @@ def knn_result(context: EvalContext) -> MetricResult:
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
 def rms_calibration_result(context: EvalContext) -> MetricResult:
-    """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
+    """Root mean square gap between probe confidence and accuracy in 15 bins."""
     pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
     return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.root_bootstrap_means)
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
 def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of a linear probe trained on k items per class: the mean over 5 random draws."""
+    """Mean accuracy of 5 linear probes, trained on k random items per class."""
     labels = context.train_labels
     draw = partial(probes.sample_positions_per_class, labels, lambda size: number)
     return probes.few_label_accuracy_per_item(
@@ -142,7 +144,9 @@ def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
 def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of a linear probe trained on k % of each class (at least one item): the mean over 5 random draws."""
+    """Mean accuracy of 5 linear probes, trained on k % of each class.
+    Items are drawn at random, at least one of each class.
+    """
     labels = context.train_labels
     draw = partial(probes.sample_positions_per_class, labels, lambda size: round(size * number / 100))
     return probes.few_label_accuracy_per_item(
@@ -165,7 +169,7 @@ def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValu
     default=False,
 )
 def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
+    """Accuracy after training all weights of an encoder copy on the labels."""
     return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
     )
@@ -191,7 +195,7 @@ def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValues:
     ),
 )
 def r_squared_result(context: EvalContext) -> MetricResult:
-    """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
+    """R^2 of a ridge regression from the features to numbers such as ages."""
     train, test = context.regression_targets
     predictions = probes.ridge_prediction_target_pairs(context.train_features, train, context.test_features, test)
     return intervals.MetricResult(predictions, probes.bootstrap_r_squared)
@@ -211,7 +215,7 @@ def r_squared_result(context: EvalContext) -> MetricResult:
     better="neither",
 )
 def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
+    """Accuracy of a linear probe that predicts the domain from the features."""
     probe = probes.fit_linear_probe(context.train_features, context.train_domains)
     return probes.probe_correctness(probe, context.test_features, context.test_domains)
 
@@ -234,7 +238,7 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
     ),
 )
 def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Accuracy of a linear probe on each domain, trained on the other domains only."""
+    """Accuracy of a linear probe on each domain, trained on the others."""
     return probes.held_out_domain_correctness(
         context.train_features,
         context.train_labels,
@@ -254,7 +258,9 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test pairs whose column is among the row's k nearest, with the row's training columns left out."""
+    """Share of test pairs whose column is among the row's k nearest.
+    The row's training columns are left out.
+    """
     values = context.link_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
@@ -263,7 +269,9 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     "Link NDCG@{}", better="higher", unit="share of the ideal gain", value_format="{:.3f}", numbers=(10,)
 )
 def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
-    """Normalized discounted cumulative gain of the k nearest columns; columns of the row's test pairs are relevant."""
+    """Normalized discounted cumulative gain of the k nearest columns.
+    The columns of the row's test pairs are relevant.
+    """
     return intervals.MetricResult(context.link_ranking.row_ndcg_at(number))
 
 
@@ -271,7 +279,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
 def link_column_coverage(context: EvalContext, number: int) -> float:
-    """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
+    """Share of all columns that are among the k nearest of some row."""
     return context.link_ranking.column_coverage(number)
 
 
@@ -279,7 +287,9 @@ def link_column_coverage(context: EvalContext, number: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
-    """Skewness of how often each column is among the k nearest to a row; columns with many true partners raise it."""
+    """Skewness of how often a column is among a row's k nearest.
+    Columns with many true partners raise it.
+    """
     return context.link_ranking.column_hubness(number)
 
 
@@ -287,7 +297,9 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean number of training pairs of the k nearest columns, divided by that of the columns in training pairs."""
+    """Mean popularity of the k nearest columns, divided by that of training pairs.
+    The popularity of a column is its number of training pairs.
+    """
     return context.link_ranking.popularity_ratio(number)
 
 
@@ -318,7 +330,9 @@ def new_row_recall(context: EvalContext, number: int) -> float:
     numbers=(1, 5, 10),
 )
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test items whose other view is among the k nearest candidates, averaged over retrieval directions."""
+    """Share of test items whose other view is among the k nearest.
+    It is averaged over the retrieval directions.
+    """
     return intervals.MetricResult(
         context.retrieval_rank_table <= number,
         column_names=context.retrieval_direction_names,
@@ -335,7 +349,9 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
-    """Median rank of an item's other view among all test items, averaged over retrieval directions; 1 is best."""
+    """Median rank of an item's other view among all test items.
+    It is averaged over the retrieval directions; 1 is best.
+    """
     return intervals.MetricResult(
         context.retrieval_rank_table,
         intervals.bootstrap_medians,
@@ -346,7 +362,9 @@ def median_rank_result(context: EvalContext) -> MetricResult:
 
 @register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_AND_OTHER_ENCODER))
 def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Share of test items whose nearest class text names their own class; no label is used for training."""
+    """Share of test items whose nearest class text names their class.
+    No label is used for training.
+    """
     return retrieval.zero_shot_correctness(
         context.first_non_text_view_projections, context.test_labels, context.class_text_embeddings
     )
@@ -368,7 +386,9 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=False,
 )
 def mutual_information_result(context: EvalContext) -> MetricResult:
-    """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
+    """InfoNCE lower bound on the mutual information of two views.
+    It is log n minus the InfoNCE loss on all n test items.
+    """
     assert context.info_nce_temperature is not None
     positions = context.retrieval_sample_positions
     values = retrieval.log_match_probability_per_item(
@@ -387,13 +407,17 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     ),
 )
 def alignment_per_item(context: EvalContext) -> ItemValues:
-    """Squared distance between two random views of each item on the unit sphere; the metric is the mean over items."""
+    """Squared distance between two random views of an item.
+    It is taken on the unit sphere and averaged over items.
+    """
     return embedding_geometry.squared_view_distances(*context.two_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
 def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
-    """Log of the mean of exp(-2 |zi - zj|^2) over all pairs of items on the unit sphere; lower is more even."""
+    """Log of the mean of exp(-2 |zi - zj|^2) over pairs of items.
+    Embeddings are on the unit sphere; lower is more even.
+    """
     return pseudovalues.compute_uniformity_pseudovalues(context.test_features)
 
 
@@ -407,13 +431,17 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
     ),
 )
 def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
-    """Mean cosine of two items of the same class; better uniformity usually lowers it."""
+    """Mean cosine of two items of the same class.
+    Better uniformity usually lowers it.
+    """
     return pseudovalues.compute_tolerance_pseudovalues(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
 def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
-    """Number of directions that the features use: exp of the entropy of the singular values."""
+    """Number of directions that the features use.
+    It is exp of the entropy of the singular values.
+    """
     return pseudovalues.compute_effective_rank_pseudovalues(context.test_features)
 
 
@@ -425,7 +453,9 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_pseudovalues(context: EvalContext) -> ItemValues:
-    """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
+    """Skewness of how often an item is among others' 10 nearest.
+    It is large if a few items are near everything.
+    """
     return pseudovalues.compute_hubness_pseudovalues(context.test_features)
 
 
@@ -444,7 +474,7 @@ def ari_result(context: EvalContext) -> MetricResult:
 
 
 def _register_corruption_metric(kind: str, title: str, images: str, *requirements: Requirement) -> None:
-    """Register a metric: the accuracy of the linear probe on test images with a kind of corruption, such as noise."""
+    """Register the accuracy of the linear probe under one kind of corruption."""
 
     def accuracy(context: EvalContext, number: int) -> ItemValues:
         return probes.probe_correctness(

@@ -1,4 +1,4 @@
-"""Clustering metrics: agreement of k-means clusters with the classes (NMI and ARI), with per-item pseudovalues."""
+"""Agreement of k-means clusters with the classes, as NMI and ARI."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> Array:
 
 
 def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the contingency table `(r, c)` of two integer labelings: the total item weight for each pair of labels."""
+    """Return the weighted contingency table `(r, c)` of two integer labelings."""
     r, c = (int(codes.max()) + 1 for codes in (rows, columns))
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
 
 def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
-    """Return the pseudovalue of each item for the normalized mutual information of classes and clusters, `(n,)`.
+    """Return each item's pseudovalue for the normalized mutual information, `(n,)`.
 
     >>> nmi_pseudovalues(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
     1.0
@@ -64,7 +64,7 @@ def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
 
 
 def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
-    """Return the pseudovalue of each item for the adjusted Rand index of classes and clusters, `(n,)`."""
+    """Return each item's pseudovalue for the adjusted Rand index, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 
     def ari(weights: Tensor) -> Tensor:

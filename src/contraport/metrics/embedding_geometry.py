@@ -1,4 +1,4 @@
-"""Geometry of embeddings: alignment, uniformity, tolerance, effective rank, hubness, and trustworthiness of maps."""
+"""Metrics of the geometry of embeddings, such as uniformity and hubness."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MAX_PAIRS_IN_MEMORY = 1 << 22
 
 
 def alignment(z0: Tensor, z1: Tensor) -> float:
-    """Return the mean squared distance of two views' embeddings on the unit sphere: 0 is perfect, 4 the maximum.
+    """Return the mean squared distance of two views on the unit sphere.
 
-    Both are `(n, d)` and normalized inside. Wang and Isola, "Understanding contrastive representation learning through
-    alignment and uniformity on the hypersphere" (ICML 2020), with exponent 2.
+    0 is perfect, and 4 is the maximum. `z0` and `z1` are `(n, d)` and normalized inside. Wang and Isola, "Understanding
+    contrastive representation learning through alignment and uniformity on the hypersphere" (ICML 2020), exponent 2.
 
     Raises:
         UsageError: the shapes differ, there are no items, or an embedding is not finite.
@@ -46,18 +46,18 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
 
 
 def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
-    """Return the squared distance of each item's two views on the unit sphere, `(n,)`; `alignment` is their mean."""
+    """Return each item's squared view distance on the unit sphere, `(n,)`."""
     first, second = unit_vectors("z0", z0, dtype=torch.float64), unit_vectors("z1", z1, dtype=torch.float64)
     check(z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape")
     return (first - second).square().sum(dim=1).cpu().numpy()
 
 
 def uniformity(z: Tensor) -> float:
-    """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j on the unit sphere: lower is more uniform.
+    """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j.
 
-    `z` is `(n, d)` and normalized inside; rows of zeros stay zero (Wang and Isola, ICML 2020). All pairs are used up to
-    `MAX_PAIRWISE_METRIC_ITEMS` items; beyond that, those of a fixed random subset of this size. Memory grows with n,
-    not with its square.
+    Lower is more uniform on the unit sphere. `z` is `(n, d)` and normalized inside; rows of zeros stay zero (Wang and
+    Isola, ICML 2020). All pairs are used up to `MAX_PAIRWISE_METRIC_ITEMS` items; beyond that, those of a fixed random
+    subset of this size. Memory grows with n, not with its square.
 
     Raises:
         UsageError: there are fewer than two items, or an embedding is not finite.
@@ -70,9 +70,9 @@ def uniformity(z: Tensor) -> float:
 
 
 def gaussian_potential_per_item(z: Tensor) -> Tensor:
-    """Return the mean Gaussian potential exp(-2 |zi - zj|^2) of each item with all other items j, `(n,)`.
+    """Return each item's mean Gaussian potential with all others, `(n,)`.
 
-    `z` is `(n, d)`; rows are unit vectors or zero.
+    The potential of items i and j is exp(-2 |zi - zj|^2). `z` is `(n, d)`; rows are unit vectors or zero.
 
     >>> gaussian_potential_per_item(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
@@ -90,7 +90,9 @@ def gaussian_potential_per_item(z: Tensor) -> Tensor:
 
 
 def centered_singular_values(features: Tensor) -> Tensor:
-    """Return the singular values of the centered features `(n, F)` in descending order, `(F,)` float64.
+    """Return the singular values of the centered features in descending order, `(F,)`.
+
+    They are float64; `features` is `(n, F)`.
 
     Raises:
         UsageError: there are no items, or a feature is not finite.
@@ -107,9 +109,10 @@ def centered_singular_values(features: Tensor) -> Tensor:
 
 
 def effective_rank(features: Tensor) -> float:
-    """Return the exponential of the entropy of the normalized singular values: 1 to F, and 0 for constant features.
+    """Return the exponential of the entropy of the normalized singular values.
 
-    It estimates how many directions the features use. Roy and Vetterli, "The effective rank" (EUSIPCO 2007).
+    It is from 1 to F, and 0 for constant features. It estimates how many directions the features use. Roy and Vetterli,
+    "The effective rank" (EUSIPCO 2007).
 
     >>> round(effective_rank(torch.cat([torch.eye(4), -torch.eye(4)])), 3)
     4.0
@@ -129,10 +132,10 @@ def effective_rank_from_spectrum(singular_values: Tensor) -> float:
 
 
 def tolerance(z: Tensor, labels: Tensor) -> float:
-    """Return the mean cosine over all pairs of items of one class: 1 if each class is a point, near 0 if it is spread.
+    """Return the mean cosine over all pairs of items of one class.
 
-    `z` is `(n, d)` and normalized inside. Wang and Liu, "Understanding the behavior of contrastive loss" (CVPR 2021),
-    eq. 10. Better uniformity usually lowers it.
+    It is 1 if each class is a point, and near 0 if classes are spread. `z` is `(n, d)` and normalized inside. Wang and
+    Liu, "Understanding the behavior of contrastive loss" (CVPR 2021), eq. 10. Better uniformity usually lowers it.
 
     Raises:
         UsageError: no class has two items, or an embedding is not finite.
@@ -148,7 +151,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
 
 
 class UnitVectorsByClass(NamedTuple):
-    """Unit vectors `(n, d)`, class of each item `(n,)`, and for each class the sum `(C, d)` and item count `(C,)`."""
+    """Unit vectors of items, with their sums and counts by class."""
 
     points: Tensor
     sums: Tensor
@@ -157,7 +160,7 @@ class UnitVectorsByClass(NamedTuple):
 
 
 def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsByClass:
-    """Normalize embeddings `(n, d)` and sum them by class; classes are numbered from 0."""
+    """Normalize embeddings `(n, d)` and sum them by class."""
     z = unit_vectors("z", z, dtype=torch.float64)
     check_labels("labels", labels, len(z))
     codes = labels.to(z.device).unique(return_inverse=True)[1]
@@ -167,11 +170,11 @@ def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsByClass:
 
 
 def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
-    """Return the skewness of how often an item is among the nearest neighbors of others: 0 without hubs.
+    """Return the skewness of how often an item is a nearest neighbor.
 
-    `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything, which hurts retrieval.
-    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `MAX_PAIRWISE_METRIC_ITEMS` items a
-    fixed random subset of this size is used.
+    It is 0 without hubs. `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything,
+    which hurts retrieval. Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond
+    `MAX_PAIRWISE_METRIC_ITEMS` items a fixed random subset of this size is used.
 
     Raises:
         UsageError: there are no more items than neighbors, or an embedding is not finite.
@@ -188,11 +191,11 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
 
 
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGHBORS) -> float:
-    """Return the trustworthiness of a map: at most 1, and 1 if all neighbors in the map `z` are neighbors in `x`.
+    """Return the trustworthiness of a map, which is at most 1.
 
-    The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
-    negative. Beyond `MAX_TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size are
-    compared.
+    It is 1 if all neighbors in the map `z` are neighbors in `x`. The penalty of a neighbor on the map is its rank in
+    the data, by Euclidean distance, minus `neighbors`; 0 if that is negative. Beyond `MAX_TRUSTWORTHINESS_QUERIES`
+    items, only the neighbors of a fixed random subset of this size are compared.
 
     Args:
         x: data, (n, d).

@@ -1,4 +1,4 @@
-"""Evaluation context: an encoder with training and test items, embedded once, on first use."""
+"""Evaluation context of an encoder, with cached features for all metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     retrieval_embeddings="retrieval_view_embeddings",
 )
 class EvalContext:
-    """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
+    """Frozen encoder with training and test items, and their cached features.
+
+    Features are computed once, on first use, and shared by all metrics.
 
     Args:
         encoder: the encoder to evaluate; its weights and buffers are not changed.
@@ -104,7 +106,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`; `untruncated` features are cut to F if passed."""
+        """Extract the features of a dataset, `(n, F)`, or cut untruncated ones."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
@@ -112,7 +114,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """The encoder; not available for raw inputs."""
+        """The encoder, which is not available for raw inputs."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 
@@ -123,12 +125,12 @@ class EvalContext:
 
     @cached_property
     def num_train_classes(self) -> int:
-        """Number of classes of the training items; 0 without labels."""
+        """Number of classes of the training items, 0 without labels."""
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
     def unit_range_channel_counts(self) -> set[int]:
-        """Distinct channel counts of the views if all are images with pixels in [0, 1]; otherwise empty."""
+        """Channel counts of the views, empty unless all are images in [0, 1]."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
         are_images = are_images and all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
@@ -136,14 +138,14 @@ class EvalContext:
 
     @cached_property
     def has_shared_encoder(self) -> bool:
-        """True if one encoder embeds all views, so that the features of two views are comparable."""
+        """True if one encoder embeds all views."""
         if isinstance(self.encoder, RawInputEncoder):
             return len(set(self.encoder.shapes)) == 1
         return len(self.encoder.towers) == 1
 
     @cached_property
     def has_comparable_views(self) -> bool:
-        """True if views can be compared with each other: they share an encoder, or projections of the same size."""
+        """True if embeddings of different views can be compared with each other."""
         if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
             return self.has_shared_encoder
         sizes = {self.encoder.tower(view).projection_width for view in range(len(self.encoder.towers))}
@@ -151,14 +153,14 @@ class EvalContext:
 
     @property
     def supports_zero_shot(self) -> bool:
-        """True if the text of a class can be compared with a non-text view of an item."""
+        """True if class texts can be compared with a non-text view."""
         if isinstance(self.encoder, RawInputEncoder) or self.class_names is None or not self.has_comparable_views:
             return False
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
     @property
     def info_nce_temperature(self) -> float | None:
-        """Temperature of the objective, if it is InfoNCE on cosines and the encoder has comparable projections."""
+        """Temperature of the objective if it is InfoNCE on cosines, otherwise None."""
         loss, is_trained = self.objective, not isinstance(self.encoder, RawInputEncoder)
         if isinstance(loss, Objective) and loss.is_info_nce and loss.kernel.cost == "cosine":
             return loss.temperature if is_trained and self.has_comparable_views else None
@@ -166,27 +168,27 @@ class EvalContext:
 
     @cached_property
     def train_labels(self) -> Tensor:
-        """Class of each training item, `(n,)`; requires labels."""
+        """Class of each training item, `(n,)`."""
         return _get_required_tensor(self.train.labels)
 
     @cached_property
     def test_labels(self) -> Tensor:
-        """Class of each test item, `(m,)`; requires labels."""
+        """Class of each test item, `(m,)`."""
         return _get_required_tensor(self.test.labels)
 
     @property
     def train_domains(self) -> Tensor:
-        """Domain of each training item, `(n,)`; requires domains."""
+        """Domain of each training item, `(n,)`."""
         return _get_required_tensor(self.train.domains)
 
     @property
     def test_domains(self) -> Tensor:
-        """Domain of each test item, `(m,)`; requires domains."""
+        """Domain of each test item, `(m,)`."""
         return _get_required_tensor(self.test.domains)
 
     @property
     def regression_targets(self) -> tuple[Tensor, Tensor]:
-        """Regression targets of the training items `(n,)` and of the test items `(m,)`; requires such targets."""
+        """Regression targets of the training items `(n,)` and test items `(m,)`."""
         return _get_required_tensor(self.train.regression_targets), _get_required_tensor(self.test.regression_targets)
 
     @cached_property
@@ -203,20 +205,20 @@ class EvalContext:
 
     @cached_property
     def two_view_features(self) -> tuple[Tensor, Tensor]:
-        """Features of two random views of each test item, each `(m, F)`; every access gives the same views."""
+        """Features of two random views of each test item, each `(m, F)`."""
         first, second = self._embed_views(self.test)
         return first, second
 
     @cached_property
     def two_view_projections(self) -> tuple[Tensor, Tensor]:
-        """Projections of two random views of each test item, each `(m, d)`: the input of the objective."""
+        """Projections of two random views of each test item, each `(m, d)`."""
         first, second = self._embed_views(self.test, project=True)
         return first, second
 
     def _embed_views(
         self, items: Dataset, *, project: bool = False, two_random_views: bool = True
     ) -> tuple[Tensor, ...]:
-        """Return embeddings, `(n, d)` per view: of two augmented views per item, or of all plain views."""
+        """Embed two random views of each item, or all views without augmentation."""
         return embed_views(
             self.encoder,
             items,
@@ -229,14 +231,15 @@ class EvalContext:
 
     @cached_property
     def retrieval_direction_names(self) -> tuple[str, ...]:
-        """Names of the retrieval directions, such as "image to caption"; empty for augmentations of one view."""
+        """Retrieval directions such as "image to caption", empty for a single view."""
         return tuple(f"{query} to {candidate}" for query, candidate in permutations(self.test.view_names, 2))
 
     @cached_property
     def retrieval_view_embeddings(self) -> tuple[Tensor, ...]:
-        """Embeddings of the views that retrieval compares, each `(m, d)`: all views of the data, or two augmentations.
+        """Embeddings of the views that retrieval compares, each `(m, d)`.
 
-        Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
+        They are of all views of the data, or of two augmentations. Features if the views share an encoder; otherwise
+        projections, since only those are trained to be comparable.
         """
         if not self.retrieval_direction_names and self.has_shared_encoder:
             return self.two_view_features
@@ -245,9 +248,9 @@ class EvalContext:
 
     @cached_property
     def retrieval_rank_table(self) -> np.ndarray[Any, Any]:
-        """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest.
+        """Retrieval rank of each test item's other view, by direction, `(m, k)`.
 
-        Of a sample of many items, those of `retrieval_sample_positions`.
+        Rank 1 is the nearest. Of a sample of many items, those of `retrieval_sample_positions`.
         """
         return retrieval_ranks(
             *self.retrieval_view_embeddings,
@@ -257,11 +260,11 @@ class EvalContext:
 
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
-        """Positions of the random sample of test items that retrieval ranks, `(q,)`; None if it ranks all."""
+        """Positions of the test items that retrieval ranks, None for all."""
         return self.find_test_sample_positions(RETRIEVAL_TEST_SAMPLE_SIZE, len(self.test))
 
     def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
-        """Return the positions of a random sample of the test items, `(sample_size,)`; None if all are to be used.
+        """Return the positions of a random test sample, or None for all.
 
         All are used if there are no more, or if all pairs of a test item and a candidate are at most
         `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
@@ -273,18 +276,18 @@ class EvalContext:
 
     @property
     def has_link_data(self) -> bool:
-        """True if each item is a link between two sets of entities (a coupling), such as users and products."""
+        """True if each item links two sets, such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
     def has_untrained_test_rows(self) -> bool:
-        """True if some rows of a coupling have test pairs but no training pair."""
+        """True if a row of a coupling has test but no training pairs."""
         train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
-        """For each row of a coupling with a test pair, the ranking of the columns that are in any pair."""
+        """Ranking of the columns for each row that has a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
@@ -292,9 +295,10 @@ class EvalContext:
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_entities_by_id(self, view: int) -> Tensor:
-        """Return embeddings `(ids, d)` of the entities of one view, such as users, by entity id; zero for unpaired ids.
+        """Return embeddings `(ids, d)` of one view's entities, such as users.
 
-        Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
+        Rows are by entity id, and zero for unpaired ids. Each is embedded once, in the first of its pairs; a test pair
+        is used only for what training pairs lack.
         """
         train_ids, test_ids = (_get_required_tensor(part.entity_ids)[:, view] for part in (self.train, self.test))
         new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
@@ -323,7 +327,7 @@ class EvalContext:
         return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections `(n, d)` of single-view items; `view` is the index of their view in the model."""
+        """Return the projections `(n, d)` of items with a single view."""
         encoder = self.model.to_single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
@@ -338,7 +342,7 @@ class EvalContext:
         return assign_kmeans_clusters(self.test_features, self.num_train_classes)
 
     def corrupted_features(self, kind: str, severity: int) -> Tensor:
-        """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""
+        """Return the features of the corrupted test items, `(m, F)`."""
 
         def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return self.views.make_unaugmented(tuple(corrupt_images(view, kind, severity) for view in views))
@@ -349,6 +353,6 @@ class EvalContext:
 
 
 def _get_required_tensor(values: Tensor | None) -> Tensor:
-    """Return a tensor that a metric requires; it is not None, since requirements are checked before."""
+    """Return a tensor that the requirements of a metric guarantee."""
     assert values is not None
     return values

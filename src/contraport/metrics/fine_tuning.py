@@ -1,4 +1,4 @@
-"""Fine-tuning: trains all weights of a copy of the encoder on the labels."""
+"""Fine-tuning of all weights of an encoder copy on the labels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class ClassificationModel(nn.Module):
         self.head = nn.Linear(encoder.num_features, classes)
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the class logits, `(b, classes)`, of a batch of items, given their unaugmented views."""
+        """Return the class logits, `(b, classes)`, of unaugmented views."""
         logits: Tensor = self.head(self.encoder(*views))
         return logits
 
 
 class _UnaugmentedCrossEntropyStep(nn.Module):
-    """Training step whose loss is the cross-entropy of a batch."""
+    """Training step with cross-entropy loss on unaugmented views."""
 
     def __init__(self, model: ClassificationModel, views: Views) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _UnaugmentedCrossEntropyStep(nn.Module):
         return F.cross_entropy(self.model(*self.views.make_unaugmented(batch.views)), batch.labels)
 
     def after_step(self, step: int) -> None:
-        """Called by the training loop after each optimizer step; does nothing."""
+        """Do nothing after an optimizer step, as the training loop requires."""
 
 
 class _EpochProgressBar(Callback):
@@ -72,7 +72,7 @@ class _EpochProgressBar(Callback):
 def fine_tuning_correctness(
     encoder: Model, train: Dataset, test: Dataset, views: Views, loader_config: LoaderConfig, *, name: str
 ) -> np.ndarray[Any, Any]:
-    """Return whether a fine-tuned copy of the encoder predicts the class of each test item correctly, `(m,)`.
+    """Return whether a fine-tuned encoder copy classifies each test item correctly, `(m,)`.
 
     The copy and a linear head are trained on the plain training items: 10 epochs and at least 200 steps, batches of
     128, AdamW with a cosine schedule from 1e-3 to zero. Nothing is selected on the test items; the last epoch counts.

@@ -39,7 +39,7 @@ ResultKeyT = TypeVar("ResultKeyT", bound=Hashable)
 
 
 def bonferroni_confidence_level(comparisons: int) -> float:
-    """Return the confidence level that each of several intervals needs for all to hold at once (Bonferroni).
+    """Return the confidence level of each of several simultaneous intervals (Bonferroni).
 
     >>> bonferroni_confidence_level(1), round(bonferroni_confidence_level(10), 4)
     (0.95, 0.995)
@@ -48,9 +48,9 @@ def bonferroni_confidence_level(comparisons: int) -> float:
 
 
 def bootstrap_means(items: ItemValues, counts: Array) -> Array:
-    """Return the mean of item values `(n,)` or `(n, k)` on each of b bootstrap resamples, `(b,)`.
+    """Return the mean of item values on each bootstrap resample, `(b,)`.
 
-    Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
+    Item values are `(n,)` or `(n, k)`. Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
 
     >>> bootstrap_means(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
@@ -60,7 +60,7 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
-    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, adjusted so that none exceeds 1.
+    """Return bootstrap means, `(b,)`, adjusted so that none exceeds 1.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.
@@ -75,7 +75,7 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
-    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, adjusted to stay within this range.
+    """Return bootstrap means, `(b,)`, adjusted to stay from 0 to 1.
 
     >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
@@ -84,7 +84,7 @@ def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
 
 
 def root_bootstrap_means(items: ItemValues, counts: Array) -> Array:
-    """Return the square roots of the bootstrap means, `(b,)`, of item values `(n,)`; 0 where the mean is negative.
+    """Return square roots of bootstrap means, `(b,)`, with 0 for negative means.
 
     >>> root_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
@@ -93,7 +93,9 @@ def root_bootstrap_means(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_medians(items: ItemValues, counts: Array) -> Array:
-    """Return the median of item values `(n,)` on each bootstrap resample; for `(n, k)`, the mean of the k medians.
+    """Return the median of item values on each bootstrap resample, `(b,)`.
+
+    For item values `(n, k)` it is the mean of the k medians.
 
     >>> bootstrap_medians(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
@@ -110,7 +112,7 @@ def bootstrap_medians(items: ItemValues, counts: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class MetricResult:
-    """Result of a metric: values per test item, and the statistic that reduces them to one number.
+    """Metric values per test item, and the statistic that reduces them.
 
     Attributes:
         item_values: metric values per test item, (n,) or (n, k).
@@ -131,11 +133,11 @@ class MetricResult:
 
     @property
     def is_mean_of_items(self) -> bool:
-        """True if the value of the metric is the mean of the item values."""
+        """True if the metric is the mean of its item values."""
         return self.statistic in (bootstrap_means, bootstrap_means_at_most_one, bootstrap_means_from_zero_to_one)
 
     def results_by_column(self) -> dict[str, MetricResult]:
-        """Return a separate result for each named column, such as a retrieval direction, by name."""
+        """Return a separate result for each named column, by name."""
         if not self.column_names:
             return {}
         return {
@@ -170,7 +172,7 @@ class Difference(NamedTuple):
 def draw_bootstrap_values(
     results: Mapping[ResultKeyT, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
 ) -> dict[ResultKeyT, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
+    """Return each metric's values on shared bootstrap resamples, `(resamples,)`.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples. Metrics on a
     sample of the items share the resamples with those on as many of them.
@@ -207,7 +209,7 @@ def draw_bootstrap_values(
 
 
 def percentile_interval(draws: Array, level: float = CONFIDENCE_LEVEL) -> Interval:
-    """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite.
+    """Return the percentile interval of the finite bootstrap draws.
 
     Raises:
         UsageError: no draw is finite.

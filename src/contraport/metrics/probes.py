@@ -1,4 +1,4 @@
-"""Probes on frozen features: linear classifier, k-nearest-neighbor, ridge regression."""
+"""Linear, k-nearest-neighbor and ridge regression probes on frozen features."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
 
 
 def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
-    """Select the candidate penalty with the best accuracy on a held-out fifth of each class; in a tie, the strongest.
+    """Select the candidate penalty with the best held-out accuracy.
 
-    Beyond 5,000 items a fixed random choice of this size is used. Held-out items of classes
-    that the probe was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items,
-    scikit-learn's default.
+    A fifth of each class is held out; in a tie the strongest penalty is selected. Beyond 5,000 items a fixed random
+    choice of this size is used. Held-out items of classes that the probe was not trained on are ignored. If none are
+    left, or one class only, the penalty is 1/n for n items, scikit-learn's default.
     """
     order = torch.randperm(len(train_x), generator=torch_generator("metrics.probe_penalty"))
     subset = order[:5_000].sort().values
@@ -122,12 +122,12 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
 
 
 def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> ItemCorrectness:
-    """Return whether a fitted linear probe predicts the class of each test item correctly, `(m,)`."""
+    """Return whether a fitted probe classifies each test item correctly, `(m,)`."""
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
 
 def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
-    """Return the number of test items per true class (rows) and predicted class (columns), `(C, C)` int64.
+    """Return item counts by true class (rows) and predicted class (columns), `(C, C)`.
 
     >>> x, y = torch.tensor([[0.0], [1.0], [10.0], [11.0]]), torch.tensor([0, 0, 1, 1])
     >>> confusion_matrix(fit_linear_probe(x, y), x, torch.tensor([0, 1, 1, 1])).tolist()
@@ -145,7 +145,7 @@ def few_label_accuracy_per_item(
     test_y: Tensor,
     draw_positions: Callable[[np.random.Generator], Tensor],
 ) -> np.ndarray[Any, Any]:
-    """Return, for each test item, the share of few-label probes that predict its class correctly, `(m,)`.
+    """Return the share of correct few-label probes for each test item, `(m,)`.
 
     `draw_positions` draws the positions of the training items; the mean is over 5 draws. The penalty is selected on
     the drawn items alone (`select_penalty`), so that no other label is used.
@@ -158,7 +158,9 @@ def few_label_accuracy_per_item(
 
 
 def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
-    """Return random positions of items of each class; `count` maps the class size to the number to draw (at least 1).
+    """Return positions of randomly drawn items of each class.
+
+    `count` maps the class size to the number to draw, at least 1.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
@@ -172,13 +174,13 @@ def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], rand
 
 
 def probe_confidence_correctness_pairs(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
-    """Return the probability of the predicted class and whether it is correct, for each test item, `(m, 2)`."""
+    """Return confidence and correctness of the probe for each test item, `(m, 2)`."""
     probabilities = probe.predict_proba(test_x.cpu().numpy())
     return np.stack([probabilities.max(axis=1), probe_correctness(probe, test_x, test_y)], axis=1)
 
 
 def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the pseudovalue of each item for the squared calibration error of a probe, `(m,)`.
+    """Return each item's pseudovalue for the squared calibration error, `(m,)`.
 
     `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_correctness_pairs`.
 
@@ -213,7 +215,7 @@ def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any,
 def held_out_domain_correctness(
     train_x: Tensor, train_y: Tensor, train_domains: Tensor, test_x: Tensor, test_y: Tensor, test_domains: Tensor
 ) -> ItemCorrectness:
-    """Return whether a probe trained on all other domains predicts the class of each test item correctly, `(m,)`.
+    """Return whether a probe of the other domains classifies each item correctly.
 
     Raises:
         UsageError: only one class is left without one of the domains.
@@ -230,7 +232,7 @@ def held_out_domain_correctness(
 def ridge_prediction_target_pairs(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
 ) -> np.ndarray[Any, Any]:
-    """Return the prediction of a ridge regression and the true value for each test item, `(m, 2)`.
+    """Return predictions of a ridge regression and the true values, `(m, 2)`.
 
     Features are standardized; the penalty is selected by leave-one-out cross-validation on the training items.
     """
@@ -247,7 +249,7 @@ def ridge_prediction_target_pairs(
 def bootstrap_r_squared(
     predictions_and_targets: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Return R^2 (coefficient of determination) of predictions and true values `(m, 2)` on each bootstrap resample.
+    """Return R^2 (coefficient of determination) on each bootstrap resample.
 
     Resamples are counts of the items, `(b, m)`. R^2 is NaN where all true values of a resample are equal.
 
@@ -265,7 +267,7 @@ def bootstrap_r_squared(
 def knn(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
 ) -> float:
-    """Return the test accuracy of a weighted vote among the nearest training items by cosine.
+    """Return the test accuracy of a weighted vote among nearest training items.
 
     A neighbor's vote has the weight exp(cosine / temperature), as in Wu et al., "Unsupervised feature learning via
     non-parametric instance discrimination" (CVPR 2018). Features are `(n, F)` on one device, labels `(n,)` integers
@@ -287,7 +289,7 @@ def knn(
 def knn_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
 ) -> ItemCorrectness:
-    """Return whether a k-nearest-neighbor vote predicts the class of each test item correctly, `(m,)`."""
+    """Return whether a k-nearest-neighbor vote classifies each test item correctly, `(m,)`."""
     _check_features_and_labels(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
     check_enough_neighbors(neighbors, len(train_x))
@@ -326,7 +328,7 @@ def knn_correctness(
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:
-    """Raise `UsageError` unless the number of neighbors is an integer from 1 to the number of training items."""
+    """Raise `UsageError` unless `neighbors` is from 1 to the number of items."""
     check(
         is_integer(neighbors) and 1 <= neighbors <= items,
         f"neighbors: must be between 1 and {items}, the number of training items, got {format_value(neighbors)}.",
@@ -334,7 +336,7 @@ def check_enough_neighbors(neighbors: int, items: int) -> None:
 
 
 def _check_features_and_labels(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> None:
-    """Raise `UsageError` if shapes disagree, a feature is not finite, or there are no items."""
+    """Raise `UsageError` if features or labels are invalid."""
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
         check_points(f"{name}_x", x)
         check_labels(f"{name}_y", y, len(x))

@@ -1,4 +1,4 @@
-"""Pseudovalues: one value per item, so that metrics that are not means over items can be bootstrapped.
+"""Pseudovalues per item, for bootstrapping metrics that are not item means.
 
 Such a metric is a function of weights `(n,)`, all 1 for the plain value. Its slope in the weight of item i, times n and
 added to the value, is the pseudovalue of item i. The mean of the pseudovalues is the metric, and their mean
@@ -31,7 +31,7 @@ from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
 def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
-    """Return pseudovalues `(items,)`: derivatives of a statistic with respect to item weights, scaled and shifted.
+    """Return pseudovalues `(items,)` from the slopes of a statistic in item weights.
 
     The mean of the pseudovalues is `value`.
 
@@ -51,14 +51,17 @@ def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Te
 
 
 def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
-    """Shift pseudovalues `(n,)` so that their mean is `mean`; if one of them is not finite, all become this mean."""
+    """Shift pseudovalues `(n,)` so that their mean is `mean`.
+
+    If one of them is not finite, all become this mean.
+    """
     if not pseudovalues.isfinite().all():
         return np.full(len(pseudovalues), mean)
     return np.asarray((mean + pseudovalues - pseudovalues.mean()).cpu().numpy())
 
 
 def compute_uniformity_pseudovalues(z: Tensor) -> ItemValues:
-    """Return each item's pseudovalue for the metric `uniformity`, `(n,)`; for large n, from a fixed subset of items.
+    """Return each item's pseudovalue for the metric `uniformity`, `(n,)`.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> bool(abs(compute_uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)

@@ -1,4 +1,4 @@
-"""Registry of metrics: name, requirements, format and function of each."""
+"""Registry of metrics, with their names, requirements, formats and functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEY_NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall
 
 
 class Requirement(NamedTuple):
-    """Condition that the evaluation context must meet for a metric to be computed, such as labels.
+    """Condition on the evaluation context that a metric requires, such as labels.
 
     Attributes:
         is_met: function of the context that returns whether the condition holds.
@@ -55,7 +55,7 @@ class Requirement(NamedTuple):
 @keep_deprecated_attributes(better="better_direction", pattern="value_format", in_percent="is_shown_in_percent")
 @dataclass(frozen=True)
 class Metric:
-    """Entry of the registry: a metric's name, requirements, format and function.
+    """Registered metric, with its name, requirements, format and function.
 
     Attributes:
         key: identifier in `evaluation.json` and for ``--metrics``; ``{}`` stands for a number (the k of Recall@k).
@@ -97,7 +97,7 @@ class Metric:
         return output if isinstance(output, MetricResult | float | int) else MetricResult(output)
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
-        """Format a difference with the ends of its confidence interval, in percentage points for shares.
+        """Format a difference with its interval, in percentage points for shares.
 
         >>> from contraport.metrics import find_metric
         >>> find_metric("knn").format_difference((0.012, 0.003, 0.021), signed=True)
@@ -109,12 +109,12 @@ class Metric:
 
     @property
     def title_in_sentence(self) -> str:
-        """Title as it reads within a sentence: "the linear probe", "kNN" or "recall@1"."""
+        """Title within a sentence, such as "the linear probe" or "recall@1"."""
         title = lower_first_letter(self.title)
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
 
     def with_number(self, number: int) -> Metric:
-        """Return a copy of the metric with its numeric parameter fixed, such as k = 5 for Recall@k."""
+        """Return a copy of the metric with a number such as k fixed."""
         return replace(
             self,
             key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),
@@ -126,11 +126,11 @@ class Metric:
         )
 
     def expand_default_numbers(self) -> tuple[Metric, ...]:
-        """Return one metric for each default number (the k of recall@k), or the metric itself if it has none."""
+        """Return one metric for each default number, or the metric itself."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
     def find_unmet_requirement(self, context: EvalContext) -> Requirement | None:
-        """Return the first requirement of the metric that the context does not meet, or None."""
+        """Return the first requirement that the context does not meet, or None."""
         for requirement in self.requirements:
             if not requirement.is_met(context):
                 return requirement
@@ -142,7 +142,7 @@ class Metric:
         return self.value_format.endswith("%}")
 
     def format(self, value: float) -> str:
-        """Format a metric value for printing, without a sign if it is printed as zero.
+        """Format a metric value, without a sign if it prints as zero.
 
         >>> from contraport.metrics import find_metric
         >>> find_metric("tolerance").format(-0.0004), find_metric("tolerance").format(-0.004)
@@ -152,7 +152,7 @@ class Metric:
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_visibly_worse(self, value: float, other: float) -> bool:
-        """Return whether a metric value is worse than another one, and still is after both are rounded for printing.
+        """Return whether a value is worse than another even after rounding.
 
         >>> from contraport.metrics import find_metric
         >>> find_metric("knn").is_visibly_worse(0.91, 0.95), find_metric("knn").is_visibly_worse(0.95001, 0.95004)
@@ -179,11 +179,11 @@ def register_metric(
     default: bool = True,
     headline: bool | Sequence[int] = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator that registers a function of an evaluation context as a metric; see `Metric` for the arguments.
+    """Decorator that registers a function of an evaluation context as a metric.
 
-    The key is the title in lower case with underscores, and the summary is the first paragraph of the docstring. The
-    title of a function that also takes a `number` ends in ``@{}``. `headline` is whether a verdict prefers the metric
-    to others of its group, or at which of its numbers.
+    `Metric` describes the arguments. The key is the title in lower case with underscores, and the summary is the first
+    paragraph of the docstring. The title of a function that also takes a `number` ends in ``@{}``. `headline` is
+    whether a verdict prefers the metric to others of its group, or at which of its numbers.
 
     >>> from contraport.metrics import METRICS, register_metric
     >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", value_format="{:.2f}")
@@ -224,7 +224,7 @@ def register_metric(
 
 
 def _normalize_metric_name(name: str) -> str:
-    """Convert a metric's name or title to the form of its key: lower case, with underscores.
+    """Convert a metric's name or title to the form of its key.
 
     >>> _normalize_metric_name("Linear probe"), _normalize_metric_name("Recall@1")
     ('linear_probe', 'recall@1')
@@ -247,9 +247,10 @@ def find_metric(key: str) -> Metric | None:
 
 
 def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in any result row, in display order; unknown keys are skipped.
+    """Return the metrics whose keys occur in any row, in display order.
 
-    The order is that of the registry, but with the geometry of the features last: it supports no verdict.
+    Unknown keys are skipped. The order is that of the registry, but with the geometry of the features last: it supports
+    no verdict.
 
     >>> [metric.key for metric in collect_metrics_for_display([{"uniformity": -2.1, "nmi": 0.6, "knn": 0.9}])]
     ['knn', 'nmi', 'uniformity']
@@ -260,9 +261,10 @@ def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose up to two metrics for the verdict from the first group present: links, accuracy, retrieval, clustering.
+    """Choose up to two metrics for the verdict, all from one group.
 
-    Within the group, metrics that are not for a headline are chosen only if there are no others.
+    The group is the first present of links, accuracy, retrieval and clustering. Within the group, metrics that are not
+    for a headline are chosen only if there are no others.
 
     >>> from contraport.metrics import select_metrics
     >>> [metric.key for metric in choose_headline_metrics(select_metrics(["nmi", "retrieval"]))]
@@ -288,7 +290,7 @@ def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def combined_titles_by_name(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Return metric titles by name; metrics that differ only in a number have one title: "Recall@1, 5 and 10".
+    """Return titles by metric name, with numbers combined as "Recall@1, 5 and 10".
 
     >>> from contraport.metrics import combined_titles_by_name, select_metrics
     >>> list(combined_titles_by_name(select_metrics(["knn", "recall", "noise"])).values())
@@ -303,7 +305,9 @@ def combined_titles_by_name(metrics: Iterable[Metric]) -> dict[str, str]:
 
 
 def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> list[Metric]:
-    """Select metrics by name, in display order; without names, the default metrics.
+    """Select metrics by name, in display order.
+
+    Without names, they are the default metrics.
 
     Args:
         names: keys or titles, with or without their number; groups; or "all".
@@ -349,7 +353,7 @@ class ScheduledMetric(NamedTuple):
 
 
 def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
-    """Parse metrics to compute during training from texts such as ``"knn:every=5"`` or ``"uniformity"``.
+    """Parse metrics to compute during training, such as ``"knn:every=5"``.
 
     Without an interval a metric is computed every epoch.
 

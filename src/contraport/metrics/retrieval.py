@@ -1,4 +1,4 @@
-"""Retrieval: ranks of an item's other views, match probabilities, nearest neighbors, zero-shot classes, links."""
+"""Retrieval ranks, nearest neighbors, zero-shot classes and link rankings of embeddings."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ TIE_DISTANCE_TOLERANCE = 4e-6
 
 
 def is_dense_real_tensor(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a dense tensor of real numbers, with data (not on the device "meta")."""
+    """Return whether a value is a dense tensor of real numbers."""
     return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
 def check_points(argument: str, points: Tensor, least: int = 1) -> None:
-    """Raise `UsageError` unless a value is a tensor (n, d) of finite real numbers with at least `least` rows."""
+    """Raise `UsageError` unless a value is a finite tensor, (n, d)."""
     if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
         expected = f"a tensor (n, d) with n >= {least}"
         raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(points)}.", kind="shape")
@@ -66,19 +66,22 @@ def check_labels(argument: str, labels: Tensor, items: int) -> None:
 
 
 def check_equal_widths(argument: str, points: Tensor, other_argument: str, other: Tensor) -> None:
-    """Raise `UsageError` unless two sets of points, (n, d) and (m, d), have the same number of features."""
+    """Raise `UsageError` unless two tensors have equally many features."""
     expected = f"must have {other.shape[1]} features, as {other_argument}"
     check(points.shape[1] == other.shape[1], f"{argument}: {expected}, got {points.shape[1]}.", "shape")
 
 
 def unit_vectors(argument: str, points: Tensor, least: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Check points, (n, d), and return them scaled to unit length, without a gradient; rows of zeros stay zero."""
+    """Check points, (n, d), and return them scaled to unit length.
+
+    Rows of zeros stay zero. The result has no gradient.
+    """
     check_points(argument, points, least)
     return scale_to_unit_length(points, dtype)
 
 
 def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Scale finite points, (n, d), to unit length, without a gradient; rows of zeros stay zero."""
+    """Scale points, (n, d), to unit length, except rows of zeros."""
     points = points.detach().to(dtype)
     # Divided by the largest entry first, so that the squared length neither overflows nor underflows.
     largest = points.abs().amax(dim=1, keepdim=True)
@@ -88,11 +91,12 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 def retrieval_ranks(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the cosine rank of each item's other view, `(n, k)`, for the k ordered pairs of views; 1 is the nearest.
+    """Return cosine ranks of each item's other view, `(n, k)`, from 1.
 
-    The candidates are the other views of all items. Views are `(n, d)` each, and their pairs in the order of
-    `itertools.permutations`: the first view of a pair queries the second. Ties up to the rounding of single precision
-    count as nearer, so that a collapsed encoder has the last rank, not the first.
+    The columns are the k ordered pairs of views, and rank 1 is the nearest. The candidates are the other views of all
+    items. Views are `(n, d)` each, and their pairs in the order of `itertools.permutations`: the first view of a pair
+    queries the second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder has the
+    last rank, not the first.
 
     Args:
         views: embeddings of the same items.
@@ -135,10 +139,11 @@ def retrieval_ranks(
 def log_match_probability_per_item(
     z0: Tensor, z1: Tensor, temperature: float, *, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return the log probability of each item's other view in the softmax over all items, `(n,)`.
+    """Return each item's log probability of its other view, `(n,)`.
 
-    Logits are cosines over the temperature; the mean of both directions is returned. Minus its mean is the InfoNCE loss
-    with all items in one batch. With `positions`, `(q,)`, only those of the items there are computed, `(q,)`.
+    The probability is a softmax over all items. Logits are cosines over the temperature; the mean of both directions is
+    returned. Minus its mean is the InfoNCE loss with all items in one batch. With `positions`, `(q,)`, only those of
+    the items there are computed, `(q,)`.
 
     Raises:
         UsageError: the shapes differ, an embedding is not finite, or the temperature is not positive.
@@ -160,7 +165,7 @@ def log_match_probability_per_item(
 
 
 def nearest_indices(z: Tensor, count: int) -> Tensor:
-    """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`.
+    """Return the positions of each item's nearest others by cosine, `(n, count)`.
 
     Raises:
         UsageError: `z` is not finite, or has no more than `count` items.
@@ -173,7 +178,7 @@ def nearest_indices(z: Tensor, count: int) -> Tensor:
 
 
 def _normalize_views(*views: Tensor) -> list[Tensor]:
-    """Return views `(n, d)` scaled to unit length, in double precision, after a check of their shapes."""
+    """Return views `(n, d)` at unit length, in double precision."""
     points = [unit_vectors(f"z{number}", view, dtype=torch.float64) for number, view in enumerate(views)]
     for number, view in enumerate(points):
         expected, got = tuple(points[0].shape), tuple(view.shape)
@@ -204,7 +209,7 @@ class _MatchedViews(NamedTuple):
     def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
-        """Match the unit vectors ``(items, d)`` of two views; vectors with equal content ids are merged."""
+        """Match unit vectors ``(items, d)`` of two views, merging equal contents."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_indices(rows), first_indices(columns)
@@ -222,7 +227,7 @@ class _MatchedViews(NamedTuple):
         return _MatchedViews(y, x, columns, rows, column_thresholds, row_thresholds)
 
     def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield row slice, column slice and cosines of each block of the cosine matrix; matches are minus infinity."""
+        """Yield row slice, column slice and cosines, with matches at minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
         x, y = self.row_points.to(fast), self.column_points.to(fast)
@@ -239,7 +244,7 @@ class _MatchedViews(NamedTuple):
 
 
 def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
-    """Return the rank of each item's best match, (items,), once per direction: first to second views, and back.
+    """Return the rank of each item's best match in both directions, (items,).
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
@@ -252,7 +257,7 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
 
 
 def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank, (q,), of the best match among second views, for the first view of each item at `positions`."""
+    """Return the ranks, (q,), of the best matches of selected first views."""
     chosen, at = views.item_rows[positions].unique(return_inverse=True)
     index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
@@ -273,7 +278,7 @@ def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
 
 
 def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
-    """Return for each query the number of keys whose cosine in float64 is at least the query's threshold, ``(q,)``.
+    """Count the keys whose cosine reaches each query's threshold, ``(q,)``.
 
     `queries`, ``(q, d)``, and `keys`, ``(k, d)``, are unit vectors in float64, and `cosines`, ``(q, k)``, their cosines
     in any precision; minus infinity does not count.
@@ -288,13 +293,13 @@ def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresho
 
 
 def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
-    """Return the number of cosines in each row `(q, k)` that are at least the row's threshold, `(q,)`."""
+    """Count the cosines in each row that reach the row's threshold, `(q,)`."""
     # A sum of floats takes a fraction of the time of a sum of Booleans, and is exact in a tile.
     return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
 
 
 def _compute_tie_thresholds(match_cosines: Tensor, match_points: Tensor, num_points: int) -> Tensor:
-    """Return for each point, (points,), the lowest cosine that counts as a tie with the best match.
+    """Return each point's lowest cosine that ties with its best match.
 
     Match `k`, with cosine ``match_cosines[k]``, is one of point ``match_points[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of
@@ -319,7 +324,7 @@ def build_class_prompts(classes: Sequence[str], templates: Sequence[str] = CLASS
 
 
 def compute_unit_class_embeddings(texts: Tensor, num_templates: int) -> Tensor:
-    """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean of its text embeddings.
+    """Return each class's mean text embedding on the unit sphere, ``(classes, d)``.
 
     Args:
         texts: embeddings of `build_class_prompts`, ``(classes * templates, d)``.
@@ -335,7 +340,9 @@ def compute_unit_class_embeddings(texts: Tensor, num_templates: int) -> Tensor:
 
 
 def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
-    """Return whether each item is nearest to its own class by cosine, ``(n,)``; ties go to the first class.
+    """Return whether each item is nearest to its own class, ``(n,)``.
+
+    Nearness is the cosine, and ties go to the first class.
 
     Args:
         items: embeddings, ``(n, d)``.
@@ -360,7 +367,7 @@ MAX_RANKED_COLUMNS = 100
 
 @dataclass(frozen=True)
 class LinkRanking:
-    """Ranking of the columns of a coupling for each row that has a test pair; training pairs are left out.
+    """Ranking of columns for each row that has a test pair.
 
     Attributes:
         pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).
@@ -377,12 +384,12 @@ class LinkRanking:
     pair_has_unseen_row: np.ndarray[Any, Any]
 
     def pair_hits_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
+        """Return whether each test pair's column is among the k nearest, (m,)."""
         self._check_depth(k)
         return np.asarray(self.pair_ranks <= k)
 
     def row_recall_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the pseudovalue of each row for the recall@k of all test pairs, (rows,); their mean is the recall.
+        """Return each row's pseudovalue for recall@k of all test pairs, (rows,).
 
         The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A
         bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.
@@ -402,34 +409,34 @@ class LinkRanking:
         return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
     def column_coverage(self, k: int) -> float:
-        """Return the share of all columns that are among the k nearest of some row."""
+        """Return the share of columns among the k nearest of some row."""
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
-        """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
+        """Return the skewness of how often columns are among the k nearest."""
         counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the mean popularity of the rows' k nearest columns, divided by that of all training pairs' columns.
+        """Return the relative popularity of the rows' k nearest columns.
 
-        The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
-        for each training pair.
-        If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
-        ratios of different rankings.
+        It is their mean popularity, divided by that of all training pairs' columns. The popularity of a column is its
+        number of training pairs. A column counts once for each row that ranks it, or for each training pair. If there
+        are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the ratios of
+        different rankings.
         """
         shown = self.column_popularity[self._flat_nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
     def _flat_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the k nearest columns of every row, concatenated; fewer than k for a row with fewer ranked columns."""
+        """Return the k nearest columns of every row, concatenated."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]
         return np.asarray(nearest[nearest >= 0])
 
     def _check_depth(self, k: int) -> None:
-        """Raise `UsageError` if only some of the columns are ranked and k exceeds their number."""
+        """Raise `UsageError` if k exceeds the number of ranked columns."""
         depth = self.ranked_columns.shape[1]
         message = f"metrics: the number of a link metric must be at most {depth}, got {k}."
         check(k <= depth or depth == len(self.column_popularity), message, "number")
@@ -438,7 +445,7 @@ class LinkRanking:
 def rank_links(
     rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor, *, normalize: bool = True
 ) -> LinkRanking:
-    """Rank all columns for each row that has a test pair, by cosine if `normalize`, otherwise by inner product.
+    """Rank all columns for each row that has a test pair.
 
     Args:
         rows: embeddings of the rows, (R, d).
