@@ -1,4 +1,4 @@
-"""Runs an audit: scores the pairs of two-view data and writes the results."""
+"""Runs an audit of paired views and writes the results."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ OPTIONS_FILE = "audit_options.json"
 
 @AUDIT_COMMAND_SPEC.with_option_parameters
 def audit(values: dict[str, Any]) -> Audit | Any:
-    """Find mismatched pairs in data of two views; in data of three or more, find the mismatched views of each item.
+    """Find mismatched pairs in data of two or more views.
 
-    Returns an `Audit`; for three or more views a `ViewAudit`, which type checkers see as Any because the number of
-    views is known from the data only.
+    Returns an `Audit`; for three or more views a `ViewAudit` of the mismatched views of each item, which type checkers
+    see as Any because the number of views is known from the data only.
 
     Raises:
         UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
@@ -116,7 +116,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, Any]:
-    """Return the recorded options of an audit to resume; values in `explicit_options` replace recorded ones."""
+    """Return the recorded options of an audit, updated by `explicit_options`."""
     out = explicit_options.get("out")
     check(out is not None, "out: required with resume, not given.", "missing")
     file = Path(str(out)) / OPTIONS_FILE
@@ -131,7 +131,7 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
 
 
 def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
-    """Raise `UsageError` if a requested export of cleaned data is not available for the data."""
+    """Raise `UsageError` if the data do not support a requested cleaned copy."""
     edited = [form for form in options.requested_export_forms if form != "weigh"]
     if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
@@ -147,7 +147,7 @@ def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
 
 
 def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit data of two views by the selected method; `folder` gets the intermediate results for resuming."""
+    """Audit data of two views, with intermediate results in `folder` for resuming."""
     source_rows = dataset.source_rows.numpy()
     if options.method == "online":
         run = RunFolder(folder / "training")
@@ -190,7 +190,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
-    """Write the result of an audit of two views to a folder, with an HTML page of the worst pairs."""
+    """Write the audit of two views and its HTML page to `folder`."""
     with translate_write_errors("out", folder), console_logging(shown=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
@@ -200,7 +200,7 @@ def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset,
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
-    """Audit each pair of views, each in its own folder, and combine the scores."""
+    """Audit each pair of views in its own folder, and combine the audits."""
     audits, names, encoders = {}, dataset.view_names, None
     if isinstance(options.encoder, Mapping | list | tuple):
         encoders = list_encoders_per_view(options.encoder, names, dataset.shapes)
@@ -222,7 +222,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
 
 
 def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
-    """Return a folder name for each pair of views: the two view names, or indices if names collide or are too long.
+    """Return a folder name for each pair of views, from names or indices.
 
     >>> _list_pair_folder_names(("ear", "right eye", "../hand")), _list_pair_folder_names(("a", "A", "b"))
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
@@ -238,7 +238,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of an audit's training runs, by name; they switch augmentation off."""
+    """Return the options of an audit's training runs, without augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTION_NAMES, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
@@ -247,7 +247,7 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 @contextmanager
 def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Context manager: yield the locked folder `out`, with the options of the audit recorded in it.
+    """Yield the locked output folder, in which the audit's options are recorded.
 
     Without `out`, yield a temporary folder. The record is removed if nothing else was written, as there is no audit to
     resume.
@@ -280,7 +280,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
 
 
 def _check_new_or_empty(path: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
+    """Raise `UsageError` unless a folder is new or empty."""
     is_folder_path = not path.exists() or path.is_dir()
     check(is_folder_path, f"out: must be a folder or a new path, got the file {path}.", "exists")
     is_empty = not path.exists() or {path / LOCK_FILE, *list_leftovers(path)}.issuperset(path.iterdir())
@@ -290,7 +290,7 @@ def _check_new_or_empty(path: Path) -> None:
 
 
 def _load_dataset(options: AuditOptions) -> Dataset:
-    """Load the dataset that the option `data` names."""
+    """Load the data to audit, without a random test split."""
     data = options.data
     if data is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Audit in rounds: cross-fitted encoders score pairs, and each round excludes the pairs suspected in the round before.
+"""Audit in rounds, each of which excludes the suspects of the previous round.
 
 A cross-fitted encoder scores only pairs that it was not trained on, so it has not memorized them. Frozen vectors are
 scored without training.
@@ -38,11 +38,11 @@ from contraport.training.optimization import build_loop
 
 
 class RoundResult(NamedTuple):
-    """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate.
+    """Scores of `n` pairs and the noise rate after an audit round.
 
     Attributes:
-        scores: scores of the pairs; of a cross-fit, averaged over the rounds so far.
-        mismatch_scores: scores of one known mismatch per pair, averaged likewise.
+        scores: scores of the pairs, ``(n,)``; of a cross-fit, averaged over the rounds so far.
+        mismatch_scores: scores of one known mismatch per pair, ``(n,)``, averaged likewise.
         last_computed_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all
             scores were stored before the audit was resumed.
     """
@@ -65,7 +65,7 @@ class RoundResult(NamedTuple):
 
 
 def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
-    """Audit frozen vectors in rounds: score the pairs, and yield the result after each round.
+    """Audit frozen vectors in rounds, and yield the result after each round.
 
     Only pairs that the round before did not suspect count as neighbors.
     """
@@ -83,7 +83,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
 
 
 class CrossFitScores:
-    """Scores from the finished folds of a cross-fit, saved to a file so that a stopped audit can resume.
+    """Scores of a cross-fit's finished folds, saved so that an audit can resume.
 
     Args:
         path: the file; None: nothing is saved.
@@ -118,7 +118,7 @@ class CrossFitScores:
     def store_fold_scores(
         self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor
     ) -> None:
-        """Store the scores of a fold's pairs and of one known mismatch per pair, ``(m,)`` each, and save the file."""
+        """Save the scores of a fold's pairs and known mismatches, ``(m,)`` each."""
         self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
             with translate_write_errors("out", self._path):
@@ -128,7 +128,7 @@ class CrossFitScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Audit by cross-fit in rounds; after each round, yield a result with scores averaged over the rounds so far.
+    """Audit by cross-fit in rounds, and yield the mean scores after each round.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
@@ -161,7 +161,7 @@ def train_crossfit_rounds(
 
 
 def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
-    """Train an encoder on the pairs `trained_on`, and return its features of all pairs."""
+    """Return features of all pairs from an encoder trained on `trained_on` only."""
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
         len(trained_on) >= fewest,

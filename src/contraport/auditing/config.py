@@ -50,7 +50,7 @@ _UNUSED_OPTION_NAMES_BY_METHOD = {
 
 
 def _check_view_selection(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a list of different view names or indices, of any length except one."""
+    """Raise `UsageError` unless a value lists different views, and not just one."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
     check(good, f"{name}: must be two or more different view names, or numbers from 0, got {value!r}.")
@@ -181,7 +181,7 @@ class AuditOptions(BaseOptions):
 
     @property
     def requested_export_forms(self) -> tuple[str, ...]:
-        """Requested forms of the cleaned data: any of "drop", "repair" and "weigh"."""
+        """Requested cleaned copies, any of "drop", "repair" and "weigh"."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 
 

@@ -1,4 +1,4 @@
-"""Writes cleaned copies of audited data: flagged pairs are dropped, repaired by better partners, or weighted 0."""
+"""Writes copies of audited data with flagged pairs dropped, repaired or weighted 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE_WEIGHT_COLUMN = "audit_weight"
 
 @dataclass(frozen=True)
 class RowEdits:
-    """Edits of the rows of audited data: rows to drop, second views to exchange, and new sample weights.
+    """Edits that clean the rows of audited data.
 
     Attributes:
         is_kept: whether each row stays in the data, bool ``(rows,)``.
@@ -43,7 +43,7 @@ class RowEdits:
 
     @classmethod
     def from_audit(cls, result: Audit, cleaning: str, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
-        """Build the edits for a way of cleaning, such as "repair"; rows that were not audited stay unchanged."""
+        """Build the edits for cleaning by "drop", "repair" or "weigh"."""
         kept, partners, flagged = np.ones(num_rows, dtype=np.bool_), np.arange(num_rows), result.flagged()
         if cleaning == "weigh":
             weights = np.ones(num_rows, dtype=np.float32)
@@ -65,11 +65,11 @@ def write_clean_data(
     repaired_view: int,
     columns: dict[str, Any] | None,
 ) -> Path:
-    """Write the cleaned data with their test split, in the format of the source, and return the path.
+    """Write the cleaned data in the source's format, and return the path.
 
-    Data that are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an
-    `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
-    The folder of a coupling becomes a folder, whose table of pairs is edited.
+    The test split is written unchanged. Data that are neither a table nor an `.npz` become an `.npz`; to weigh them,
+    only the weights are written, as an `.npy`. A table with lists of texts becomes one with a row for each text, as
+    each text was audited as its own pair. The folder of a coupling becomes a folder, whose table of pairs is edited.
 
     `cleaning` is "drop", "repair" or "weigh"; `repaired_view` is the index of the view that a repair replaces.
     """
@@ -111,7 +111,7 @@ def _write_table(
     repaired_view: int,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Write the cleaned table in the format of the source; cells of a `.csv` that are not edited stay as they are."""
+    """Write the cleaned table in the format of the source."""
     read = TableRows(tables.read_table(data, columns))
     exploded, sources = read.explode_with_source_rows(infer_roles_from_values(read, columns, str(data)).views)
     table = exploded.read()
@@ -130,7 +130,7 @@ def _write_table(
 def _write_coupling_folder(
     result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, repaired_view: int
 ) -> None:
-    """Write the tables of a coupling to a folder, with the flagged pairs dropped, repaired or weighted 0."""
+    """Write a cleaned copy of the folder of a coupling."""
     files = coupling_folder.get_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
     sources = {
@@ -167,7 +167,7 @@ def _write_coupling_folder(
 
 
 def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_array: str) -> dict[str, np.ndarray]:
-    """Return arrays after the edits of their training rows; rows are exchanged in the array `repaired_array` only."""
+    """Return the arrays with the edits applied to their training rows."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
     edited[repaired_array] = edited[repaired_array][edits.partner_rows]
@@ -179,7 +179,7 @@ def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repair
 
 
 def dataset_to_arrays(dataset: Dataset, view_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Convert a dataset to the named arrays of an `.npz` file: views, labels, domains, weights and numbers."""
+    """Convert a dataset to the named arrays of an `.npz` file."""
     blocks = [dataset.__getitems__(block.tolist()).views for block in torch.arange(len(dataset)).split(1_000)]
     arrays = {
         name: np.concatenate([

@@ -1,4 +1,4 @@
-"""HTML page of an audit: the worst pairs side by side with their better partners, and histograms of the scores."""
+"""HTML page of an audit, with the worst pairs and score histograms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHOD_DESCRIPTIONS = {
 
 
 def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
-    """Write the HTML page of an audit to a file, with thumbnails of the items from the dataset."""
+    """Write the HTML page of an audit, with thumbnails of the items."""
     rows = build_worst_pair_rows(audit, dataset)
     html = render_page(
         "audit.html.j2",
@@ -50,7 +50,7 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
 
 
 def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the page data of the pairs with the lowest scores, the lowest first."""
+    """Return page records of the pairs with the lowest scores, lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
     first, second = map(
@@ -80,7 +80,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
 
 
 def compute_score_histograms(audit: Audit) -> dict[str, Any]:
-    """Compute histograms of the scores of pairs and of known mismatches, as the share of scores in each bin."""
+    """Return the share of pair and mismatch scores in each histogram bin."""
     low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))
     if high == low:

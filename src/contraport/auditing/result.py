@@ -1,4 +1,4 @@
-"""Result of an audit: scores, the noise rate, flagged pairs and better partners."""
+"""Result of an audit with scores, noise rate, flagged pairs and better partners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from contraport.options import keep_deprecated_attributes
 )
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Result of an audit of `n` pairs; notebooks display its ten worst pairs as a table.
+    """Result of an audit of `n` pairs, displayed as a table in notebooks.
 
     Attributes:
         data_name: name of the audited data.
@@ -108,14 +108,14 @@ class Audit:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """True if the estimate of the noise rate can be trusted; otherwise `audit.json` and the page omit it."""
+        """True if the noise rate can be trusted and is therefore reported."""
         return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
     def pair_fdrs(self) -> NDArray[np.float64]:
-        """False discovery rate, ``(n,)``: share of right pairs if this pair and all lower ones are flagged (estimate).
+        """Estimated false discovery rate at each pair's score, ``(n,)``.
 
-        The estimate has no guarantee.
+        It is the share of right pairs if this pair and all lower ones are flagged. The estimate has no guarantee.
         """
         return estimate_pair_fdrs(self.scores, self.known_mismatch_scores, self.noise_rate)
 
@@ -148,7 +148,7 @@ class Audit:
         return np.argsort(self.scores, kind="stable")[:count]
 
     def to_columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the result as named columns with one entry for each pair, for ``pandas.DataFrame``."""
+        """Return the result per pair as named columns for ``pandas.DataFrame``."""
         items = np.arange(len(self.scores))
         table: dict[str, NDArray[np.generic]] = {
             "id": items,
@@ -163,7 +163,7 @@ class Audit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`: noise rate, interval, numbers of pairs, and notes.
+        """Return the contents of `audit.json`, such as noise rate and interval.
 
         Rate and interval are None if the rate is not reliable.
         """
@@ -179,7 +179,7 @@ class Audit:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write the pairs to `pairs.csv` and the summary to `audit.json` in an existing folder."""
+        """Write `pairs.csv` and `audit.json` to an existing folder."""
         write_csv_columns(Path(folder) / "pairs.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
@@ -241,7 +241,7 @@ class Audit:
 
 
 def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
-    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pair_scores`)."""
+    """Build an online audit's result from the arrays of `Run.pair_scores`."""
     check("partners" in arrays, f"run: the training has not ended. Continue it with {format_options(resume=True)}.")
     memorized = float(arrays["remembered"])
     return Audit(
@@ -260,7 +260,7 @@ def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Au
 
 
 def compose_training_advice(num_flagged: int, noun: str, clean_files: Sequence[Path]) -> str:
-    """Return a sentence that recommends which data to train on after an audit that flagged pairs or views."""
+    """Return a sentence that recommends the data to train on."""
     if num_flagged == 0:
         return f"Train on all {noun}s: none look wrong."
     if clean_files:
@@ -271,7 +271,7 @@ def compose_training_advice(num_flagged: int, noun: str, clean_files: Sequence[P
 
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write named columns as a `.csv` file: floats with six significant digits, Booleans as "true" and "false"."""
+    """Write named columns as a `.csv` file with six significant digits."""
     columns: list[Iterable[object]] = []
     for values in table.values():
         if np.issubdtype(values.dtype, np.floating):

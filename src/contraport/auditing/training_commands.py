@@ -1,4 +1,4 @@
-"""Commands to run after an audit: training runs on the audited or cleaned data, with the same data options."""
+"""Commands that train on audited or cleaned data, proposed after an audit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _SHARED_TRAIN_OPTION_NAMES = ("data", "columns", "given_views", "image_size", "r
 def compose_next_commands(
     result: Audit | ViewAudit, options: AuditOptions, dataset: Dataset, *, view_indices: list[int]
 ) -> tuple[str, ...]:
-    """Return one or two commands to run after an audit; none if the data were passed from Python.
+    """Return the commands to run after an audit.
 
-    They train on the files of cleaned data or, before these are written, with `--audit`; the other then writes one. If
-    nothing is flagged, or the share of wrong pairs is unknown, the only command trains on all pairs.
+    There are none if the data were passed from Python, otherwise one or two. They train on the files of cleaned data
+    or, before these are written, with `--audit`; the other then writes one. If nothing is flagged, or the share of
+    wrong pairs is unknown, the only command trains on all pairs.
 
     Args:
         result: result of the audit.
@@ -77,7 +78,7 @@ def compose_next_commands(
 
 
 def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_indices: list[int]) -> dict[str, Any]:
-    """Return the options that load a cleaned file; they replace those of the audited data."""
+    """Return training options that load a cleaned file in place of the data."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone
         return {"sample_weight": str(path)}

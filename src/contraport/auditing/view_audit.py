@@ -1,4 +1,4 @@
-"""Audit result of data with three or more views: a score for each view of each item, from the audits of all pairs."""
+"""Audit result of three or more views, with scores per item and view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 def check_views_accept_nan(dataset: Dataset) -> None:
-    """Raise `UsageError` if a view is an image or a text, which an `.npz` cannot mark as missing."""
+    """Raise `UsageError` if a view is an image or a text."""
     kinds = [kind_from_shape(shape) for shape in dataset.shapes]
     good = not {"image", "text"} & {*kinds}
     check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")
@@ -37,7 +37,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
 @keep_deprecated_attributes(table="to_columns", write_without_flagged="write_npz_without_flagged_views")
 @dataclass(frozen=True, eq=False)
 class ViewAudit:
-    """Result of an audit of `n` items in `k` views: a score for each view of each item.
+    """Result of an audit of the `k` views of `n` items.
 
     They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_scores`.
 
@@ -65,7 +65,7 @@ class ViewAudit:
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
-        """Combine the audits of all pairs of views; `pair_audits` is keyed by the names of the two views."""
+        """Combine the audits of all pairs of views, keyed by view names."""
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
@@ -77,7 +77,7 @@ class ViewAudit:
         return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.source_rows.numpy(), dataset.keys)
 
     def flagged(self, *, count: int | None = None) -> NDArray[np.int64]:
-        """Return the item and the view of each suspect, int64 ``(m, 2)``, the lowest score first.
+        """Return the item and view of each suspect, int64 ``(m, 2)``, lowest first.
 
         Args:
             count: number of suspects; default: all views that are more probably wrong than right.
@@ -93,7 +93,7 @@ class ViewAudit:
         return np.stack(np.unravel_index(order, self.scores.shape), axis=1).astype(np.int64)
 
     def to_columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the result as named columns with one entry per item, for ``pandas.DataFrame``."""
+        """Return the result per item as named columns for ``pandas.DataFrame``."""
         flagged = np.zeros(self.scores.shape, dtype=bool)
         flagged[tuple(self.flagged().T)] = True
         names = np.array([" ".join(np.array(self.view_names)[row]) for row in flagged])
@@ -103,7 +103,7 @@ class ViewAudit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`: share of wrong items of each view, and summaries of the pair audits."""
+        """Return the contents of `audit.json`, with summaries of the pair audits."""
         return {
             "data": self.data_name,
             "items": len(self.scores),
@@ -113,12 +113,12 @@ class ViewAudit:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write the items to `views.csv` and the summary to `audit.json` in an existing folder."""
+        """Write `views.csv` and `audit.json` to an existing folder."""
         write_csv_columns(Path(folder) / "views.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path, *, data: Any = None) -> Path:
-        """Write the data to `dropped.npz`, with flagged views set to NaN (skipped in training), and return its path.
+        """Write `dropped.npz` with flagged views set to NaN, and return its path.
 
         Args:
             dataset: the items.
@@ -142,7 +142,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the audits of all pairs of views, each with the names of the two views."""
+        """Warnings of all pair audits, each prefixed by the two view names."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
 
     @property
@@ -159,7 +159,7 @@ class ViewAudit:
         return f"Estimated share of wrong views in the {len(self.scores):,} items of {name}: {shares}. Worst views:"
 
     def format_worst_rows(self) -> list[dict[str, str]]:
-        """Format the ten views with the lowest scores as rows of a table: item, view, score."""
+        """Format the ten views with the lowest scores as rows of a table."""
         worst = self.flagged(count=min(10, self.scores.size)).tolist()
         return [
             {

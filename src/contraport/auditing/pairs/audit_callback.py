@@ -1,4 +1,4 @@
-"""Online audit: scores the pairs of a training run between epochs and drops suspected mismatches.
+"""Online audit that drops suspected mismatches between the epochs of a training run.
 
 Networks memorize wrong pairs, the more the longer they are trained on them. So the pairs are first scored after one
 epoch, before any is seen twice, and dropped pairs are not memorized further. Neighbors are only looked up among the
@@ -73,7 +73,7 @@ SAVED_FIELD_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "
 
 
 class PairAuditState(NamedTuple):
-    """State of an online audit of two views after it has scored `n` pairs.
+    """State of an online audit of `n` pairs after a scoring.
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
@@ -102,7 +102,7 @@ AuditStateT = TypeVar("AuditStateT", bound="PairAuditState | ViewAuditState")
 
 
 class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
-    """Base class of online audits: training callbacks that score the data between epochs and drop suspected mismatches.
+    """Base class of callbacks that drop suspected mismatches between epochs.
 
     Attributes:
         last_state: state after the most recent scoring; None before the first.
@@ -136,7 +136,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score the data if a scoring is due after this epoch, then log and save the scores.
+        """Score the data if due, then log and save the scores.
 
         Checkpoints are written afterwards, and contain the new state.
         """
@@ -153,7 +153,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_if_due(self, epoch: int) -> bool:
-        """Run a scoring if one is due after `epoch` epochs; return whether it was due."""
+        """Score the data if due after `epoch` epochs, and return whether it was."""
         if epoch not in self._scoring_epochs:
             return False
         state: AuditStateT | None = None
@@ -171,30 +171,30 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @abstractmethod
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of mismatches, and the amount of data to train on next."""
+        """Describe the share of mismatches and the remaining data in a sentence."""
 
     @abstractmethod
     def _compute_next_state(self, epoch: int) -> AuditStateT:
-        """Score the data after `epoch` epochs, and return the new audit state, with the positions to train on."""
+        """Score the data after `epoch` epochs, and return the new audit state."""
 
     @property
     def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Arrays that identify the items in their source: `rows`, and `keys` if the items have keys."""
+        """Source `rows` of the items, and `keys` if they have keys."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
             {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}
         )
 
     def _apply_selection(self) -> None:
-        """Train on the items that the last scoring selected; before any scoring, decoys replace their items."""
+        """Set the training order to the items that the last scoring selected."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_other_wrong_partners(self, purpose: str) -> Tensor:
-        """Draw for each decoy another wrong partner of its item, ``(d,)``; the index of the item if there is no other.
+        """Draw another wrong partner for each decoy's item, ``(d,)``.
 
-        These pairs are mismatches that were not trained on.
+        Where there is no other, it is the item itself. These pairs are mismatches that were not trained on.
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
@@ -202,7 +202,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
 
 class AuditCallback(SelectingAuditCallback[PairAuditState]):
-    """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
+    """Training callback that scores pairs between epochs and drops suspected mismatches."""
 
     _last_features: PairedFeatures | None = None
     """Features of the scoring after the last epoch, until better partners are found by them; None otherwise."""
@@ -220,7 +220,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
 
     def extract_paired_features(self) -> PairedFeatures:
-        """Extract the features of all pairs by the current model; neighbors are searched among training pairs only."""
+        """Return the features of all pairs, with training pairs as neighbor pool."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
@@ -228,7 +228,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
-        """Paired features of the raw vectors of the data, kept so that neighbors and ranks are computed only once."""
+        """Paired features of the raw vectors, cached for all scorings."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as arrays by name, to store in the run folder.
+        """Return the arrays of the last scoring for the run folder, by name.
 
         Better partners are only searched for at the end of the training.
         """
@@ -283,7 +283,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Score the pairs, the decoys (mismatches that were trained on), and fresh decoys, which were not."""
+        """Return scores of the pairs, of trained decoys and of untrained decoys."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
@@ -302,7 +302,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
     def _select_positions(
         self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, with_decoys: bool
     ) -> Tensor:
-        """Return the sorted positions to train on, without the lowest-scoring pairs; `rate` is the share to drop.
+        """Return sorted positions to train on, without the `drop_share` of lowest scores.
 
         Decoys stay if they score like pairs that stay.
         """
@@ -321,7 +321,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
 
 def max_audited_batch_size(num_items: int) -> int:
-    """Return the largest batch size for a training run with an online audit of `num_items` pairs.
+    """Return the largest batch size for an online audit of `num_items` pairs.
 
     Even if most pairs are dropped, at least one batch of this size is left.
 

@@ -1,4 +1,4 @@
-"""Cross-fitted, regularized canonical correlation analysis: each pair is mapped by maps fitted to other pairs.
+"""Cross-fitted canonical correlation analysis with a ridge penalty.
 
 Source: Hotelling (1936), Relations between two sets of variates; the ridge is that of Vinod (1976), Canonical ridge and
 econometrics of joint production.
@@ -30,7 +30,7 @@ MAX_VALUES_AT_A_TIME = 2**24
 
 
 class CanonicalMaps(NamedTuple):
-    """Cross-fitted canonical maps: a pair of linear maps for each fold, and the fold of each item.
+    """Cross-fitted canonical maps, one pair of linear maps for each fold.
 
     Attributes:
         feature_means: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
@@ -46,11 +46,12 @@ class CanonicalMaps(NamedTuple):
 
 
 def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMaps:
-    """Fit the canonical maps of each fold to the pairs of the other folds; only pairs in `pool`, ``(m,)``, are used.
+    """Fit the canonical maps of each fold to pairs of the other folds.
 
-    With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
-    correlations as its singular values. Features wider than `MAX_FITTED_WIDTH` are restricted to that many directions
-    of largest variance, shared by the folds; if they vary in fewer directions, nothing is lost.
+    Only pairs in `pool`, ``(m,)``, are used. With both features whitened, the cross-covariance has the canonical
+    directions as its singular vectors and their correlations as its singular values. Features wider than
+    `MAX_FITTED_WIDTH` are restricted to that many directions of largest variance, shared by the folds; if they vary in
+    fewer directions, nothing is lost.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
@@ -97,7 +98,7 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
-    """Return a note if features are projected to fewer directions before canonical maps are fitted, otherwise None."""
+    """Return a note that wide features are projected, or None if none are."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_FITTED_WIDTH:
         return None
@@ -107,10 +108,10 @@ def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
 
 
 def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return the directions of largest variance of the rows in `pool`, orthonormal, ``(F, MAX_FITTED_WIDTH)``.
+    """Return the directions of largest variance of the rows in `pool`.
 
-    None if the rows are not wider than `MAX_FITTED_WIDTH`. The directions are approximate, by randomized subspace
-    iteration, but contain all variance of a low rank.
+    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``; None if the rows are not wider than that. The directions are
+    approximate, by randomized subspace iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """
@@ -133,11 +134,12 @@ def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Ten
 
 
 def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a truncated SVD of an ``(F, G)`` matrix: u ``(F, r)``, singular values ``(r,)``, and v ``(G, r)``.
+    """Return a truncated SVD of a matrix as u, singular values, v.
 
-    Values that are negligible for canonical correlations are left out. The vectors are eigenvectors of the symmetric
-    product in double precision: a singular value decomposition in single precision takes longer, and fails to converge
-    on some matrices whose singular values are nearly equal.
+    For a matrix ``(F, G)`` the shapes are ``(F, r)``, ``(r,)`` and ``(G, r)``. Values that are negligible for canonical
+    correlations are left out. The vectors are eigenvectors of the symmetric product in double precision: a singular
+    value decomposition in single precision takes longer, and fails to converge on some matrices whose singular values
+    are nearly equal.
     """
     if matrix.shape[0] > matrix.shape[1]:
         v, singular_values, u = truncated_svd(matrix.T)
@@ -158,7 +160,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_maps_and_correlations(
     num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return the canonical maps of one fold and their correlations, from ``X'X``, ``Y'Y`` and ``X'Y`` of two views."""
+    """Return canonical maps and correlations from ``X'X``, ``Y'Y`` and ``X'Y``."""
     roots = []
     for products, width in zip((first_products, second_products), widths, strict=True):
         covariance = products / num_pairs

@@ -1,4 +1,4 @@
-"""Estimates of the share of wrong pairs and of the false discovery rate, from scores of pairs and known mismatches.
+"""Estimates of the share of wrong pairs and of false discovery rates.
 
 The scores of the pairs are a mixture; the noise rate is the share of its wrong component. Known mismatches are a sample
 of that component, and good pairs seldom score as low as most of them, so the lower part of the mismatches' scores gives
@@ -42,14 +42,14 @@ Scores = NDArray[np.floating]
 
 
 class NoiseRate(NamedTuple):
-    """Estimated share of wrong pairs, with a 95% bootstrap interval over pairs and mismatches."""
+    """Estimated share of wrong pairs with its 95% bootstrap interval."""
 
     rate: float
     interval: tuple[float, float]
 
 
 def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 0) -> NoiseRate:
-    """Estimate the share of wrong pairs from the scores of the pairs and of known mismatches.
+    """Estimate the share of wrong pairs with a bootstrap interval.
 
     Args:
         scores: scores of the pairs, ``(n,)``; higher is better.
@@ -84,28 +84,28 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
 
 
 def _compute_score_thresholds(sorted_mismatches: Scores) -> Scores:
-    """Return the scores below which 40%, 45%, ... and 90% of the sorted mismatch scores lie."""
+    """Return the mismatch scores at the quantiles `THRESHOLD_QUANTILES`."""
     thresholds: Scores = sorted_mismatches[np.ceil(THRESHOLD_QUANTILES * (len(sorted_mismatches) - 1)).astype(int)]
     return thresholds
 
 
 def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
-    """Return the empirical CDF of scores at each threshold: the share of scores that are at or below it."""
+    """Return the share of scores at or below each threshold."""
     return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
 def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Return the noise rate at each score threshold: the CDF of pair scores divided by the CDF of mismatch scores."""
+    """Return the noise rate at each threshold, pair CDF over mismatch CDF."""
     thresholds = _compute_score_thresholds(sorted_mismatches)
     rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)
 
 
 def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate of each pair, ``(n,)``: share of right pairs among pairs that score no higher.
+    """Estimate the false discovery rate of flagging each pair, ``(n,)``.
 
-    It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
-    monotone in s. It is an estimate without a guarantee.
+    It is the share of right pairs among those that score at most s, the score of the pair: 1 - rate F0(s) / F(s), where
+    F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.
 
     >>> estimate_pair_fdrs(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), 0.25).round(2).tolist()
     [0.5, 0.5, 0.67, 0.75]
@@ -120,10 +120,10 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
 
 
 def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
-    """Estimate how well scores separate right pairs from mismatches, as AUC; `rate` is the share of wrong pairs.
+    """Estimate the AUC of right pairs against mismatches.
 
-    Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
-    is a cautious one.
+    `rate` is the share of wrong pairs among those of `scores`. Wrong pairs score above known mismatches half the time.
+    With the lower end of the interval of the rate, the estimate is a cautious one.
 
     >>> mismatches = np.arange(10.0)
     >>> estimate_separation_auc(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
@@ -136,12 +136,12 @@ def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float
 
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, rate_interval_low: float) -> bool:
-    """Return whether right pairs score far enough above mismatches for the noise rate to be trusted."""
+    """Return whether scores separate right pairs well enough to trust the rate."""
     return estimate_separation_auc(scores, mismatch_scores, rate_interval_low) >= MIN_SEPARATION_AUC
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:
-    """Return the area under the ROC curve: how often a positive scores above a negative, ties counting half.
+    """Return how often a positive scores above a negative, ties counting half.
 
     >>> area_under_roc_curve(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875

@@ -1,4 +1,4 @@
-"""Statistics that score how well the views of a pair match; a higher score is a better match."""
+"""Statistics that score how well two views match, where higher is better."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors") -> Tensor:
-    """Return the scores of `p` pairs, ``(p,)``, by a statistic; a higher score is a better match.
+    """Return scores ``(p,)`` of pairs by a statistic, where higher is better.
 
     The statistic is a name in `STATISTICS`; default pairs: each item with itself.
 
@@ -78,7 +78,7 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
 
 
 def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_ScoreFunction], _ScoreFunction]:
-    """Return a decorator that registers a function as a statistic, under its name without ``_score_``."""
+    """Return a decorator that registers a function ``_score_x`` as statistic `x`."""
 
     def register(function: _ScoreFunction) -> _ScoreFunction:
         STATISTICS[function.__name__.removeprefix("_score_")] = Statistic(description, function, shared_space)
@@ -91,9 +91,10 @@ def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_S
     "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
 )
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Agreement of neighbors: in a right pair, the items near one member have partners near the other member.
+    """Agreement of the neighbors of both members of each pair.
 
-    The score is the mean negative log of the rank of these partners, by nearness to the other member.
+    In a right pair, the items near one member have partners near the other member. The score is the mean negative log
+    of the rank of these partners, by nearness to the other member.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
     bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.
@@ -112,7 +113,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("csls in a common space that is learned from the other pairs", shared_space=False)
 def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Hub-corrected similarity (CSLS) of the two views of each pair in a common space, found by canonical correlation.
+    """Hub-corrected similarity (CSLS) in a space found by canonical correlation.
 
     It compares what one member predicts of the other view with the predictable part of the other member.
 
@@ -148,7 +149,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each item of a pair to the partners of the other item's neighbors, over both items."""
+    """Mean similarity of each item to partners of the other item's neighbors."""
     (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
@@ -156,7 +157,7 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_mean_similarity(values: Rows, items: Tensor, others: Tensor) -> Tensor:
-    """Return the mean similarity of each item, ``(p,)``, to the k items in its row of `others`, ``(p, k)``."""
+    """Return each item's mean similarity to the `others` in its row, ``(p,)``."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
     return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
@@ -173,7 +174,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
+    """Log-softmax of the cosine similarity, averaged over both directions."""
     x, y = _get_embeddings(paired)
     rows, columns = (
         torch.cat(
@@ -189,14 +190,14 @@ def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
 def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
+    """Hub-corrected cosine similarity by CSLS (Conneau et al., 2018)."""
     rows, columns = paired.hub_similarities_by_view
     return 2 * _score_cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
 @_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
+    """Minus the share of items nearer than the partner, averaged over directions."""
     x, y = _get_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
     return (
@@ -206,7 +207,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return for each row of `values` the share of `others` that are nearer to it than its partner in `partners`."""
+    """Return the share of `others` nearer to each row than its partner."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks
@@ -215,18 +216,18 @@ def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners:
 
 @_register_statistic("log of the pair's mass in the balanced plan of all items", shared_space=True)
 def _score_balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log mass of each pair in the balanced transport plan between the two views of all items."""
+    """Log mass of each pair in the balanced transport plan."""
     return _compute_log_mass_per_pair(paired, pairs, Balanced(SINKHORN_ITERATIONS))
 
 
 @_register_statistic("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
 def _score_unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log mass of each pair in the unbalanced transport plan between the two views of all items."""
+    """Log mass of each pair in the unbalanced transport plan."""
     return _compute_log_mass_per_pair(paired, pairs, Unbalanced(MARGINAL_RELAXATION, SINKHORN_ITERATIONS))
 
 
 def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
-    """Return the log mass of each pair, ``(p,)``, in a transport plan between the two views of all items."""
+    """Return the log mass of each pair in a transport plan, ``(p,)``."""
     x, y = _get_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
@@ -234,7 +235,7 @@ def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, const
 
 @_register_statistic("the sum of the statistics neighbors and canonical, each standardized", shared_space=False)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
+    """Sum of the standardized statistics `neighbors` and `canonical`."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     number = len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
@@ -251,6 +252,6 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of both views in memory; `score_pairs` has checked that the data have embeddings."""
+    """Return the embeddings of both views in memory."""
     assert paired.embeddings is not None
     return paired.embeddings[0][:], paired.embeddings[1][:]

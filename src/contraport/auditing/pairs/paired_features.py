@@ -1,4 +1,4 @@
-"""Features of paired items in two views, with neighbors and ranks within each view."""
+"""Features of paired items in two views, with neighbors in each view."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MAX_VALUES_PER_BLOCK = 2**20
 
 
 class PairIndices(NamedTuple):
-    """Indices of the items of each pair: `first` for the first view, `second` for the second, int64 ``(p,)`` each."""
+    """Indices of both members of each pair, int64 ``(p,)`` per view."""
 
     first: Tensor
     second: Tensor
@@ -69,11 +69,11 @@ class PairIndices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairedFeatures:
-    """Features of `n` items in two views, normalized to unit length, with neighbors and ranks within each view.
+    """Features of `n` items in two views, with neighbors within each view.
 
     Args:
-        features: ``(n, F)`` and ``(n, G)``, finite, each in its own space; no row of zeros. Rows that are computed when
-            they are read, such as those of a file, have unit length already.
+        features: ``(n, F)`` and ``(n, G)``, finite, each in its own space; no row of zeros. They are normalized to unit
+            length; rows that are computed when they are read, such as those of a file, have it already.
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
         neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
         neighbors: number of neighbors.
@@ -112,12 +112,12 @@ class PairedFeatures:
 
     @cached_property
     def observed_pair_indices(self) -> PairIndices:
-        """Pairs as they are in the data: the first and the second view of each item."""
+        """Pairs of the data, in which each item is its own partner."""
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
 
     def with_neighbor_pool(self, neighbor_pool: Tensor) -> Self:
-        """Return the same features with another pool of candidate neighbors; cached values are shared where possible.
+        """Return these features with another pool of candidate neighbors.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
@@ -141,19 +141,20 @@ class PairedFeatures:
 
     @property
     def neighbor_pool_items(self) -> Tensor:
-        """Candidate neighbors: the items among which neighbors are searched, ``(m,)``."""
+        """Items among which neighbors are searched, ``(m,)``."""
         return self.observed_pair_indices.first if self.neighbor_pool is None else self.neighbor_pool
 
     @cached_property
     def observed_scores_by_statistic(self) -> dict[str, Tensor]:
-        """Scores of the pairs as they are in the data, ``(n,)`` each, by statistic; a cache that is empty at first."""
+        """Cache of the scores of the data's pairs, ``(n,)``, by statistic."""
         return {}
 
     @cached_property
     def reference_sample_indices(self) -> Tensor:
-        """Sorted indices of a random sample of items, ``(r,)``, against which ranks and hub corrections are computed.
+        """Sorted indices of a random sample of reference items, ``(r,)``.
 
-        Items outside the pool count too: a wrong pair consists of two right members.
+        Ranks and hub corrections are computed against them. Items outside the pool count too: a wrong pair consists of
+        two right members.
         """
         if len(self) <= MAX_REFERENCE_ITEMS:
             return self.observed_pair_indices.first
@@ -162,7 +163,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarity_matrices(self) -> tuple[Tensor, Tensor] | None:
-        """Similarities of all items within each view, ``(n, n)`` each; None if they would take too much memory."""
+        """Similarities within each view, ``(n, n)``, or None if too large."""
         if self._parent is not None:
             return self._parent._similarity_matrices
         if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
@@ -170,7 +171,7 @@ class PairedFeatures:
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
     def _nearest_candidates_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
-        """Return the indices of the candidates that are nearest to each item in one view, int64 ``(n, count)``."""
+        """Return indices of the candidates nearest to each item, int64 ``(n, count)``."""
         if self._similarity_matrices is None:
             return self.nearest_item_indices(self.features[view], self.features[view], candidates, count)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
@@ -180,13 +181,13 @@ class PairedFeatures:
 
     @cached_property
     def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of each item's nearest items in each view; the item itself and items outside the pool count too."""
+        """Indices of the items nearest to each item, itself included, by view."""
         items, count = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
 
     @cached_property
     def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
-        """Pool items nearest to each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
+        """Pool items nearest to each item by view, ``(n, neighbors + 2)`` each."""
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         count = self.neighbors + 2
         if self.neighbor_pool is None:
@@ -214,10 +215,10 @@ class PairedFeatures:
 
     @staticmethod
     def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, count: int) -> Tensor:
-        """Return the indices of the `items` nearest to each query, the nearest first, int64 ``(q, count)``.
+        """Return indices of the `items` nearest to each query, int64 ``(q, count)``.
 
-        The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
-        finds most of the nearest items.
+        The nearest comes first. The search is exact for up to 20,000 queries and items, or as many products. A larger
+        search is by cells, and finds most of the nearest items.
         """
         if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
@@ -225,7 +226,7 @@ class PairedFeatures:
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
+        """Return both members' neighbors without the members themselves, ``(p, neighbors)`` each.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -239,9 +240,10 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return minus the log of the share of references at least as near to the query as each candidate, ``(p, k)``.
+        """Return minus the log of each candidate's rank share, ``(p, k)``.
 
-        The share is uniform for a random item, so the mean is 1 in every space. Ties count as one group.
+        The rank share is the share of references at least as near to the query. The share is uniform for a random item,
+        so the mean is 1 in every space. Ties count as one group.
         """
         values, thresholds = self.features[view], self._similarities_at_ranks[view]
         if self._similarity_matrices is not None:
@@ -260,7 +262,7 @@ class PairedFeatures:
 
     @cached_property
     def _compared_ranks(self) -> Tensor:
-        """At most 64 log-spaced ranks, ``(r,)``; similarities to reference items are stored at these ranks only.
+        """At most 64 log-spaced ranks at which similarities are stored, ``(r,)``.
 
         Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
         """
@@ -270,7 +272,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to the reference items at r selected ranks, ``(n, r)`` for each view."""
+        """Similarity to the reference item at each compared rank, ``(n, r)`` per view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -297,12 +299,12 @@ class PairedFeatures:
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
-        """Cross-fitted canonical-correlation maps between the two views, fitted to the pairs of the pool."""
+        """Cross-fitted canonical maps between the views, fitted to the pool's pairs."""
         return fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Matrices ``(r, k)`` of canonical coordinates of the reference sample: by fold, pair of powers and view."""
+        """Canonical coordinates ``(r, k)`` of references by fold, powers and view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -320,20 +322,20 @@ class PairedFeatures:
 
     @cached_property
     def hub_similarities_by_view(self) -> tuple[Tensor, Tensor]:
-        """Mean similarity of each embedding to its nearest embeddings in the other view, ``(n,)`` per view."""
+        """Mean similarity of each embedding to the nearest embeddings of the other view."""
         assert self.embeddings is not None
         x, y = self.embeddings[0][:], self.embeddings[1][:]
         return mean_top_products(x, y, self.neighbors), mean_top_products(y, x, self.neighbors)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows; the number of rows in a block times `width` is at most about a million."""
+    """Split a tensor into blocks of rows, each row counting as `width` values."""
     blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
 
 
 def average_gathered_rows(values: Rows, items: Tensor) -> Tensor:
-    """Return mean rows, ``(p, F)``: row i is the mean of the rows of `values` at the `k` indices ``items[i]``."""
+    """Return the mean of the rows at each ``items[i]``, ``(p, F)``."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(items, items.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])
@@ -345,7 +347,7 @@ MAX_SCORED_VECTOR_WIDTH = 1_024
 
 
 def has_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:
-    """Return whether all views of a dataset are vectors, with at most `max_width` entries.
+    """Return whether all views are vectors of at most `max_width` entries.
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((torch.zeros(60, 3), torch.zeros(60, 8)))
@@ -356,9 +358,10 @@ def has_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:
 
 
 def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
-    """Load vector views as paired features; views of equal width are treated as one embedding space.
+    """Load vector views as paired features.
 
-    Of many vectors no copy is made: rows are read from the data, and normalized, where they are needed.
+    Views of equal width are treated as one embedding space. Of many vectors no copy is made: rows are read from the
+    data, and normalized, where they are needed.
     """
     features: list[Rows] = []
     widths = [shape[0] for shape in dataset.shapes]
@@ -380,7 +383,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a view, divided by ``row_divisors[0]`` and ``row_divisors[1]`` to unit length."""
+    """Return rows of a view at unit length, divided by both `row_divisors`."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 
@@ -388,7 +391,7 @@ def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, neighbor_pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Encode all pairs of a dataset with a model; return paired features whose embeddings are the projections.
+    """Encode all pairs with a model, with the projections as embeddings.
 
     The mode and device of the model stay as they are.
     """
@@ -399,7 +402,7 @@ def encode_pairs(
 def encode_and_project_views(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the features and the projections of all items of a dataset: two tuples with one tensor per view.
+    """Return the features and projections of all items, one tensor per view.
 
     The mode and device of the model stay as they are.
     """
@@ -412,13 +415,13 @@ def encode_and_project_views(
 
 
 class _FeaturesAndProjections(nn.Module):
-    """Module that maps the views of each item to one row: the features and the projections of all views."""
+    """Module that concatenates features and projections of all views in one row."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self._model = model
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the features and the projections of all views, side by side, ``(b, F)``."""
+        """Return the features and projections of all views side by side, ``(b, F)``."""
         features = self._model.encode(views)
         return torch.cat([*features, *self._model.project(features)], dim=1)

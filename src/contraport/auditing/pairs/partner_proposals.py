@@ -64,7 +64,7 @@ class PartnerProposals(NamedTuple):
 
 
 class CandidateScoreMatrix(NamedTuple):
-    """Sparse matrix of scores, with a row for each item and a column for each distinct candidate.
+    """Sparse matrix of scores with items as rows and candidates as columns.
 
     A candidate is a second view; equal second views are one candidate.
 
@@ -84,15 +84,15 @@ class CandidateScoreMatrix(NamedTuple):
 
     @property
     def own_partner_entry_mask(self) -> NDArray[np.bool_]:
-        """Mask of the entries that pair an item with its own second view, ``(e,)``."""
+        """Mask of entries that pair an item with its own partner, ``(e,)``."""
         own_partner_entry_mask: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
         return own_partner_entry_mask
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
-    """Return the sorted indices of the lowest scores; their share is the larger of `share` and `min_share`.
+    """Return the sorted indices of the lowest-scoring share of the scores.
 
-    The minimum is for users, who also inspect pairs beyond the estimated noise rate.
+    The share is at least `min_share`, as users also inspect pairs beyond the estimated noise rate.
 
     >>> lowest_scoring_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
@@ -102,7 +102,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 
 def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each second view, int64 ``(n,)``; None if all differ.
+    """Return content ids of second views, int64 ``(n,)``, or None if all differ.
 
     The second view of a pair of a coupling is a column, and its id that of the column.
     """
@@ -113,7 +113,7 @@ def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
 def propose_partners(
     paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
 ) -> PartnerProposals:
-    """Propose a better partner for each item in `exchangeable`: the second view of another of these items.
+    """Propose better partners for the `exchangeable` items, among one another.
 
     An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
     best candidate is proposed to another item with more mass.
@@ -166,7 +166,7 @@ def propose_partners(
 def score_likely_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
 ) -> CandidateScoreMatrix:
-    """Return scores of `items` paired with their likely partners, the distinct second views of `others`.
+    """Return scores of `items` with their likely partners among `others`.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
@@ -190,7 +190,7 @@ def score_likely_candidates(
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the positions in `others` of the candidate partners of each item, int64 ``(p, k)``.
+    """Return positions in `others` of each item's candidates, int64 ``(p, k)``.
 
     The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """
@@ -206,7 +206,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
 
 
 def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:
-    """Return the slope and offset that turn scores into a transport plan, fitted to pairs that are known to be right.
+    """Fit the slope and offset that turn scores into a transport plan.
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
     log mass of right partners is maximized.
@@ -254,7 +254,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
 def solve_mass_and_slack(
     candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the transport plan: the mass of each matrix entry, ``(e,)``, and the unmatched mass of each row, ``(r,)``.
+    """Return the mass of each entry, ``(e,)``, and each row's slack, ``(r,)``.
 
     With the unmatched mass (slack), rows have mass 1 and columns their capacity; columns exactly, as their potentials
     are updated last.
@@ -279,7 +279,7 @@ def solve_mass_and_slack(
 def _assign_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Return for each proposal an item with its view, ``(p,)``; -1 if proposals of larger mass took all such items.
+    """Assign a distinct item to each proposal, or -1 if none is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -31,7 +31,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DatasetWithAppendedDecoys(Dataset):
-    """Dataset of `n` items, followed by decoys (items with one wrong view) at the positions from `n` on.
+    """Dataset of `n` items, with decoys at the positions from `n` on.
 
     Its length is `n`: decoys are fetched by position but not counted.
 
@@ -62,7 +62,7 @@ class DatasetWithAppendedDecoys(Dataset):
 
     @property
     def has_view_mask(self) -> bool:
-        """True if batches have a mask of views, because the data lack views or an audit excludes views."""
+        """True if batches have a mask of missing or excluded views."""
         return self.trusted_view_mask is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -83,10 +83,10 @@ class DatasetWithAppendedDecoys(Dataset):
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
 ) -> DatasetWithAppendedDecoys:
-    """Add decoys for each pair of views: 10% of the items, but at least 200 and at most 2,000.
+    """Add decoys for each pair of views, about 10% of the items.
 
-    They are at most 20% of the items. Of more than two views, each is replaced in equally many decoys. `data` and
-    `columns` are those of `check_auditable_dataset`.
+    Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
+    is replaced in equally many decoys. `data` and `columns` are those of `check_auditable_dataset`.
     """
     check_auditable_dataset(dataset, data=data, columns=columns)
     items, views = len(dataset), len(dataset.shapes)
@@ -105,7 +105,7 @@ def add_decoys(
 
 
 def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping[str, Any] | None = None) -> None:
-    """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit.
+    """Raise `UsageError` unless a dataset has enough pairs of complete, varying views.
 
     Args:
         dataset: the pairs.
@@ -126,9 +126,10 @@ def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapp
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Divide the items at random into groups of two sets that exchange partners; items of equal content share a set.
+    """Divide the items at random into groups that exchange partners.
 
-    The sets of a group are of similar size. If the number of sets is odd, the last group has three sets.
+    A group has two sets of items, of similar size, which exchange their partners; items of equal content share a set.
+    If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
@@ -153,7 +154,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, 
 
 
 def assign_wrong_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a wrong partner for each item, int64 ``(n,)``, from another set of items in the same group.
+    """Return a partner for each item from another set of its group, ``(n,)``.
 
     >>> assign_wrong_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -1,4 +1,4 @@
-"""Online audit of three or more views: scores each view of each item between epochs and leaves out suspected views.
+"""Online audit of three or more views, which drops suspected views between epochs.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.audit_callback`), and the scores of all
 pairs give those of the views (`contraport.auditing.pairs.view_scores`). A suspected view counts as missing until the
@@ -37,7 +37,7 @@ from contraport.runs import RunFolder
 
 
 class ViewAuditState(NamedTuple):
-    """State of an online audit after it has scored `n` items and `d` decoys in `k` views.
+    """Audit state of `n` items and `d` decoys in `k` views.
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
@@ -62,7 +62,7 @@ class ViewAuditState(NamedTuple):
 
 
 class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
-    """Training callback that scores the views between epochs and selects the views to train on next."""
+    """Training callback that scores views between epochs and drops suspected ones."""
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:
@@ -101,7 +101,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
 
     def _apply_selection(self) -> None:
-        """Train on the items and views that the last scoring selected; before any scoring, no view is left out."""
+        """Train on the items and views that the last scoring selected."""
         super()._apply_selection()
         trusted = self._dataset.trusted_view_mask
         assert trusted is not None
@@ -148,11 +148,10 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
-        """Score all positions (items, then decoys), ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``.
+        """Score all positions, ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``.
 
-        Each column is a pair of views.
-        Fresh decoys were not trained on. Their scores are NaN for pairs without the replaced view, and for decoys for
-        which no other partner was found.
+        The positions are the items, then the decoys. Each column is a pair of views. Fresh decoys were not trained on.
+        Their scores are NaN for pairs without the replaced view, and for decoys for which no other partner was found.
         """
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
@@ -182,10 +181,11 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         return scores, fresh_scores.where(is_known, torch.nan)
 
     def _select_positions_and_view_mask(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
-        """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
+        """Return sorted training positions and the mask of trusted views.
 
-        Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If
-        too few items have two trusted views for a batch, others are trained on with their two best.
+        A trusted view is more probably right than wrong. Of each view at most two thirds of the items are distrusted:
+        uninformative scores would otherwise leave none. If too few items have two trusted views for a batch, others are
+        trained on with their two best.
         """
         items = len(self._dataset)
         lowest = view_scores[:items].sort(dim=0).values[round(MAX_DROPPED_SHARE * (items - 1))]

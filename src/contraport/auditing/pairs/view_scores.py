@@ -1,4 +1,4 @@
-"""Scores of single views (log odds that a view belongs to its item), from the scores of all pairs of views.
+"""Log odds that each view belongs to its item, from pair scores.
 
 A pair of views is right if both views belong to the item. The scores of all pairs give the probability of each
 combination of at most three wrong views, by Bayes' rule; that of a view sums over the combinations.
@@ -26,7 +26,7 @@ _NUM_GRID_POINTS, _MAX_SAMPLED_SCORES, _MIN_DENSITY = 512, 5_000, 1e-9
 
 
 def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
-    """Estimate the share of wrong items in each view, ``(k,)``, from the noise rate of each pair of views.
+    """Estimate each view's share of wrong items, ``(k,)``, from rates of pairs.
 
     A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
     solution with rates of at least 0 is returned.
@@ -45,7 +45,7 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
 def right_view_log_odds(
     pair_log_ratios: NDArray[np.floating], view_pairs: Sequence[tuple[int, int]], view_noise_rates: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Return the log odds that each of `k` views belongs to its item, ``(n, k)``.
+    """Return the log odds that each view belongs to its item, ``(n, k)``.
 
     Args:
         pair_log_ratios: log ratio of a mismatch for each pair of views, ``(n, pairs)``; see `mismatch_log_ratios`.
@@ -73,9 +73,10 @@ def mismatch_log_ratios(
     mismatch_scores: NDArray[np.floating],
     noise_rate: float,
 ) -> NDArray[np.floating]:
-    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, within `MAX_ABS_PAIR_LOG_RATIO`.
+    """Return log p(score | mismatched) - log p(score | right) of each score.
 
-    Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
+    The ratios, ``(m,)``, are clipped to `MAX_ABS_PAIR_LOG_RATIO`. Scores of the pairs are a mixture of both, in the
+    proportion of the noise rate; known mismatches give the first.
 
     Args:
         scores: scores to judge, ``(m,)``.
