@@ -1,4 +1,4 @@
-"""Figure of training curves: logged metrics over the training steps."""
+"""Figure of logged metrics over the training steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MetricsRows = Sequence[Mapping[str, Any]]  # rows as in `metrics.jsonl`: the lo
 
 
 def column_title(column: str) -> str:
-    """Return the display title of a logged metric, or its key if it has none.
+    """Return the display title of a logged metric, or else its key.
 
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
@@ -68,7 +68,7 @@ def is_percent_column(column: str) -> bool:
 
 
 def evenly_spaced_rows_with_key(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
-    """Return the rows with a value for `key`, reduced evenly to at most `MAX_POINTS_PER_LINE` rows.
+    """Return rows that have `key`, thinned evenly to at most `MAX_POINTS_PER_LINE`.
 
     >>> evenly_spaced_rows_with_key([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
@@ -80,14 +80,14 @@ def evenly_spaced_rows_with_key(rows: _MetricsRows, key: str) -> list[Mapping[st
 def curves(
     runs: RunSource | Sequence[RunSource] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
 ) -> Figure:
-    """Draw logged metrics over the training steps, one panel per metric and one line per run.
+    """Draw logged metrics over the training steps, with one line per run.
 
     Losses of different objectives differ by constants: compare their shape, not their level.
 
     Args:
         runs: run folder, several of them, or a mapping by name to a run folder, rows as in `metrics.jsonl`, or one
             value per step.
-        keys: metrics to draw, such as ``loss``, ``lr`` or ``temperature``.
+        keys: metrics to draw, each in a panel of its own, such as ``loss``, ``lr`` or ``temperature``.
         width: of the figure, in inches; 3.9 suits a phone.
 
     Raises:
@@ -129,7 +129,7 @@ def curves(
 
 
 def _resolve_metrics_rows(name: str, source: Any, key_of_values: str | None) -> _MetricsRows:
-    """Return metrics as rows: read from a run folder, given as rows, or built from an array with one value per step."""
+    """Return metrics as rows, from a run folder, rows or an array."""
     if is_run_source(source):
         return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):

@@ -53,7 +53,7 @@ def embedding(
     class_names: Sequence[str] | None = None,
     width: float = 4.4,
 ) -> Figure:
-    """Draw items as points in the plane, colored by class, with class names on the map.
+    """Draw items as points in the plane, colored and named by class.
 
     Args:
         features: (n, 2), drawn as they are; (n, F), of which the first two principal components are drawn; or the
@@ -98,7 +98,9 @@ def embedding(
 def spectrum(
     features: Values | RunSource | Sequence[RunSource] | Mapping[str, Values | RunSource], *, width: float = 5.0
 ) -> Figure:
-    """Draw singular values of centered features, divided by the largest, and state the effective rank.
+    """Draw the singular values of centered features, and the effective rank.
+
+    The values are divided by the largest.
 
     Args:
         features: (n, F), n >= 2; several by name; or folders of evaluated runs, which hold the singular values.
@@ -137,9 +139,10 @@ def nearest_items(
     count: int = 7,
     width: float | None = None,
 ) -> Figure:
-    """Draw query items, each in a row with its nearest neighbors by cosine similarity.
+    """Draw query items, each in a row with its nearest neighbors.
 
-    Blue frames mark neighbors of the same class, orange dashed frames those of another class.
+    Neighbors are found by cosine similarity. Blue frames mark neighbors of the same class, orange dashed frames those
+    of another class.
 
     Args:
         features: (n, F); or the folder of an evaluated run of images, which holds the neighbors of its test items.
@@ -195,7 +198,7 @@ def nearest_items(
 
 
 def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
-    """Draw points (n, 2) in the colors of their classes, and write the class names on them if they are few."""
+    """Draw points (n, 2) in class colors, with class names if there are few."""
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
@@ -216,7 +219,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
 
 
 def _get_singular_values(source: Any) -> torch.Tensor:
-    """Return the singular values of centered features, computed from an array or loaded from an evaluated run."""
+    """Return singular values of centered features, from an array or a run."""
     if is_run_source(source):
         values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])
     else:
@@ -228,7 +231,7 @@ def _get_singular_values(source: Any) -> torch.Tensor:
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
-    """Return the indices of the query items: the list `queries`, or evenly spaced ones if `queries` is their number."""
+    """Return query positions, evenly spaced if `queries` is their number."""
     if is_integer(queries):
         check_integer("queries", queries, most=num_items)
         return [round(place) for place in np.linspace(0, num_items - 1, queries)]
@@ -241,7 +244,7 @@ def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> li
 
 
 def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None, white: float) -> None:
-    """Draw an item in the unit cell at (x, y): an image as a picture, a vector as a curve.
+    """Draw an image or vector in the unit cell at (x, y).
 
     Pixels are black at 0 and white at `white`. The frame is blue if `is_same_class` is true, orange and dashed if it is
     false; None: no frame.
@@ -265,7 +268,7 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
 
 
 def class_name_positions(points: Array, labels: Array) -> Array:
-    """Return the position of each class name on a map of points (n, 2), as an array (classes, 2) in label order.
+    """Return the map position of each class name, (classes, 2), in label order.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.

@@ -1,4 +1,4 @@
-"""Common parts of matplotlib figures: colors, conversion of inputs, figure and axes, heatmap, legend.
+"""Common parts of matplotlib figures, such as colors, axes and input conversion.
 
 Text color, background and font follow matplotlib's settings, so ``plt.style.use("dark_background")`` gives dark
 figures. No global state is changed. HTML pages have the same colors of runs, classes and masses.
@@ -62,7 +62,7 @@ LINE_STYLES = ("-", "--", ":", "-.")  # line styles of matplotlib, by number of 
 
 
 def class_colors(num_classes: int) -> list[str]:
-    """Return one color per class, as hex codes: from `SERIES_COLORS`, or evenly spaced hues for many classes.
+    """Return hex colors for classes, with evenly spaced hues for many classes.
 
     >>> class_colors(2)
     ['#0072b2', '#d55e00']
@@ -76,7 +76,7 @@ def class_colors(num_classes: int) -> list[str]:
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """Return an empty matplotlib figure of a size in inches; notebooks display it without pyplot."""
+    """Return an empty matplotlib figure of a size in inches."""
     figures = import_optional("matplotlib.figure", "report", "A figure")
     figure: Figure = figures.Figure(figsize=(width, height), layout="constrained")
     # Without pyplot, notebooks display a figure only if it has this method.
@@ -85,7 +85,7 @@ def create_figure(width: float, height: float) -> Figure:
 
 
 def encode_png(figure: Figure, **settings: Any) -> bytes:
-    """Return a figure as a PNG image; settings are those of ``Figure.savefig``."""
+    """Return a figure as a PNG image, with settings of ``Figure.savefig``."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", **settings)
     return buffer.getvalue()
@@ -94,7 +94,7 @@ def encode_png(figure: Figure, **settings: Any) -> bytes:
 def create_panels(
     count: int, height: float = 3.2, *, width: float | None = None, ratio: float = 1.25
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` axes in one row, or in several rows if a given width requires it.
+    """Return a figure with `count` axes, in one row if they fit.
 
     Args:
         count: number of axes.
@@ -115,7 +115,7 @@ def create_panels(
 
 
 def check_width(width: float | None) -> None:
-    """Raise `UsageError` unless the width of a figure is None or in the range that can be drawn."""
+    """Raise `UsageError` unless a figure's width is None or can be drawn."""
     good = width is None or (is_number(width) and MIN_WIDTH_INCHES <= width <= MAX_WIDTH_INCHES)
     expected = f"inches, from {MIN_WIDTH_INCHES:g} to {MAX_WIDTH_INCHES:g}"
     check(good, f"width: must be a number of {expected}, got {format_value(width)}.")
@@ -124,7 +124,7 @@ def check_width(width: float | None) -> None:
 def draw_heatmap(
     ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any
 ) -> AxesImage:
-    """Draw a matrix as a heatmap with a color bar; if `signed`, zero is drawn in white."""
+    """Draw a matrix as a heatmap with a color bar."""
     values = np.asarray(matrix)
     if signed:  # symmetric limits put white at zero
         extreme = float(np.abs(values).max())
@@ -137,7 +137,7 @@ def draw_heatmap(
 
 
 def escape_dollars(name: str) -> str:
-    r"""Escape dollar signs in a text, since matplotlib reads text between them as a formula.
+    r"""Escape dollar signs, between which matplotlib reads a formula.
 
     >>> escape_dollars("$x$")
     '\\$x\\$'
@@ -146,7 +146,7 @@ def escape_dollars(name: str) -> str:
 
 
 def legend_label(name: str) -> str:
-    r"""Return the legend label for a name: dollar signs are escaped, and a space precedes a leading underscore.
+    r"""Escape a name so that matplotlib shows it in a legend.
 
     Matplotlib leaves labels that begin with an underscore out of the legend.
 
@@ -157,7 +157,7 @@ def legend_label(name: str) -> str:
 
 
 def mass_colormap(ax: Axes) -> Colormap:
-    """Return the matplotlib colormap of transport masses, light or dark like the background; NaN cells are gray."""
+    """Return the colormap of transport masses, light or dark like the background."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     dark = has_dark_background(ax)
     scale: Colormap = colors.LinearSegmentedColormap.from_list(
@@ -167,7 +167,7 @@ def mass_colormap(ax: Axes) -> Colormap:
 
 
 def add_legend_above(figure: Figure, ax: Axes) -> None:
-    """Add a legend above all panels of a figure, and make the figure higher by the height of the legend."""
+    """Add a legend above all panels, and make the figure higher for it."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
@@ -186,7 +186,7 @@ def has_dark_background(ax: Axes) -> bool:
 
 
 def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: bool = True) -> Array:
-    """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
+    """Convert a tensor, array or list to a checked float64 NumPy array.
 
     >>> as_plot_array("plan", [[1, 2]], 2)
     array([[1., 2.]])
@@ -210,7 +210,7 @@ def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: boo
 
 
 def to_numpy(name: str, values: object) -> Array:
-    """Convert a tensor, an array or a list to a NumPy array; the data type of the numbers is kept."""
+    """Convert a tensor, array or list to NumPy, keeping the data type."""
     try:
         return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -227,13 +227,13 @@ def labels_to_numpy(values: object, num_items: int) -> Array:
 
 
 def is_run_source(value: object) -> bool:
-    """Return whether a value is a `Run` or has the type of a path; no file is read."""
+    """Return whether a value is a `Run`, a string or a `Path`."""
     runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Open a run folder as a `RunFolder`; this requires the optional dependencies ``report``."""
+    """Open a run folder, which requires the optional dependencies ``report``."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 
@@ -241,7 +241,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the arrays or runs to draw, by name; `source` is an array or a run, a list of runs, or a mapping by name.
+    """Return the arrays or runs to draw by name.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 
@@ -259,7 +259,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]:
-    """Load all arrays that the evaluation of a run stored for figures, by name; `required` must be among them."""
+    """Load the arrays stored by a run's evaluation, including the `required` one."""
     run = load_run(folder)
     samples = run.page_arrays()
     check(required in samples, f"run: {run.samples_path} has no {required!r}; evaluate the run again.", "missing")

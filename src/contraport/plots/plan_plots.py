@@ -1,4 +1,4 @@
-"""Figures of transport plans: heatmaps on a logarithmic scale, couplings with marginals, lines between items."""
+"""Figures of transport plans as heatmaps, couplings with marginals, and bipartite graphs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogScale(NamedTuple):
 
     @classmethod
     def from_matrices(cls, matrices: Iterable[Array]) -> LogScale | None:
-        """Build a color scale that covers several plans and targets; None if all masses are zero.
+        """Build a color scale for several matrices, or None without positive mass.
 
         >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
         LogScale(log10_low=-5.301..., log10_high=-0.301...)
@@ -54,13 +54,13 @@ class LogScale(NamedTuple):
 
     @property
     def powers_and_positions(self) -> list[tuple[int, float]]:
-        """Exponents of the powers of ten on the scale, each with its position from 0 to 1."""
+        """Exponents of ten on the scale, with their positions from 0 to 1."""
         powers = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
         return [(power, (power - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for power in powers]
 
 
 def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
-    """Return log10 of masses, clipped at the low end of `scale`; `without_self` sets the diagonal to NaN."""
+    """Return log10 of masses, clipped at the low end of `scale`."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
@@ -68,7 +68,7 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
 
 
 def share_on_target(plan: Array, target: Array) -> float:
-    """Return the share of a plan's mass that lies where the target is positive; 0 for an empty plan.
+    """Return the share of a plan's mass where the target is positive.
 
     >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
     0.75
@@ -78,15 +78,16 @@ def share_on_target(plan: Array, target: Array) -> float:
 
 
 def excludes_self_pairs(plan: Array, target: Array) -> bool:
-    """Return whether plan and target are square with zeros on the diagonal, as they are if self pairs are excluded."""
+    """Return whether plan and target are square with zeros on the diagonal."""
     is_square = plan.shape[0] == plan.shape[1] > 1
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
 
 
 def plan(plan: Values | RunSource, target: Values | None = None, *, width: float = 7.4) -> Figure:
-    """Draw a transport plan as a heatmap beside its target, with a common logarithmic color scale.
+    """Draw a transport plan as a heatmap beside its target.
 
-    The scale covers at most five decades. Pairs of an embedding with itself, which are never compared, are gray.
+    Both have one logarithmic color scale, which covers at most five decades. Pairs of an embedding with itself,
+    which are never compared, are gray.
 
     Args:
         plan: (N, M), nonnegative; or the folder of an evaluated run, which holds plan and target.
@@ -139,7 +140,7 @@ def couplings(
     common_scale: bool = False,
     width: float | None = None,
 ) -> Figure:
-    """Draw transport plans between two distributions, with row sums at the left and column sums on top.
+    """Draw transport plans with their row and column sums along the edges.
 
     The color of a pair is the square root of its mass.
 
@@ -184,10 +185,11 @@ def barycentric_maps_1d(
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between points on two lines: an arrow leads from each point to the mass-weighted mean of its partners.
+    """Draw arrows from points to the mass-weighted means of their partners.
 
-    An arrow is opaque in proportion to the mass of its row. The bar at its end is one standard deviation of the columns
-    to either side: a deterministic map has none. At most 24 evenly spaced rows have an arrow.
+    Rows and columns are points on two lines. An arrow is opaque in proportion to the mass of its row. The bar at its
+    end is one standard deviation of the columns to either side: a deterministic map has none. At most 24 evenly spaced
+    rows have an arrow.
 
     Args:
         plans: one plan, (N, M), nonnegative, or several by name.
@@ -221,7 +223,7 @@ def barycentric_maps_1d(
 
 
 def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw arrows from up to 24 points `x` to the mean position of their partners in `y`; bars show the spread."""
+    """Draw arrows from points `x` to the means of partners in `y`."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap
@@ -241,7 +243,7 @@ def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
 def _draw_coupling(
     ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None, *, largest: float | None = None
 ) -> None:
-    """Draw one transport plan with row and column sums along the edges, and target marginals as lines."""
+    """Draw one transport plan with row and column sums along the edges."""
     n, m = plan.shape
     darkest = None if largest is None else np.sqrt(largest)
     ax.imshow(np.sqrt(plan), cmap=mass_colormap(ax), interpolation="nearest", aspect="auto", vmin=0, vmax=darkest)
@@ -264,7 +266,7 @@ def _draw_coupling(
 
 
 def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
-    """Draw a transport plan (N, M) as lines from rows at the left to columns at the right; thicker is more mass.
+    """Draw a plan as lines from rows to columns, thicker for more mass.
 
     Lines of pairs that belong together, where `true_pair_mask` (N, M) is true, are blue, others orange.
     """
@@ -282,14 +284,14 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw dots whose areas are proportional to `relative_masses`; the ring around each has the area of mass 1."""
+    """Draw dots with areas proportional to `relative_masses`, in rings of mass 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)
 
 
 def _as_mass_matrix(name: str, values: Any) -> Array:
-    """Convert a plan to a float64 array (N, M), and check that it is nonnegative and not all zero."""
+    """Convert a plan to a checked float64 array (N, M) of masses."""
     mass = as_plot_array(name, values, 2)
     check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
     check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")

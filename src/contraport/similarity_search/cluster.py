@@ -43,7 +43,7 @@ MAX_KMEANS_INIT_ITEMS = 20_000
 
 @keep_deprecated_attributes(typical="typical_names")
 class Cluster(NamedTuple):
-    """Summary of one cluster: number of items, typical items and most frequent class.
+    """Summary of one cluster with its size, typical items and main class.
 
     Attributes:
         size: number of items in the cluster.
@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
     majority_class_size: int = 0
 
     def format_majority_class(self) -> str:
-        """Format the most frequent class with its number of items; a dash if the items have no classes.
+        """Format the most frequent class with its count, or a dash without classes.
 
         >>> Cluster(32, (), "animals", 10).format_majority_class()
         'animals (10 of 32)'
@@ -67,7 +67,7 @@ class Cluster(NamedTuple):
 
 
 class Clusters(NamedTuple):
-    """Result of `contraport cluster`: clusters from the largest to the smallest; notebooks display a table.
+    """Result of `contraport cluster`, displayed as a table in notebooks.
 
     Attributes:
         labels: index of the cluster of each item, ``(n,)``.
@@ -143,7 +143,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
 
 
 def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """Cluster normalized features by k-means; return each item's cluster, ``(n,)``, and the centers, ``(k, F)``."""
+    """Return each item's k-means cluster, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iter_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
     sample = normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
@@ -167,7 +167,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
 
 
 def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
-    """Summarize the cluster of the items `members`; `nearest_rows` lists items, the nearest to the center first."""
+    """Summarize a cluster by its size, central items and most frequent class."""
     typical = tuple(map(features.item_title, nearest_rows[:3].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
@@ -179,7 +179,7 @@ def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Te
 def _write_clusters_page(
     path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]
 ) -> None:
-    """Write the HTML page of the clusters; `nearest` holds cosines and indices of the items to show per cluster."""
+    """Write the HTML page of the clusters with their most central items."""
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [

@@ -43,7 +43,7 @@ class SavedFeaturesOptions(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSearchOptions(SavedFeaturesOptions):
-    """Options shared by the commands that search features, exactly or by an approximate index."""
+    """Options shared by the commands that search features."""
 
     index: str | Path | None = option(
         None,

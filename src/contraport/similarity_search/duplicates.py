@@ -50,7 +50,7 @@ MIN_PAIRS_BEYOND_GAP = 20
 
 
 class DuplicateGroup(NamedTuple):
-    """Group of near-duplicate items: each is nearly equal to at least one other item of the group.
+    """Group of near-duplicate items, connected by nearly equal pairs.
 
     Attributes:
         positions: positions of the items among the features, from 0.
@@ -63,7 +63,7 @@ class DuplicateGroup(NamedTuple):
     descriptions: tuple[str, ...] = ()
 
     def list_first_titles(self, count: int) -> list[str]:
-        """List the names of at most `count` items of the group, each followed by the description of the item."""
+        """List names and descriptions of at most `count` items of the group."""
         names = self.names[:count]
         described = zip(names, self.descriptions, strict=False)
         return [f"{name}: {text}" for name, text in described] if self.descriptions else list(names)
@@ -84,7 +84,7 @@ class NearestPair(NamedTuple):
 
 @keep_deprecated_attributes(items="num_items", near_duplicates="pairs_below_threshold", notes="threshold_notes")
 class DuplicatesResult(list[DuplicateGroup]):
-    """Result of `contraport duplicates`: a list of groups from the largest to the smallest; notebooks display a table.
+    """List of duplicate groups, largest first, displayed as a table in notebooks.
 
     Attributes:
         num_items: number of items that were compared with one another.
@@ -130,9 +130,10 @@ class DuplicatesResult(list[DuplicateGroup]):
 
 @DUPLICATES_COMMAND_SPEC.with_option_parameters
 def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
-    """Find groups of nearly equal items: items whose cosine similarity reaches a threshold are linked.
+    """Find groups of nearly equal items.
 
-    All pairs are compared, in tiles: the time is quadratic in the number of items and the memory linear.
+    Items are linked if their cosine similarity reaches a threshold. All pairs are compared, in tiles: the time is
+    quadratic in the number of items and the memory linear.
 
     Raises:
         UsageError: an invalid argument, or features that cannot be read.
@@ -177,7 +178,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
 
 
 def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
-    """Build the groups of two or more items with the same group number, the largest group first."""
+    """Build the groups of two or more items, the largest first."""
     order = np.argsort(labels, kind="stable")
     groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
     groups.sort(key=lambda positions: (-len(positions), positions))
@@ -193,7 +194,7 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
 
 
 def _format_below(cosine: float, threshold: float) -> str:
-    """Format a cosine similarity with four decimals, or more if it would be rounded up to the threshold.
+    """Format a cosine so that rounding does not raise it to the threshold.
 
     >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999), _format_below(0.5 - 2**-40, 0.5)
     ('0.9800', '0.99896', '0.499999999999')
@@ -203,7 +204,7 @@ def _format_below(cosine: float, threshold: float) -> str:
 
 
 def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
-    """Return sentences that count the nearest pairs below the threshold, and describe the proposed threshold."""
+    """Return sentences about pairs below the threshold and the proposed threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
     notes = []
     levels = [level for level in (0.99, 0.95, 0.9) if level < threshold]
@@ -226,7 +227,7 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
 
 
 def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
-    """Propose a threshold for duplicates in the widest gap between cosine similarities; None if no gap stands out.
+    """Return a threshold in the widest gap of the cosines, or None.
 
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator
@@ -255,7 +256,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
 
 
 def _write_duplicates_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
-    """Write the HTML page of the groups and of the pairs just below the threshold."""
+    """Write the HTML page of the groups and of near duplicates."""
     lead = [f"Linked items have a cosine similarity of {threshold:g} or more."]
     if len(result) > MAX_HTML_GROUPS:
         lead.append(f"The {MAX_HTML_GROUPS} largest groups are shown.")
@@ -272,20 +273,20 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
 
 
 class _NearestTracker:
-    """Tracks the most similar other item of each item, over all pairs compared so far."""
+    """Tracks the nearest other item of each item over all compared pairs."""
 
     def __init__(self, num_items: int) -> None:
         self._cosines = np.full(num_items, -np.inf)
         self._others = np.arange(num_items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Set the nearest items of the distinct `rows` to `others` where `cosines` exceed the largest ones so far."""
+        """Update the nearest items of distinct `rows` where `cosines` are larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
     def distinct_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
+        """Return distinct pairs, ``(p, 2)``, and cosines, ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)
         pairs, firsts = np.unique(ends, axis=0, return_index=True)
@@ -295,7 +296,7 @@ class _NearestTracker:
 
 
 def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
-    """Group items connected by pairs with a cosine of at least `threshold`; return the group of each item, ``(n,)``.
+    """Return the group of each item, linked by all pairs above `threshold`.
 
     `nearest` is updated by all pairs.
     """
@@ -322,7 +323,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
 
 
 def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
-    """Group items connected by pairs that the index finds above `threshold`; return the group of each item, ``(n,)``.
+    """Return the group of each item, linked by the index's pairs above `threshold`.
 
     `nearest` is updated by the pairs of the index.
     """
@@ -340,7 +341,7 @@ def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nea
 def _link_components_to_first_item(
     linked: np.ndarray, row_offset: int, column_offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays of positions: for each item, the first item of its connected component, and the item itself.
+    """Return the first item of each item's connected component, and the item.
 
     `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
     `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.

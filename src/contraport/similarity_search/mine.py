@@ -1,4 +1,4 @@
-"""Implements `contraport mine`: mines hard negatives of pairs, written as a table or as positions (`.npy`)."""
+"""Implements `contraport mine`: mines hard negatives of pairs into a file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
-    """Load the items for which negatives are mined; with `as_one_split`, no random test split is held out."""
+    """Load the items to mine, without a random test split if `as_one_split`."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run_folder(options.encoder)
@@ -110,7 +110,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
 def _read_trusted_mask_and_partners(
     folder: str | Path | None, dataset: Dataset
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Read from an audit the mask of unflagged pairs, and the index of a better partner for each item (-1: none)."""
+    """Read the mask of unflagged pairs and better partners from an audit."""
     if folder is None:
         return None, None
     file = Path(folder) / "pairs.csv"
@@ -137,7 +137,7 @@ def _read_trusted_mask_and_partners(
 
 
 def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
-    """Build a table of anchors, positives and negatives for training in other libraries: texts, keys or row numbers."""
+    """Build a table of anchors, positives and negatives for other libraries."""
     anchors, positives = (_build_text_or_key_column(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
@@ -155,7 +155,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 
 
 def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
-    """Build a table column of the items of a view: texts of text items, keys or row numbers of other items."""
+    """Build a table column of a view's texts, keys or row numbers."""
     if not is_text_shape(dataset.shapes[view]):
         if dataset.entity_ids is not None and dataset.entity_keys is not None:  # a key of a coupling names the pair
             keys = dataset.entity_keys[view]

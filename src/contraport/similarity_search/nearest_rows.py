@@ -1,4 +1,4 @@
-"""Nearest-neighbor search among rows of features by cosine similarity: exact, in blocks, or by a faiss index."""
+"""Nearest rows of features by cosine similarity, exactly or by an index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
-    """Scale rows of features to unit length, ``(b, F)`` float32; rows of zeros stay zero.
+    """Scale nonzero rows of features to unit length, as float32 ``(b, F)``.
 
     `first_item` is the position of the first row among all, for errors.
 
@@ -58,7 +58,7 @@ def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_it
 
 
 def find_late_interaction(run: RunFolder) -> LateInteraction | None:
-    """Return the late interaction kernel of a run trained on sets of vectors; None for other runs."""
+    """Return a run's late interaction kernel, or None if it has none."""
     settings = run.settings()
     if has_object_placeholder(settings.objective):
         log.info("Items are compared by one vector each: the run's objective was an object, which it does not store.")
@@ -74,7 +74,7 @@ def find_late_interaction(run: RunFolder) -> LateInteraction | None:
 
 
 def warn_of_pooled_sets(run: str | Path | None) -> None:
-    """Log a warning if a run was trained on sets of vectors: its features are one pooled vector per item.
+    """Log a warning if a run's features are pooled from sets of vectors.
 
     A run that was moved or removed passes: the features are all that is left of it.
     """
@@ -100,7 +100,7 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
 
 
 def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of the first row of each block, and the rows of the block scaled to unit length."""
+    """Yield each block's first row index and its rows at unit length."""
     for first in range(0, len(features), BLOCK_ROWS):
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
@@ -113,7 +113,7 @@ def top_scores_and_indices(
     candidates: np.ndarray | None = None,
     bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest cosine similarities between a query and rows, and the indices of these rows.
+    """Return the largest cosine similarities to a query and their row indices.
 
     The search is exact. The nearest row comes first; of equal similarities, the earlier row.
 
@@ -142,19 +142,19 @@ def top_scores_and_indices(
 
 @dataclass(frozen=True)
 class ApproximateFeatureIndex:
-    """Approximate faiss index of features; it proposes candidates, which are then compared exactly."""
+    """Approximate faiss index of features that proposes candidates for exact comparison."""
 
     faiss_index: Any
     features: np.ndarray
 
     def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
-        """Return sorted candidate rows of a query ``(F,)``: most of its `count` nearest rows, and some others."""
+        """Return sorted candidate rows that include most of the `count` nearest rows."""
         rows = normalize_rows(query.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield blocks of pairs of similar rows, as three arrays ``(p,)``: first rows, second rows and cosines."""
+        """Yield blocks of near pairs as first rows, second rows and cosines."""
         for first, rows in iter_normalized_blocks(self.features, "cpu"):
             _, places = self.faiss_index.search(rows.numpy(), min(32, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
@@ -171,13 +171,13 @@ class ApproximateFeatureIndex:
 
 
 def warn_of_slow_search(features: np.ndarray) -> None:
-    """Log a warning that recommends an index if there are more than a million rows."""
+    """Log a warning that recommends an index above a million rows."""
     if len(features) > SLOW_SEARCH_ROWS:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
 
 def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureIndex:
-    """Load the index from a file; build it if it is missing or was built from other features."""
+    """Load the index from a file, or build it if missing or outdated."""
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
     sample = np.ascontiguousarray(features[evenly_spaced_indices(len(features), 1_000)])
@@ -210,7 +210,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureI
 
 
 def _build_index(faiss: Any, features: np.ndarray) -> Any:
-    """Build a faiss index (inverted file of 8-bit quantized rows) of features at unit length."""
+    """Build a faiss index of features at unit length."""
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)

@@ -1,4 +1,4 @@
-"""Implements `contraport neighbors` and `contraport search`: finds the items nearest to an item, file or text."""
+"""Implements `contraport neighbors` and `contraport search`: items nearest to a query."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Neighbor(NamedTuple):
 
 @keep_deprecated_attributes(query="query_name")
 class NearestItems(list[Neighbor]):
-    """List of the items nearest to a query, the nearest first; notebooks display it as a table.
+    """Items nearest to a query, nearest first, displayed as a table in notebooks.
 
     Attributes:
         query_name: name of the query item or file, or the text of the query.
@@ -119,7 +119,7 @@ class NearestItems(list[Neighbor]):
 
 @NEIGHBORS_COMMAND_SPEC.with_option_parameters
 def neighbors(arguments: dict[str, Any]) -> NearestItems:
-    """Find the items most similar to a query by cosine similarity, the nearest first.
+    """Find the items nearest to a query by cosine similarity, nearest first.
 
     Raises:
         UsageError: an invalid argument, features that cannot be read, or a file that cannot be embedded.
@@ -151,10 +151,10 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
 
 @SEARCH_COMMAND_SPEC.with_option_parameters
 def search(arguments: dict[str, Any]) -> NearestItems:
-    """Find items by a query of another view, such as images by a text, the nearest first.
+    """Find items by a query of another view, such as images by text.
 
-    If the run was trained with a kernel of sets of vectors (`LateInteraction`), the run's own items are compared by
-    this kernel, all of them.
+    The nearest come first. If the run was trained with a kernel of sets of vectors (`LateInteraction`), the run's own
+    items are compared by this kernel, all of them.
 
     Raises:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
@@ -193,7 +193,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 def _find_popularity_bonuses(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
-    """Return bonuses of items, ``(n,)``, that grow with their numbers of training pairs; None if `popularity` is 0."""
+    """Return bonuses for items with many training pairs, ``(n,)``, or None."""
     if options.popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
@@ -220,7 +220,7 @@ def _find_popularity_bonuses(
 def _nearest_items_by_sets(
     options: ItemSearchOptions, run: RunFolder, model: Model, kernel: LateInteraction, query_view: str, view: str
 ) -> NearestItems:
-    """Find the items whose sets of vectors are most similar to that of the query, in one pass over all items.
+    """Find the items with vector sets most similar to the query's set.
 
     Sets are compared as soon as they are embedded, block by block: those of all items would not fit into memory.
     """
@@ -251,7 +251,7 @@ def _nearest_items_by_sets(
 
 
 def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
-    """Return the projected vectors of each item, ``(b, t, d)``; the model must have a single view."""
+    """Return each item's projected vectors by a one-view model, ``(b, t, d)``."""
     (sets,) = model.project(model.encode([inputs], pooled=False))
     return sets
 
@@ -264,7 +264,7 @@ def _find_nearest_items(
     exclude: int | None = None,
     bonuses: Tensor | None = None,
 ) -> list[Neighbor]:
-    """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
+    """Return the items nearest to a query, except the one at `exclude`."""
     candidates, count = None, options.top + 1
     if options.index is None:
         warn_of_slow_search(features.features)
@@ -299,7 +299,7 @@ def _write_page_if_set(
     *sections: CardSection,
     measure: str = "cosine similarity",
 ) -> None:
-    """Write an HTML page with `sections`, followed by the nearest items, if the option `page` is set."""
+    """Write the HTML page of the nearest items if `page` is set."""
     if options.page is not None:
         cards = [
             ItemCard(one.position, features.item_title(one.position), f"{one.similarity:.3f}", one.class_name or "")
@@ -311,7 +311,7 @@ def _write_page_if_set(
 
 
 def _find_query_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names by position or key; None if it names no item."""
+    """Return the position of the item that a query names, or None."""
     if isinstance(query, int):
         items = len(features)
         check(0 <= query < items, f"query: must be a position from 0 to {items - 1}, got {query}.", "out_of_range")
@@ -329,7 +329,7 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
 
 
 def _unknown_query_error(query: object, features: Features | None) -> UsageError:
-    """Build the error for a query that is neither an item nor a file, with the most similar key as a hint."""
+    """Build the error for an unknown query, with the most similar key."""
     if features is None:
         return UsageError(f"query: must be a file of the view that is searched by, got {str(query)!r}.", kind="unknown")
     keys = [] if features.keys is None else features.keys[:100_000].tolist()  # for a fast answer
@@ -349,17 +349,17 @@ def _is_existing_path(query: object) -> bool:
 
 
 def _has_image_or_npy_suffix(query: str) -> bool:
-    """Return whether a query names an image or array file by its suffix; other queries may be texts to search."""
+    """Return whether a query ends like an image or array file."""
     return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
 
 
 def _format_query_title(query: int | str | Path) -> str:
-    """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
+    """Return a query as text, a file by its base name."""
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
 def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFolder:
-    """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
+    """Return the run that embeds the query, from options or features."""
     if options.run is not None:
         return as_run_folder(options.run)
     if features.run is None:
@@ -373,7 +373,7 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
 def _embed_query(
     options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
-    """Embed the query, ``(F,)``, by the encoder of one view of the run, or by the whole model if `view` is None."""
+    """Embed the query, ``(F,)``, by one view's encoder or the whole model."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -392,7 +392,7 @@ def _embed_query(
 
 
 def _load_query_as_dataset(options: _AnySearchOptions, model: Model, features: Features | None = None) -> Dataset:
-    """Load the query, a text or a file, as a dataset of one item for the model."""
+    """Load the query, a text or a file, as a one-item dataset."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
@@ -402,7 +402,7 @@ def _load_query_as_dataset(options: _AnySearchOptions, model: Model, features: F
 
 
 def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
-    """Load an item from an image file, or from a `.npy` file with an array."""
+    """Load an image or `.npy` file as a dataset of one item."""
     check_regular_file("query", path)
     if path.suffix == ".npy":
         with translate_read_errors(f"query: {path}", "an array"):
@@ -424,7 +424,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
 
 
 def _find_saved_features(options: ItemSearchOptions) -> Features | None:
-    """Return the features of the items to search; None if `features` is a run, whose items are not embedded yet."""
+    """Return the features to search, or None if `features` is a run."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         path = as_run_folder(source).path
@@ -439,7 +439,7 @@ def _find_saved_features(options: ItemSearchOptions) -> Features | None:
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
-    """Return the view of the query: `query_view` if set, else the only view of the query's kind, such as text."""
+    """Return the view of the query, as set or as its kind requires."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or _has_image_or_npy_suffix(options.query)
@@ -463,7 +463,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 def _embed_items(
     run: RunFolder, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
-    """Return features of one view of the run's items: the results of `compute_features`, or else representations."""
+    """Return features of one view of the run's items."""
     trusts = options.trust_remote_code
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts

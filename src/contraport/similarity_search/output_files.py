@@ -1,4 +1,4 @@
-"""Output files of a search: the HTML page with pictures of the items, and the `.csv` table of items."""
+"""Output files of a search, an HTML page and a `.csv` table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Card of an item on the page: a picture with text below.
+    """Card of an item on the page, a picture with text below.
 
     Attributes:
         item: row of the item among the features, or the path of its file.
@@ -45,7 +45,7 @@ class ItemCard(NamedTuple):
 
 
 class CardSection(NamedTuple):
-    """Section of the page: a heading, cards of items, short notes, and the number of items that are not shown."""
+    """Section of the page with a heading, item cards and notes."""
 
     title: str
     cards: Sequence[ItemCard]
@@ -54,7 +54,7 @@ class CardSection(NamedTuple):
 
 
 def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
-    """Raise `UsageError` if the path of an output file has a wrong suffix or cannot be written; None means no file."""
+    """Raise `UsageError` if an output path has a wrong suffix or is unwritable."""
     if path is not None:
         path = Path(path)
         check(path.suffix.lower() in suffixes, f"{argument}: must end in {suffixes[0]}, got {path.name!r}.", "suffix")
@@ -64,7 +64,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 def write_items_csv(
     path: str | Path, features: Features, number_heading: str, numbers_by_position: Mapping[int, int]
 ) -> None:
-    """Write items to a `.csv` file atomically, with a number for each item in the column `number_heading`."""
+    """Write items and their numbers to a `.csv` file atomically."""
     described = features.descriptions is not None
     names = ["position", "row", "name", *(["description"] if described else []), number_heading]
     rows = (
@@ -84,7 +84,7 @@ def write_items_csv(
 def write_cards_page(
     path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]
 ) -> None:
-    """Write a page of search results atomically, with pictures of the items that have any."""
+    """Write a page of search results, with pictures where items have any."""
     items = [card.item for section in sections for card in section.cards]
     pictures = _picture_uris_by_item(features, items)
     html = render_page(
@@ -111,7 +111,7 @@ def _has_text_items(features: Features) -> bool:
 
 
 def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
-    """Load pictures of items as data URIs, from their files or else from the training data of the run."""
+    """Load pictures of items as data URIs, from files or training data."""
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
@@ -125,7 +125,7 @@ def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> di
 
 
 def _find_file_picture_uri(file: Path) -> str | None:
-    """Load an image file as a small data URI; None if it cannot be read."""
+    """Load an image file as a small data URI, or None if unreadable."""
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
@@ -139,7 +139,7 @@ def _find_file_picture_uri(file: Path) -> str | None:
 
 
 def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Load pictures as data URIs from the training data of the run that embedded the features; empty if that fails."""
+    """Load pictures from the run's training data as data URIs, if possible."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)
