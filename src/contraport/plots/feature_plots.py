@@ -198,7 +198,7 @@ def nearest_items(
 
 
 def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
-    """Draw points (n, 2) in class colors, with class names if there are few."""
+    """Draw points (n, 2) colored by class, with names of few classes."""
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
