@@ -1,4 +1,4 @@
-"""Assignments by auction: each row bids for the column of most value to it, until every row has a column.
+"""Assignments by the auction algorithm, in which rows bid for columns.
 
 The prices that the bids leave behind prove how far the assignment is from the best one, and let an exact solver begin
 near its end.
@@ -25,11 +25,11 @@ _MAX_ROWS_WITHOUT_AUCTION = 1000
 
 
 class Auction:
-    """Auction algorithm for assignments: rows bid for the columns of largest profit; profit is value minus price.
+    """Auction algorithm for assignments, in which rows bid for columns.
 
-    Values are finite. Prices only rise, so that columns outside a row's list stay below the least profit of the list
-    when it was made. The list is made again only when all of its columns have fallen below that. Thus few bids compare
-    all columns.
+    Each row bids for the column of largest profit, its value minus its price. Values are finite. Prices only rise, so
+    that columns outside a row's list stay below the least profit of the list when it was made. The list is made again
+    only when all of its columns have fallen below that. Thus few bids compare all columns.
 
     Args:
         values: returns the values of some rows, (k,) indices, for all columns, (k, n).
@@ -59,9 +59,10 @@ class Auction:
         self.smallest_step = 64 * float(np.finfo(dtype).eps) * largest
 
     def run(self, step: float) -> None:
-        """Let rows bid until each has a column whose profit is at most `step` below the row's best.
+        """Let rows bid until each has a column of nearly the largest profit.
 
-        The total value is then at most n times `step` below the best. Rows keep columns that meet this already.
+        The profit of that column is at most `step` below the row's best. The total value is then at most n times `step`
+        below the best. Rows keep columns that meet this already.
         """
         step = max(step, self.smallest_step)
         rows = np.flatnonzero(self.partners >= 0)
@@ -74,7 +75,7 @@ class Auction:
             self._bid(rows, step)
 
     def _bid(self, rows: np.ndarray, step: float) -> None:
-        """Let rows without a column bid at the same time; the highest bid for a column gets it."""
+        """Give columns to the highest bidders among `rows`, and raise their prices."""
         columns = self._columns[rows]
         profits = self._values[rows] - self.prices[columns]
         best = profits.max(1)
@@ -104,7 +105,7 @@ class Auction:
         self.prices[won] = bids[winners]
 
     def _update_shortlists_and_bounds(self, rows: np.ndarray) -> None:
-        """Recompute the shortlist of most profitable columns for each of `rows`, and the largest profit outside it."""
+        """Recompute each row's most profitable columns, and the largest profit outside them."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(ROWS_PER_BLOCK, len(rows), ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))
@@ -119,9 +120,10 @@ class Auction:
 def solve_assignment_and_potentials(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], costs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Solve an assignment of n rows to n columns exactly; return the column of each row and both dual potentials.
+    """Solve an assignment exactly, and return its columns and dual potentials.
 
-    The potentials f, (n,), and g, (n,), have f_i + g_j <= C_ij, with equality for partners, up to rounding.
+    The first result is the column of each row, (n,). The potentials f, (n,), and g, (n,), have f_i + g_j <= C_ij, with
+    equality for partners, up to rounding.
 
     Args:
         linear_sum_assignment: `scipy.optimize.linear_sum_assignment`.
@@ -154,7 +156,7 @@ def solve_assignment_and_potentials(
 def _shortest_path_column_potentials(
     costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
 ) -> np.ndarray:
-    """Return the dual potential of each column, (n,), of an optimal assignment, by the Bellman-Ford algorithm.
+    """Return the column potentials, (n,), of an optimal assignment, by Bellman-Ford.
 
     They are lengths of shortest paths between columns: a step from the partner of row i to column j costs C_ij minus
     the cost of i and its partner. No cycle is negative, as the assignment is the best.

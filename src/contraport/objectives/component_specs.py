@@ -1,4 +1,4 @@
-"""Components of an objective given as text on the command line, such as the divergence ``rince:q=0.5``."""
+"""Components of an objective given as text, such as ``rince:q=0.5``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def replace_components(
     divergence: str | None = None,
     constraint_or_schedule: str | None = None,
 ) -> Objective:
-    """Return an objective with some of its components replaced, each given as text; the others stay.
+    """Return an objective with some components replaced by those given as text.
 
     The temperature stays, unless the kernel gives another. The constraint stays as well if the text names a
     schedule of constraints.

@@ -1,4 +1,4 @@
-"""Checks and conversion of the inputs of an objective: views, attributes of items, additional negatives.
+"""Checks and conversion of views, item attributes and negatives of a call.
 
 Items may lack a view, and two views may show different items. Both are stored as one Boolean per item and view; rows of
 absent views are never read.
@@ -37,7 +37,7 @@ NON_ITEM_OPTION_NAMES = ("present", "masks", "negatives", "negative_ids", "share
 
 
 class CallInputs(NamedTuple):
-    """Inputs of one call of an objective: the views and the attributes of the items.
+    """Views and item attributes of one call of an objective.
 
     Attributes:
         views: Embeddings of the items, (n, d) or sets of vectors (n, t, d) for each view; zeros where an item lacks the
@@ -63,7 +63,7 @@ class CallInputs(NamedTuple):
         with_views: bool = True,
         min_vectors_per_item: int = 0,
     ) -> CallInputs:
-        """Gather the views and attributes of all processes, in the order of their ranks.
+        """Gather the views and attributes of all processes, in rank order.
 
         Args:
             processes: the processes that share the batch.
@@ -108,7 +108,7 @@ class ExtraNegatives(NamedTuple):
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_vectors_per_item: int = 0
     ) -> ExtraNegatives:
-        """Gather the negatives of all processes; `inputs` are the gathered inputs of the call."""
+        """Gather the negatives of all processes, given the gathered inputs of the call."""
         if self.same_on_all_processes:
             return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
         embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_vectors_per_item)[0], counts)
@@ -123,7 +123,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
-    """Zero-pad sets of vectors, (..., t, d), to a common t >= `min_size`; single vectors, (n, d), are unchanged."""
+    """Zero-pad vector sets, (..., t, d), to one t of at least `min_size`."""
     if sets[0].ndim == 2:
         return tuple(sets)
     size = max(min_size, *(z.shape[-2] for z in sets))
@@ -131,7 +131,7 @@ def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Ten
 
 
 def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Convert views of vector sets to (n, t, d), with zeros in place of masked vectors.
+    """Convert views of vector sets to (n, t, d), zero outside the masks.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -161,10 +161,10 @@ def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[T
 
 
 def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Unpack the views of a call, given as separate tensors or as one tensor (n, views, d) or (n, views, t, d).
+    """Unpack views given as separate tensors or as one stacked tensor.
 
-    A tensor given as two views becomes two tensors: rows and columns of the same tensor would count as the same
-    embeddings, without self pairs.
+    The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and
+    columns of the same tensor would count as the same embeddings, without self pairs.
     """
     if len(views) == 1 and isinstance(views[0], Tensor) and views[0].ndim in (3, 4):
         return views[0].unbind(1)
@@ -217,7 +217,7 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views show different items: unequal row counts, or attributes given as pairs."""
+    """Return whether two views show different items, by row counts or paired attributes."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
@@ -226,14 +226,14 @@ def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, A
 
 
 def _is_pair_of_arrays(value: object) -> bool:
-    """Return whether an attribute is a pair of arrays, one per view, rather than a tuple of numbers."""
+    """Return whether an attribute is a pair of arrays, one per view."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build inputs from two views that show n and m different items: n + m items, each with one view."""
+    """Build inputs of n + m items from two views of different items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)
@@ -255,7 +255,7 @@ def _build_inputs_of_different_items(
 
 
 def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
-    """Check and convert the additional negatives of a call on this process; None if there are none."""
+    """Check and convert the additional negatives of a call, None if absent."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if not (shared is None or isinstance(shared, bool)):
         check_boolean("shared_negatives", shared)
@@ -287,7 +287,7 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
 def check_views(
     views: Sequence[Tensor], *, shared_columns: bool = False, first_number: int = 0, sets: bool = False
 ) -> None:
-    """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d), n and d at least 1.
+    """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d).
 
     Args:
         views: the embeddings; or sets of vectors, (n, t, d), of which views may have different numbers t.
@@ -329,7 +329,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def check_dense_and_not_meta(name: str, value: Tensor, target_device: torch.device) -> None:
-    """Raise `UsageError` for a sparse tensor, or for a meta tensor unless the target device is meta too."""
+    """Raise `UsageError` for a sparse tensor, or one without values (meta)."""
     if value.layout != torch.strided:
         raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and target_device.type != "meta":
@@ -337,7 +337,7 @@ def check_dense_and_not_meta(name: str, value: Tensor, target_device: torch.devi
 
 
 def to_numeric_tensor(name: str, value: object, device: torch.device | None = None) -> Tensor:
-    """Convert a tensor, an array or a list of numbers to a tensor, moved to a device if one is given."""
+    """Convert a tensor, an array or a list of numbers to a tensor."""
     if isinstance(value, Tensor):
         check(not value.is_complex(), f"{name}: must be real numbers, got {value.dtype}.", "type")
         check_dense_and_not_meta(name, value, device or torch.device("cpu"))
@@ -353,7 +353,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
 
 
 def _parse_attribute(name: str, value: object, size: int, device: torch.device, of_view: str = "") -> Tensor:
-    """Check an attribute with one entry for each of `size` items, such as ``labels=``; return it as a tensor."""
+    """Return an attribute of `size` items as a tensor, after validation."""
     numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
         check(is_integer_tensor(numbers), f"ids: must be integers, got {numbers.dtype}.", "type")
@@ -373,7 +373,7 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
 
 
 def is_integer_tensor(value: object) -> bool:
-    """Return whether a value is a tensor of an integer dtype; Booleans are not."""
+    """Return whether a value is a tensor of integers, not Booleans."""
     if not isinstance(value, Tensor) or value.dtype == torch.bool:
         return False
     return not (value.is_floating_point() or value.is_complex())
@@ -389,7 +389,7 @@ def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _check_floating_on_device(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise `UsageError` unless embeddings are floats of at least 16 bits, on the device of the first view."""
+    """Raise `UsageError` unless embeddings are floats (16 bits or more) on `device`."""
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         message = f"{name}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
         raise UsageError(message, kind="type")

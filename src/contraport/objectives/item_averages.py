@@ -1,4 +1,4 @@
-"""Moving averages per item: mini-batch estimates of sums over the whole data set (SogCLR, `DataBalanced`)."""
+"""Moving averages per item, which estimate sums over the whole data set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_ex
 
 
 class ItemAverages(nn.Module):
-    """Module that stores the log of one moving average per item, in a buffer that is saved in checkpoints.
+    """Module with a buffer of the log moving average of each item.
 
     Args:
         items: total number of items.
@@ -36,7 +36,7 @@ class ItemAverages(nn.Module):
         self.register_buffer("log_average", torch.full(shape, math.nan))
 
     def get_valid_ids(self, ids: Tensor | None) -> Tensor:
-        """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
+        """Return the ids, (n,), or raise `UsageError` if missing or out of range."""
         total = self.log_average.shape[-1]
         if ids is None:
             message = "ids: required, not given. Pass ids= in the call, one per item; each item has a moving average."
@@ -45,7 +45,7 @@ class ItemAverages(nn.Module):
         return ids
 
     def update_log_averages(self, indices: Tensor, log_values: Tensor) -> Tensor:
-        """Return the log averages at some indices, (k,); in training mode, update them by the new values first.
+        """Return the log averages at some indices, updated first in training mode.
 
         The mean of the values at an index updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Indices without a finite value give 0.
@@ -77,7 +77,7 @@ class ItemAverages(nn.Module):
 
 
 def should_update_averages(module: nn.Module) -> bool:
-    """Return whether a call updates the module's moving averages: in training mode, with gradients enabled."""
+    """Return whether calls update the averages, in training mode with gradients enabled."""
     updates = module.training and torch.is_grad_enabled()
     if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
@@ -85,7 +85,7 @@ def should_update_averages(module: nn.Module) -> bool:
 
 
 def log_moving_average(log_past: Tensor, log_present: Tensor, past_weight: float) -> Tensor:
-    """Return the log of a moving average, log(w e^log_past + (1 - w) e^log_present), with w the `past_weight`."""
+    """Return log(w e^log_past + (1 - w) e^log_present), with w the `past_weight`."""
     # In logarithms: sums of a sharp kernel overflow single precision.
     weighted_past = log_past + math.log(past_weight) if past_weight else log_past - torch.inf
     return torch.logaddexp(weighted_past, log_present + math.log1p(-past_weight))

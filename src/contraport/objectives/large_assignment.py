@@ -1,8 +1,8 @@
-"""Approximate one-to-one assignment of two large sets of points, in O(n d) memory, by auction or divide and conquer.
+"""Approximate one-to-one assignment of two large sets of points.
 
-Up to some ten thousand points an auction compares all of them. Larger sets are halved together again and again, until
-the parts are small enough for an exact assignment. Passes over other blocks of matched pairs then repair what the
-halving has separated.
+It takes O(n d) memory. Up to some ten thousand points an auction compares all of them. Larger sets are halved together
+again and again, until the parts are small enough for an exact assignment. Passes over other blocks of matched pairs
+then repair what the halving has separated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Assignment:
 
     @property
     def cost(self) -> float:
-        """Mean cost of a pair: the transport cost for masses of 1/n, like `Transport.cost`."""
+        """Mean cost of a pair, like `Transport.cost` for masses of 1/n."""
         return self.pass_costs[-1]
 
     def __repr__(self) -> str:
@@ -69,12 +69,12 @@ def approximate_assignment(
     tolerance: float = 0.01,
     seed: int = 0,
 ) -> Assignment:
-    """Assign the points of two sets to each other, one to one, at nearly the least total cost, in O(n d) memory.
+    """Assign two sets of points one to one, at nearly the least cost.
 
-    Up to `block_size` points the assignment is exact. Up to `auction_size` points an auction compares all pairs, in a
-    time that grows with n^2, and `Assignment.gap` bounds the excess. Larger sets are halved and improved in passes,
-    each in a time that grows with n. All runs on the CPU. The assignment has no gradient: for that of the cost, compute
-    it from x and ``y[partners]``.
+    It takes O(n d) memory. Up to `block_size` points the assignment is exact. Up to `auction_size` points an auction
+    compares all pairs, in a time that grows with n^2, and `Assignment.gap` bounds the excess. Larger sets are halved
+    and improved in passes, each in a time that grows with n. All runs on the CPU. The assignment has no gradient: for
+    that of the cost, compute it from x and ``y[partners]``.
 
     Args:
         x: points, (n, d), of any floating-point type.
@@ -135,7 +135,7 @@ def approximate_assignment(
 
 
 def _check_points(x: Tensor, y: Tensor) -> None:
-    """Raise `UsageError` unless two sets of points are floating-point tensors, (n, d), of one shape and device."""
+    """Raise `UsageError` unless x and y are floating-point tensors of one shape."""
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {type_and_shape(points)}.")
@@ -154,7 +154,7 @@ def _refine_hierarchically(
     passes: int,
     generator: torch.Generator,
 ) -> Assignment:
-    """Assign points by divide and conquer, then improve the assignment in passes over blocks of nearby pairs."""
+    """Assign points by divide and conquer, then improve the assignment in passes."""
     linear_sum_assignment = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
     (x, y), (u, v) = points, scaled
     leaves = list(_iterate_part_indices((u, v), block_size, generator))
@@ -183,12 +183,12 @@ def _refine_hierarchically(
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
-    """Return the cost of each pair of rows of x and y, (k, d) each, as float64 (k,)."""
+    """Return the cost of each pair of rows, (k,), in double precision."""
     return _PAIRED_COSTS_BY_NAME[cost](x.double(), y.double())
 
 
 def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
-    """Return an auction on centered points, run until the assignment is within the tolerance of the optimum.
+    """Return an auction on centered points, run to the required tolerance.
 
     The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """
@@ -206,7 +206,7 @@ def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.ran
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the mean value per pair by which an auction's assignment falls short of the optimum.
+    """Return an upper bound on the mean value lost against the optimum.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
@@ -221,9 +221,10 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
 def _iterate_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
-    """Split one or two sets of n points, (n, d), recursively; yield, for each part, its point indices in each set.
+    """Yield the point indices of each part of a recursive halving.
 
-    Each cut halves all sets at once. Parts of two sets match. No part has more than `block_size` points.
+    A part has one index tensor for each set of points, (n, d). Each cut halves all sets at once. Parts of two sets
+    match. No part has more than `block_size` points.
     """
     whole = [torch.arange(len(side)) for side in sides]
     stack = [(whole, -(-len(whole[0]) // block_size))]
@@ -242,11 +243,12 @@ def _iterate_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return indices that sort the points of each set, (n,), so that the first `first_size` form one of two parts.
+    """Return indices that sort each set's points, (n,), into two parts.
 
-    One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
-    parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
-    parts: no plan has to be computed. The two sets take turns, which never raises the cost.
+    The first part has `first_size` points. One set is sorted along a random direction. Of two sets, the first parts
+    match each other, and so do the second parts. Given the parts of one set, the best parts of the other are cut along
+    the difference of the means of these parts: no plan has to be computed. The two sets take turns, which never raises
+    the cost.
     """
     # A random combination of the centered points.
     weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)
@@ -267,7 +269,7 @@ def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator:
 def _best_partners(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
 ) -> Tensor:
-    """Assign points x to points y, (k, d) each, one to one at the least cost; return the index of each partner in y.
+    """Return the index in y of each partner in the best assignment.
 
     Point i of y is the partner of point i of x so far. SciPy's solver begins without potentials; with those of the
     present assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.

@@ -1,4 +1,4 @@
-"""Layouts: turn the views of a batch into blocks of compared pairs of embeddings.
+"""Layouts, which turn the views of a batch into blocks of pairs.
 
 A block has the embeddings of its rows and columns, and the pattern of their items, masks and positives.
 """
@@ -39,7 +39,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Compared pairs and positives of a block, and the items of its rows and columns; independent of embeddings.
+    """Compared pairs and positives of a block, independent of its embeddings.
 
     Attributes:
         num_items: Number of items in the batch, n.
@@ -79,7 +79,7 @@ class PairPattern:
         return self.row_items, self.column_items
 
     def compute_once(self, key: Hashable, function: Callable[[], CachedT]) -> CachedT:
-        """Return the value of a function, computed once per pattern and cached under a key."""
+        """Return the value of a function, cached in the pattern under `key`."""
         if torch.compiler.is_compiling():
             return function()
         entry: CacheEntry[CachedT] | None = self._cache.get(key)
@@ -107,13 +107,13 @@ class PairPattern:
         )
 
     def with_scaled_weight(self, factor: float) -> PairPattern:
-        """Return the pattern with the block's weight in the objective multiplied by a factor."""
+        """Return the pattern with its block weight multiplied by a factor."""
         if factor == 1:
             return self
         return self.compute_once(("weight", factor), lambda: replace(self, block_weight=factor * self.block_weight))
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> PairPattern:
-        """Return the pattern restricted to rows and columns with given indices, (N',) and (M',).
+        """Return the pattern restricted to given row and column indices.
 
         If both are the same indices they must be the same tensor.
         """
@@ -153,13 +153,13 @@ class PairPattern:
         )
 
     def pairs_with_equal(self, attribute: Tensor) -> PairSet:
-        """Return the set of pairs whose items have equal values of an attribute, (n,) integers."""
+        """Return the pairs whose items have equal values of an attribute, (n,)."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
     def mask_duplicates(self, ids: Tensor) -> PairPattern:
-        """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
+        """Return the pattern without pairs of different items with equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
         duplicates = LabelExclusion((ids[self.row_items], ids[self.column_items]), exception_labels=self.items)
@@ -169,10 +169,10 @@ class PairPattern:
     def append_columns(
         self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k more columns, all negatives; it supports only the direction from rows to columns.
+        """Return the pattern with k more columns, which are all negatives.
 
-        Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
-        compared with the item that owns them.
+        It supports only the direction from rows to columns. Pairs with equal ids, of the n items and the k columns, are
+        excluded. Columns with owners, (k,), are only compared with the item that owns them.
         """
         # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
         # within a pass over tiles.
@@ -196,7 +196,7 @@ class PairPattern:
         )
 
     def row_and_column_shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
-        """Return how rows and columns are distributed over processes, given the number of items of each process."""
+        """Return the distribution of rows and of columns over processes."""
 
         def distribute() -> tuple[Shards, Shards]:
             rows = Shards.assign_rows_by_item(self.row_items, item_counts)
@@ -206,7 +206,7 @@ class PairPattern:
         return self.compute_once(("shards", item_counts), distribute)
 
     def fill_masked(self, matrix: Tensor, value: float) -> Tensor:
-        """Return a matrix, (N, M), with the entries of excluded pairs replaced by a value."""
+        """Return a matrix, (N, M), with excluded pairs replaced by a value."""
         for mask in self.masks:
             matrix = matrix.masked_fill(mask.dense(), value)
         return matrix
@@ -216,14 +216,14 @@ class PairPattern:
         return self.compute_once("compared", lambda: PairSet.all_pairs(self.items, excluded_by=self.masks))
 
     def different_item_pairs(self) -> PairSet:
-        """Return the set of compared pairs of two different items: the negatives."""
+        """Return the compared pairs of two different items, which are the negatives."""
         return self.compute_once(
             "different items", lambda: self.compared_pairs().without(PairSet.from_equal_labels(self.items))
         )
 
     @property
     def includes_positives(self) -> bool:
-        """True if positives are among the compared pairs, rather than excluded by a mask."""
+        """True if positives are among the compared pairs."""
         for mask in self.masks:
             if isinstance(mask, LabelExclusion) and mask.exception_labels is None and mask.labels[0] is self.row_items:
                 return False
@@ -232,7 +232,7 @@ class PairPattern:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Block of compared pairs: embeddings of the rows against embeddings of the columns.
+    """Block of compared pairs, with the embeddings of its rows and columns.
 
     Attributes:
         pattern: Compared pairs, positives and items of the block.
@@ -258,7 +258,7 @@ class Block:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Dtype of computations on the block: float64 for float64 embeddings, else float32."""
+        """Dtype of computations, float64 for float64 embeddings, else float32."""
         return self.x.dtype if self.x.dtype == torch.float64 else torch.float32
 
     @property
@@ -268,13 +268,13 @@ class Block:
         return Block(self.pattern.T, self.y, self.x, similarities, self.ring_item_counts, not self.is_transposed)
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
-        """Return the block restricted to some rows and columns; see `PairPattern.select_rows_and_columns`."""
+        """Return the block restricted to given row and column indices."""
         x = self.x[rows]
         y = x if self.y is self.x else self.y[columns]
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument_name: str) -> Tensor:
-        """Return a matrix without the rows and columns of absent views; unchanged if it has the block's shape.
+        """Return a matrix without the rows and columns of absent views.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without.
@@ -291,12 +291,12 @@ class Block:
     def append_columns(
         self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> Block:
-        """Return the block with additional columns of embeddings, (k, d); see `PairPattern.append_columns`."""
+        """Return the block with additional columns of embeddings, (k, d)."""
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Build the block's geometry: the kernel on its compared pairs; `temperature` replaces that of the kernel."""
+        """Build the geometry of the kernel on the block's compared pairs."""
         if self.ring_item_counts is not None:
             processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.ring_item_counts)
             own = kernel(self.x, self.y, temperature, processes)
@@ -314,7 +314,7 @@ class Block:
 def build_diagonal_pattern(
     size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the pattern of two views of the same items, whose positives are the diagonal.
+    """Build the pattern of two views whose positives are the diagonal.
 
     If decoupled, the positives are excluded from the compared pairs.
     """
@@ -334,7 +334,7 @@ def build_diagonal_pattern(
 
 
 class LayoutTraits(NamedTuple):
-    """Traits of a layout: properties that do not depend on the views.
+    """Properties of a layout that do not depend on the views.
 
     Attributes:
         shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
@@ -381,23 +381,23 @@ class Component(NonDefaultsReprMixin):
     view_sizes="infer_view_sizes",
 )
 class Layout(Component, ABC):
-    """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
+    """Base class of layouts, which turn views into blocks of compared pairs."""
 
     @property
     def traits(self) -> LayoutTraits:
-        """Traits of the layout: properties that do not depend on the views."""
+        """Properties of the layout that do not depend on the views."""
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block with a pair mask from features of rows, (N, k), and columns, (M, k); by default no mask."""
+        """Return the block with a mask from row and column features."""
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Return the blocks that have item values, (n, k) per view, in place of embeddings."""
+        """Return the blocks with item values, (n, k) per view, as embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return the number of items of each view, given the shape of a similarity matrix.
+        """Return each view's number of items from the shape of a similarity matrix.
 
         Args:
             similarity_shape: shape of the matrix.
@@ -416,7 +416,7 @@ class Layout(Component, ABC):
         """Return the blocks of compared pairs of the views."""
 
     def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
-        """Transform additional negatives, (k, d), like the views; raise `UsageError` if the layout supports none."""
+        """Transform additional negatives, (k, d), like the views, or raise `UsageError`."""
         return negatives
 
 
@@ -424,7 +424,7 @@ class Layout(Component, ABC):
 @keep_deprecated_attributes(core="core_view")
 @dataclass(frozen=True, repr=False)
 class Cross(Layout):
-    """Layout that compares the first view (rows) with the second (columns); positives are the diagonal.
+    """Layout of the first view against the second, with positives on the diagonal.
 
     Args:
         symmetric: average both directions, view 0 to view 1 and back.
@@ -486,9 +486,10 @@ class Cross(Layout):
 @keep_deprecated_attributes(together="all_views")
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):
-    """Layout that compares all embeddings of all views with each other (2n x 2n for two views), without self pairs.
+    """Layout that compares all embeddings of all views, without self pairs.
 
-    With two views each row has one positive; with more, all other views of its item; with one view, none.
+    Two views of n items give a block (2n, 2n). With two views each row has one positive; with more, all other views of
+    its item; with one view, none.
 
     Args:
         candidates: compared with each row: ``"all"`` other embeddings, positives included; or only negatives (other
@@ -521,7 +522,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return the number of items of each view; without `num_items`, two views are assumed."""
+        """Return the view sizes, of two views if `num_items` is None."""
         rows, columns = similarity_shape
         size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0
@@ -536,7 +537,7 @@ class Joint(Layout):
 
 @cached
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
-    """Build the pattern of all embeddings of all views against each other, without self pairs, for `Joint`."""
+    """Build the pattern of all embeddings against each other, without self pairs."""
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [LabelExclusion((places, places) if candidates == "all" else (items, items))]

@@ -1,4 +1,4 @@
-"""Base class `Loss` of objectives and of their sums. Its methods return plans and targets for inspection."""
+"""Base class of objectives and their sums, with methods to inspect plans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ValuesPerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 @dataclass(frozen=True)
 class CatalogOrigin:
-    """Catalog entry that an objective was built from: its name, call and citation.
+    """Catalog entry of an objective, with its name, call and citation.
 
     Attributes:
         name: Name of the objective in the catalog.
@@ -59,7 +59,7 @@ class CatalogOrigin:
     multi_view="takes_all_views",
 )
 class Loss(nn.Module, ABC):
-    """Base class of losses: modules called on embeddings, whose plans and targets can be inspected.
+    """Base class of losses on embeddings, whose plans can be inspected.
 
     Attributes:
         catalog_origin: Catalog entry from which the loss was built, or None.
@@ -84,23 +84,23 @@ class Loss(nn.Module, ABC):
 
     @property
     def compares_sets(self) -> bool:
-        """True if items are sets of vectors, (n, t, d) per view, rather than single vectors, (n, d)."""
+        """True if items are sets of vectors, (n, t, d) per view."""
         return False
 
     @abstractmethod
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
-        """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
+        """Compute the weighted terms by name, tensors that add up to the loss."""
 
     @abstractmethod
     def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
-        """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
+        """Yield the solved and target plan of each direction of each block."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
-        """Return layout, kernel, constraint, target and divergence as text, keyed by the question that each answers."""
+        """Return the components as text, by the question that each answers."""
 
     def set_constraint(self, constraint: Constraint) -> None:
-        """Set the constraint of the loss, in place of the present one.
+        """Replace the constraint of the loss.
 
         Raises:
             UsageError: there is no single constraint, or the divergence or the layout does not support this one.
@@ -110,41 +110,41 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def temperature(self) -> float:
-        """Temperature of the kernel; assign to it to change it between steps."""
+        """Temperature of the kernel, which can be assigned between steps."""
 
     @temperature.setter
     @abstractmethod
     def temperature(self, value: float) -> None: ...
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Register a parameter, as torch does on assignment; raise `UsageError` if its name is "temperature"."""
+        """Register a parameter, or raise `UsageError` if its name is "temperature"."""
         message = "temperature: must be a number, got a parameter; build the loss with temperature='learn' or with it."
         check(name != "temperature", message)
         super().register_parameter(name, param)
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call with `target` (by default the loss's own target) needs ``features=``."""
+        """Return whether a call with `target`, or the loss's own, needs ``features=``."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:
-        """Return why the loss does not support a given target, or None if it does."""
+        """Return why the loss does not support a target, or None."""
 
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=``: the weights of the items are then the marginals of the plan."""
+        """True if a call needs ``weights=`` as the marginals of the plan."""
 
     @property
     @abstractmethod
     def last_plan_mass(self) -> float | None:
-        """Mass of the plan of the last call, averaged over directions; None if the solver has not computed it.
+        """Mass of the last call's plan, averaged over directions, None if unknown.
 
         Reading it synchronizes with the device; a call does not.
         """
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information, in nats, that a loss value implies, or None if there is none.
+        """Return the lower bound on mutual information, in nats, or None.
 
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """
@@ -237,22 +237,22 @@ class Loss(nn.Module, ABC):
         return total
 
     def terms(self, *views: Tensor, **options: CallOptionValue) -> dict[str, float]:
-        """Return the weighted terms of the loss by name, as numbers; takes the same arguments as the loss."""
+        """Return the weighted terms of a call of the loss, as numbers."""
         with torch.no_grad():
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the plan of the first block of pairs as a matrix, (N, M); takes the same arguments as the loss."""
+        """Return the first block's plan, (N, M), for a call's arguments."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan of the first block of pairs, (N, M); takes the same arguments as the loss."""
+        """Return the first block's target plan, (N, M), for a call's arguments."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
-        """Plot the solved and the target plan of the first block side by side; takes the same arguments as the loss.
+        """Plot the first block's solved and target plan for a call's arguments.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.
@@ -275,7 +275,7 @@ class Loss(nn.Module, ABC):
         )
 
     def explain(self) -> str:
-        """Describe the loss as text: its components, what each of them decides, and the paper to cite.
+        """Describe the loss as text, with its components and the paper to cite.
 
         >>> import contraport
         >>> print(contraport.gca_ince(iterations=3).explain())
@@ -294,7 +294,7 @@ class Loss(nn.Module, ABC):
 
 
 def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
-    """Return a total plus a value; a total of None counts as zero.
+    """Return a total plus a value, where a total of None is zero.
 
     Raises:
         UsageError: they are values of different numbers of rows.

@@ -1,4 +1,4 @@
-"""Schedules of the temperature, the constraint and the sample weights of a loss over training.
+"""Schedules of temperature, constraint and sample weights over training.
 
 A schedule is a pure function of the step: `apply(loss, step)` sets one property and keeps no state, so that a resumed
 run continues exactly. Steps are optimizer steps or epochs, whichever the loop counts.
@@ -30,15 +30,15 @@ from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temp
 
 
 class LossSchedule(Protocol):
-    """Protocol of schedules that set a property of a loss, such as its temperature, at each step."""
+    """Protocol of schedules that set one property of a loss by step."""
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the scheduled property of a loss for a step of training, counted from 0."""
+        """Set the scheduled property of a loss for a step, counted from 0."""
 
 
 @dataclass(frozen=True, repr=False)
 class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
-    """Temperature schedule: geometric interpolation from one value to another over a number of steps.
+    """Temperature schedule by geometric interpolation between two values.
 
     Args:
         start: at step 0, positive.
@@ -60,7 +60,7 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
 
     @classmethod
     def parse(cls, text: float | str, steps: int) -> TemperatureSchedule:
-        """Parse a temperature schedule: a number, ``"start:end"`` or ``"start:end:shape"``.
+        """Parse a temperature schedule, such as ``0.5``, ``"0.5:0.1"`` or ``"0.5:0.1:cosine"``.
 
         >>> TemperatureSchedule.parse("0.5:0.1", steps=100)
         TemperatureSchedule(start=0.5, end=0.1, steps=100)
@@ -76,7 +76,7 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
 
 @dataclass(frozen=True, repr=False)
 class Tighten(NonDefaultsReprMixin):
-    """Constraint schedule that tightens: `Rows`, then `Balanced` with 1, 2, 4 and 8 iterations, at a fixed interval.
+    """Constraint schedule from `Rows` to `Balanced` with 1, 2, 4, 8 iterations.
 
     Args:
         every: number of steps between changes, at least 1.
@@ -114,7 +114,7 @@ class Tighten(NonDefaultsReprMixin):
 
 @dataclass(frozen=True, repr=False)
 class Loosen(Tighten):
-    """Constraint schedule that loosens: from `Balanced` with 8 iterations to `Rows`, the reverse of `Tighten`.
+    """Constraint schedule from `Balanced` with 8 iterations to `Rows`, reversing `Tighten`.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
@@ -124,7 +124,7 @@ class Loosen(Tighten):
 
 @dataclass(frozen=True, repr=False)
 class FixedConstraint(NonDefaultsReprMixin):
-    """Constraint schedule that is constant: it replaces the constraint of the objective by another.
+    """Constant schedule that replaces the constraint of a loss.
 
     Args:
         constraint: the constraint.
@@ -160,7 +160,7 @@ CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": L
 
 
 def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
-    """Parse the name of a constraint or of a constraint schedule, with its settings after a colon.
+    """Parse the text of a constraint or of a constraint schedule.
 
     Args:
         text: ``"balanced:iterations=5"``, ``"unbalanced:relaxation=0.2,iterations=10"``, ``"rows"``,
@@ -186,7 +186,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
 
 
 def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
-    """Parse a schedule of plan-based sample weights into a function from the training step to `WeightsFromPlan`.
+    """Parse sample weights into a function from step to `WeightsFromPlan`.
 
     It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 

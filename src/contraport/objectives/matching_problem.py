@@ -1,4 +1,4 @@
-"""Matching problem of a call: blocks of compared pairs and target plans, from the inputs of all processes.
+"""Matching problem of a call, gathered from the inputs of all processes.
 
 A call has views and attributes of items; a layout makes blocks of the views; a target gives the target plan of a block.
 Constraints and divergences play no part here; the kernel only does if the batch's own plan weights its items.
@@ -60,7 +60,7 @@ class BlockDirection(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """Matching problem of one call: the inputs, with the layout and the target that turn them into blocks.
+    """Inputs of one call, with the layout and target applied to them.
 
     Attributes:
         layout: Layout, which selects the compared pairs.
@@ -85,7 +85,7 @@ class MatchingProblem:
     weights_from_plan: WeightsFromPlan | None
 
     def gather_across_processes(self, kernel: Kernel) -> MatchingProblem:
-        """Gather the inputs of all processes, and return the problem of all their items.
+        """Gather all processes' inputs, and return the problem of all items.
 
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.
@@ -122,14 +122,14 @@ class MatchingProblem:
 
     @property
     def max_vectors_per_item(self) -> int:
-        """Largest number of vectors in a set; 0 if items are single vectors."""
+        """Largest number of vectors in a set, 0 if items are single vectors."""
         if self.inputs.views[0].ndim == 2:
             return 0
         negatives = () if self.negatives is None else (self.negatives.embeddings,)
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
     def list_blocks_of_present_views(self) -> list[Block]:
-        """Return the blocks of the layout, without the rows and columns of absent views."""
+        """Return the layout's blocks, without rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
         own_present = inputs.present
@@ -157,7 +157,7 @@ class MatchingProblem:
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
-        """Return the blocks without rows and columns of absent views; `present`, (n, views), is False for those."""
+        """Return the blocks without the rows and columns of absent views."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
         marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
         remaining = []
@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def list_directions(self, block: Block) -> list[BlockDirection]:
-        """Return the one or two directions of a block, rows to columns and back, with the additional negatives."""
+        """Return the one or two directions of a block, with additional negatives."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -208,7 +208,7 @@ class MatchingProblem:
 def build_local_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
 ) -> MatchingProblem:
-    """Check the arguments of a call on this process, without communication, and return this process's problem.
+    """Check a call's arguments and return this process's problem, without communication.
 
     Args:
         layout: which pairs are compared.
@@ -269,7 +269,7 @@ def build_local_problem(
 
 
 def _check_ring_support(problem: MatchingProblem) -> None:
-    """Raise `UsageError` if the problem needs embeddings of all processes at once, which a ring exchange lacks."""
+    """Raise `UsageError` for options that a ring exchange does not support."""
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.weights_from_plan is not None,
@@ -281,7 +281,7 @@ def _check_ring_support(problem: MatchingProblem) -> None:
 
 
 def convert_target(target: object) -> Target:
-    """Convert a target given as a matrix or a list of pairs to a `Target`; a `Target` is returned unchanged."""
+    """Convert a matrix or a list of pairs to a `Target`."""
     if isinstance(target, Tensor | np.ndarray):
         return Matrix(torch.as_tensor(target))
     if isinstance(target, list):
@@ -294,7 +294,7 @@ def convert_target(target: object) -> Target:
 
 
 def describe_type_and_row_shape(value: object) -> str:
-    """Describe the type of an option's value as text: for a tensor, its dtype and the shape of one row.
+    """Describe a value's type as text, for a tensor with its row shape.
 
     >>> [describe_type_and_row_shape(value) for value in (torch.zeros(5, 3), None, 0.5)]
     ['torch.float32 (n, 3)', 'none', 'float']
@@ -306,7 +306,7 @@ def describe_type_and_row_shape(value: object) -> str:
 
 
 def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
-    """Return the type and shape of each option as text, by name; they must be equal on all processes."""
+    """Return the type and row shape of each option, to compare processes."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
@@ -336,7 +336,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the item counts and negative counts by process, and the largest number of vectors per item.
+    """Return item and negative counts by process, and the most vectors per item.
 
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.
@@ -367,7 +367,7 @@ def _gather_sizes_and_check_options(
 
 
 def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
-    """Send this process's error to the other processes, which wait in a collective, so that they raise it too."""
+    """Send this process's error to the others, so that they raise it."""
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
@@ -378,7 +378,7 @@ def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
 def _build_zero_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
-    """Build views of zeros for a call with a similarity matrix, which has no embeddings."""
+    """Build views of zeros for a call with similarities instead of embeddings."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = type_and_shape(similarities)
@@ -399,7 +399,7 @@ def _build_zero_views(
 
 
 def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for a target that needs two views per item, if views are single or show different items."""
+    """Build the error for a target that needs two views per item."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one, for {target!r}. Pass the other view too, {remedy}."
@@ -412,7 +412,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
 def _check_inputs_of_coordinate_layout(
     layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
 ) -> None:
-    """Raise `UsageError` for inputs that concern items, such as ids, with a layout that compares coordinates."""
+    """Raise `UsageError` for item inputs, such as ids, with a coordinate layout."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

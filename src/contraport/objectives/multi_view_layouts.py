@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
-    """Return one block, compared in both directions, for each given pair of views; each view is (n, d)."""
+    """Return a block, compared in both directions, for each pair of views."""
     check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
     pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
     return [Block(pattern, one, other) for one, other in pairs]
@@ -40,7 +40,7 @@ def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iter
 
 @dataclass(frozen=True, repr=False)
 class AllViewPairs(Layout):
-    """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
+    """Layout of all pairs of V views, in both directions (CMC, full graph).
 
     There are V (V - 1) / 2 blocks, (n, n) each, whose losses are added.
 
@@ -60,9 +60,9 @@ class AllViewPairs(Layout):
 
 @dataclass(frozen=True, repr=False)
 class CoreViewPairs(Layout):
-    """Layout that compares the first view with each other view (CMC, core view), in both directions.
+    """Layout of the first view against each other view (CMC, core view).
 
-    There are V - 1 blocks, (n, n) each, whose losses are added.
+    V views give V - 1 blocks, (n, n) each and in both directions, whose losses are added.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -80,7 +80,7 @@ class CoreViewPairs(Layout):
 
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
-    """Layout that compares the items of each view with each other, averaged over the views.
+    """Layout that compares items within each view, averaged over the views.
 
     Self pairs are positives, but are not compared.
 
@@ -110,7 +110,7 @@ class WithinView(Layout):
 
 
 class LayoutWrapper(Layout):
-    """Base class of layouts that wrap another layout, and change part of its behavior.
+    """Base class of layouts that modify another layout.
 
     Attributes:
         layout: The layout that is modified.
@@ -220,7 +220,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list; each block's weight is multiplied by the weight of its embedding size."""
+        """Return all blocks in one list, with the weights of their embedding sizes."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))
@@ -231,7 +231,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class RotatedFirstView(LayoutWrapper):
-    """Layout wrapper that rotates the first view, as complex numbers, by 45 degrees (AnglE).
+    """Layout wrapper that rotates the first view by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
@@ -267,7 +267,7 @@ def _pad_to_even_dimension(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout wrapper that removes the negatives that a teacher rates more similar than the positive (GISTEmbed).
+    """Layout wrapper that removes negatives by a teacher's similarities (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns
@@ -310,7 +310,7 @@ class GuidedNegatives(LayoutWrapper):
         return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block with a mask of the pairs that the teacher rates more similar than the positive."""
+        """Return the block without pairs rated more similar than the positive."""
         block = super().with_mask_by_features(block, features)
         pattern = block.pattern
         x = normalize(features[0])
@@ -325,7 +325,7 @@ class GuidedNegatives(LayoutWrapper):
 @accept_deprecated_keywords(centred="centered")
 @dataclass(frozen=True, repr=False)
 class CoordinatePairs(LayoutWrapper):
-    """Layout wrapper that compares pairs of coordinates by their correlation over the batch (Barlow Twins, VICReg).
+    """Layout wrapper that compares coordinates by correlation (Barlow Twins, VICReg).
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
@@ -366,7 +366,7 @@ class CoordinatePairs(LayoutWrapper):
 
 
 def _center_columns(z: Tensor) -> Tensor:
-    """Subtract the mean of each column; columns that are constant up to rounding become 0."""
+    """Subtract the mean of each column, which makes constant columns 0."""
     centered = z - z.mean(0)
     # Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
     rounding = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)

@@ -1,4 +1,4 @@
-"""Objectives: losses composed of a layout, kernel, constraint, target and divergence; sums and Matryoshka losses."""
+"""Objectives of layout, kernel, constraint, target and divergence, and their sums."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class Objective(Loss):
-    """Contrastive objective: divergence of the solved plan from the target plan, plus weighted penalties on the plan.
+    """Contrastive objective, the divergence between target and solved plan plus penalties.
 
     Call it on the embeddings of two views, (n, d) each, of any floating-point type; it returns a scalar tensor.
     Computations run in single precision at least, whatever autocast is set to. Under `torch.distributed` each process
@@ -117,7 +117,7 @@ class Objective(Loss):
         self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 
     def with_layout(self, layout: Layout) -> Objective:
-        """Return an objective with another layout and the same kernel, constraint, target and divergence objects."""
+        """Return an objective with another layout and the same other components."""
         return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
 
     @property
@@ -132,7 +132,7 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict_message(self, target: Target) -> str | None:
-        """Return an error message if the objective does not support a target, else None.
+        """Return why the objective does not support a target, or None.
 
         A layout that excludes the positives from the compared pairs needs a target whose positives are views.
         """
@@ -142,7 +142,7 @@ class Objective(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mass of the plan of the last call, averaged over directions; None if the solver has not computed it.
+        """Mass of the last call's plan, averaged over directions, None if unknown.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)
@@ -158,7 +158,7 @@ class Objective(Loss):
 
     @property
     def is_info_nce(self) -> bool:
-        """True if the loss is InfoNCE: the cross-entropy of classifying an item's other view among all candidates.
+        """True if the loss is InfoNCE, with positives among the candidates.
 
         >>> import contraport
         >>> contraport.nt_xent().is_info_nce, contraport.gca_ince().is_info_nce, contraport.dcl().is_info_nce
@@ -171,11 +171,11 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information that `value`, the InfoNCE loss of the last call, implies.
+        """Return the lower bound on mutual information that `value` implies, or None.
 
-        The bound is log k minus the value. k is the number of candidates among which an item's other view was
-        classified, itself included; if the value sums over pairs of views, the bound is that of their mean. It is in
-        nats, and at most log k.
+        `value` is the InfoNCE loss of the last call. The bound is log k minus the value. k is the number of candidates
+        among which an item's other view was classified, itself included; if the value sums over pairs of views, the
+        bound is that of their mean. It is in nats, and at most log k.
 
         Returns:
             The bound; None if the value is not an InfoNCE (see `is_info_nce`), or the call had weights, a target or a
@@ -204,7 +204,7 @@ class Objective(Loss):
 
     @property
     def temperature(self) -> float:
-        """Temperature of the kernel; assign to it to change it between steps."""
+        """Temperature of the kernel, which can be assigned between steps."""
         return self.kernel.temperature
 
     @temperature.setter
@@ -212,7 +212,7 @@ class Objective(Loss):
         self.kernel.temperature = value
 
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
-        """Compute the divergence and the weighted penalties, as tensors by name; see `forward` for the options.
+        """Compute the divergence and the weighted penalties by name, as tensors.
 
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
@@ -257,7 +257,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments of a call and build its matching problem; without `reduction` no loss is computed."""
+        """Check the arguments of a call and build its matching problem."""
         try:
             if reduction is not None:
                 self._check_no_unsupported_options(options, reduction)
@@ -269,7 +269,7 @@ class Objective(Loss):
         return problem.gather_across_processes(self.kernel)
 
     def _check_no_unsupported_options(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
+        """Raise `UsageError` for options that a divergence or penalty does not support."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
@@ -284,7 +284,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
-        """Solve the plan of each direction of a block, and return the results with the target plans."""
+        """Return each direction's result, with the solved and the target plan."""
         directions, attributes = problem.list_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
@@ -315,7 +315,7 @@ class Objective(Loss):
         return results
 
     def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
-        """Return the log marginals of a block's rows and columns, proportional to the item weights.
+        """Return the item weights of rows and columns as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
@@ -352,7 +352,7 @@ class Objective(Loss):
 
 @keep_deprecated_attributes(weighted_objectives="iterate_objectives_with_weights")
 class SumLoss(Loss):
-    """Weighted sum of objectives on the same views, for methods whose terms compare different pairs.
+    """Weighted sum of objectives on the same views.
 
     Args:
         objectives: each objective with its weight; the temperature of the first is that of the sum.
@@ -390,12 +390,12 @@ class SumLoss(Loss):
 
     @property
     def _first_objective(self) -> Objective:
-        """First objective of the sum; the temperature and the plan of the sum are those of this objective."""
+        """First objective, whose temperature and plan are those of the sum."""
         return next(self.iterate_objectives_with_weights())[0]
 
     @property
     def temperature(self) -> float:
-        """Temperature of the first objective; assign to it to change it between steps."""
+        """Temperature of the first objective, which can be assigned between steps."""
         return self._first_objective.temperature
 
     @temperature.setter
@@ -418,7 +418,7 @@ class SumLoss(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mass of the first objective's plan in the last call; see `Objective.last_plan_mass`."""
+        """Mass of the first objective's plan in the last call, or None."""
         return self._first_objective.last_plan_mass
 
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
@@ -445,10 +445,11 @@ class SumLoss(Loss):
 
 
 def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | None = None) -> Loss:
-    """Matryoshka loss: sum of an objective over nested embeddings, so that their first coordinates can be used alone.
+    """Matryoshka loss, the sum of an objective over nested embeddings.
 
-    Each of `dims` is a number of first coordinates, compared by themselves: a kernel of cosines normalizes them anew.
-    Parameters such as a learned temperature are shared by all; moving averages, as those of `sog_clr`, are separate.
+    The first coordinates can then be used alone. Each of `dims` is a number of first coordinates, compared by
+    themselves: a kernel of cosines normalizes them anew. Parameters such as a learned temperature are shared by all;
+    moving averages, as those of `sog_clr`, are separate.
 
     Args:
         objective: an objective of the catalog, an `Objective` or a `SumLoss`; it is not changed.
@@ -491,7 +492,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
 
 
 def _scale_row_values_to_mean(values: Tensor, row_weights: Tensor | None, term: Divergence) -> Tensor:
-    """Scale the row values of a divergence, (N,), so that their mean is the loss, for ``reduction="none"``."""
+    """Scale row values, (N,), so that their mean is the loss."""
     good = values.ndim > 0
     check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
     values = len(values) * values

@@ -1,4 +1,4 @@
-"""Sets of pairs with equal labels (classes, domains, masks, duplicates), stored in O(N + M) memory.
+"""Sets of pairs with equal labels, stored in O(N + M) memory.
 
 A set is a signed sum of equalities.
 
@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices_with_gaps(labels: Tensor) -> Tensor:
-    """Return a group index from 0 to n - 1 for each of n labels, equal for equal labels; some indices may be unused.
+    """Return a group index for each label, with gaps between used indices.
 
     >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -28,7 +28,7 @@ def group_indices_with_gaps(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Return for each group, (size,), the weighted log-mean-exp of its values; 0 for groups without values.
+    """Return each group's weighted log-mean-exp, (size,), 0 for empty groups.
 
     Args:
         groups: index of the group of each value, (k,).
@@ -42,7 +42,7 @@ def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, count
 
 
 def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
+    """Return each group's log-sum-exp, (size,), minus infinity for empty groups."""
     with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
         top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
         top = top.masked_fill(top == -torch.inf, 0)
@@ -53,7 +53,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SignedLabelEquality:
-    """Term of a `PairSet`: all pairs whose row and column have equal labels, added (sign 1) or subtracted (sign -1).
+    """Set of pairs with equal labels, added to or subtracted from a `PairSet`.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -66,7 +66,7 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices of rows, (N,), and columns, (M,), equal for equal labels, and an integer above all indices.
+        """Group indices of rows, (N,), and columns, (M,), and an upper bound.
 
         A row and a column have one index if all of their labels are equal.
         """
@@ -98,7 +98,7 @@ class SignedLabelEquality:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs (row, column), stored as a sum and difference of sets of pairs with equal labels.
+    """Set of pairs, stored as a signed sum of label equalities.
 
     The first matrix has sign 1.
     """
@@ -107,14 +107,14 @@ class PairSet:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the matrix of pairs, (N, M): numbers of rows and columns."""
+        """Number of rows and number of columns, (N, M)."""
         return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
     def all_pairs(
         cls, items: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all pairs that no mask excludes, with as many rows and columns as the tensors in `like`."""
+        """Build the set of all row-column pairs except those that masks exclude."""
         rows, columns = items
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
@@ -142,7 +142,7 @@ class PairSet:
         return PairSet(tuple(a & b for a in self.equalities for b in other.equalities))
 
     def without(self, other: PairSet) -> PairSet:
-        """Return the difference of two sets: the pairs of this set that are not in the other."""
+        """Return the pairs of this set that are not in the other."""
         both = self & other
         return PairSet(
             self.equalities + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
@@ -157,7 +157,7 @@ class PairSet:
         return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply a tensor y, (M, ...), by the 0/1 matrix of the set: sums of y over each row's pairs, (N, ...)."""
+        """Multiply y, (M, ...), by the set's 0/1 matrix, giving row sums."""
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
@@ -172,7 +172,7 @@ class PairSet:
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
-        """Return the number of pairs in each row, (N,), in the dtype and on the device of `like`."""
+        """Return the number of pairs per row, (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Perplexity-calibrated affinities: the target plan of SNE and t-SNE.
+"""Perplexity-calibrated affinities, the target plan of SNE and t-SNE.
 
 Each item distributes its weight over others by a Gaussian whose bandwidth gives every item the same effective number of
 neighbors, the perplexity. Three times as many neighbors carry most of the weight, so that the plan may be sparse: O(n
@@ -20,7 +20,7 @@ MAX_DISTANCES_IN_MEMORY = 1 << 22
 
 @torch.no_grad()
 def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
-    """Return SNE or t-SNE affinities: an (n, n) plan of total mass 1 with an empty diagonal, sparse unless `exact`.
+    """Return SNE or t-SNE affinities, a plan (n, n) of total mass 1.
 
     Args:
         x: the data, (n, d), finite.
@@ -56,7 +56,7 @@ def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, exac
 
 @torch.no_grad()
 def squared_distances_and_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the squared distances and indices of each item's nearest neighbors, each (n, neighbors).
+    """Return squared distances and indices of nearest neighbors, (n, neighbors) each.
 
     Args:
         x: the data, (n, d).
@@ -81,9 +81,10 @@ def squared_distances_and_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, 
 
 @torch.no_grad()
 def row_softmax_of_perplexity(squared_distances: Tensor, perplexity: float) -> Tensor:
-    """Return the softmax of negative distances in each row, at the temperature that gives the row the `perplexity`.
+    """Return the row softmax of negative distances with a given perplexity.
 
-    If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
+    Each row has the temperature that gives it this perplexity. If a row has more equal smallest distances than the
+    perplexity, as with duplicates, it distributes evenly over them.
 
     Args:
         squared_distances: (n, k).

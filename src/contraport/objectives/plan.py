@@ -1,4 +1,4 @@
-"""Transport plans, stored as kernel and potentials or as a matrix, and the result of solving a block."""
+"""Transport plans, and the result of solving one direction of a block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from contraport.options import keep_deprecated_attributes
 )
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
+    """Differentiable transport plan P_ij = exp(log K_ij + f_i + g_j).
 
     Attributes:
         geometry: Compared pairs, (N, M), with log K; of the kernel unless `cost_geometry` is given.
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def kernel_geometry(self) -> Geometry:
-        """Geometry of the kernel of the compared pairs, (N, M)."""
+        """Geometry of the compared pairs under the kernel, (N, M)."""
         return self.geometry if self.cost_geometry is None else self.cost_geometry
 
     @property
@@ -93,20 +93,20 @@ class Plan:
     # Zeros are created when they are read, as most losses never do.
     @property
     def f(self) -> Tensor:
-        """Log potential f of each row, (N,), as in log P_ij = log K_ij + f_i + g_j."""
+        """Log potential f_i of each row, (N,)."""
         return self._zero_potential(0) if self.row_potential is None else self.row_potential
 
     @property
     def g(self) -> Tensor:
-        """Log potential g of each column, (M,), as in log P_ij = log K_ij + f_i + g_j."""
+        """Log potential g_j of each column, (M,)."""
         return self._zero_potential(1) if self.column_potential is None else self.column_potential
 
     def _zero_potential(self, side: int) -> Tensor:
-        """Return a log potential of zeros for the rows (side 0), (N,), or columns (side 1), (M,)."""
+        """Return zero potentials of the rows (side 0) or columns (side 1)."""
         return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at some entries, (k,), given by their row and column indices, (k,) each, as integer tensors."""
+        """Return log P at given row and column indices, (k,) each."""
         for name, places in (("rows", rows), ("columns", columns)):
             if not isinstance(places, Tensor) or places.ndim != 1 or places.dtype not in (torch.int32, torch.int64):
                 raise UsageError(f"{name}: must be integers, (k,), got {type_and_shape(places)}.", kind="type")
@@ -125,14 +125,14 @@ class Plan:
         return self._log_target_marginal(1)
 
     def _log_target_marginal(self, side: int) -> Tensor:
-        """Return the log target marginal of rows (side 0), (N,), or columns (side 1), (M,); uniform if not given."""
+        """Return the log target marginal of rows (side 0) or columns (side 1)."""
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)
         return zeros - traceable_log(len(zeros), zeros)
 
     def log_row_mass(self) -> Tensor:
-        """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
+        """Return the log mass of each row, log sum_j P_ij, (N,)."""
         if self.exact_axis == "rows":
             return self.log_target_row_marginal
         if self.cached_log_row_mass is not None:
@@ -140,7 +140,7 @@ class Plan:
         return self.f + row_log_sums(self.geometry, self.g)
 
     def log_column_mass(self) -> Tensor:
-        """Return the log mass of each column, log sum_i P_ij, (M,); one pass over the pairs unless cached."""
+        """Return the log mass of each column, log sum_i P_ij, (M,)."""
         if self.exact_axis == "columns":
             return self.log_target_column_marginal
         if self.cached_log_column_mass is not None:
@@ -148,30 +148,30 @@ class Plan:
         return self.g + column_log_sums(self.geometry, self.f)
 
     def kernel_log_row_sums(self) -> Tensor:
-        """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
+        """Return the log row sums of the kernel, log sum_j K_ij, (N,)."""
         if self.column_potential is None and self.cost_geometry is None:
             return self.log_row_mass() - self.f
         return row_log_sums(self.kernel_geometry)
 
     @torch.no_grad()
     def marginal_error(self) -> float:
-        """Return the marginal error: the L1 distance of row and column masses from the target marginals."""
+        """Return the L1 distance of row and column masses from the target marginals."""
         masses = self.log_row_mass(), self.log_column_mass()
         targets = self.log_target_row_marginal, self.log_target_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
     def mass(self) -> Tensor:
-        """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
+        """Return the total mass of the plan, a scalar tensor."""
         cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_row_or_column_mass
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
     def cached_log_row_or_column_mass(self) -> Tensor | None:
-        """Cached log mass of the rows, or else of the columns (the totals are equal), or None."""
+        """Cached log masses of the rows, or else of the columns, or None."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_squared_norm(self) -> Tensor:
-        """Return the squared Euclidean norm of each row, sum_j P_ij^2, (N,); one pass over the pairs."""
+        """Return the squared Euclidean norm of each row, sum_j P_ij^2, (N,)."""
         link = self.geometry.log_kernel.link
         # Without a link, a scale of 2 squares the kernel, which the passes take for free.
         if link is None:
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def scaled_negative_cost_kernel(self) -> LogKernel:
-        """Log-kernel without its link function: minus the cost, divided by the log-kernel's `cost_unit`."""
+        """Log-kernel without its link, minus the cost divided by its `cost_unit`."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -220,7 +220,7 @@ class Plan:
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.column_potential)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Multiply values of the columns, (M, ...), by the plan: return sum_j P_ij v_j, (N, ...).
+        """Multiply column values v, (M, ...), by the plan, giving sum_j P_ij v_j.
 
         It is differentiable, and takes the memory of a block of rows.
 
@@ -236,7 +236,7 @@ class Plan:
         return products.reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
-        """Return the barycentric projection: for each row, the plan-weighted mean of the columns' values, (M, ...).
+        """Return the barycentric projection, each row's plan-weighted mean of column values.
 
         Source: Peyré and Cuturi (2019), remark 4.11.
         """
@@ -244,7 +244,9 @@ class Plan:
         return sums / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (sums.ndim - 1))
 
     def top(self, k: int) -> Tensor:
-        """Return the k largest entries of each row as a sparse (N, M) tensor with differentiable values.
+        """Return each row's k largest entries as a sparse (N, M) tensor.
+
+        Its values are differentiable.
 
         Raises:
             UsageError: k is not between 1 and M.
@@ -266,7 +268,7 @@ class Plan:
 
     @torch.no_grad()
     def effective_partners(self) -> Tensor:
-        """Return the effective number of partners of each row, (N,): exp of the entropy of the row, scaled to mass 1.
+        """Return each row's effective number of partners, (N,), exp of its entropy.
 
         The number is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass
         give 1. It depends neither on the unit of the cost nor on the mass of the row, and takes the memory of a block
@@ -286,7 +288,7 @@ class Plan:
 
     @torch.no_grad()
     def sharpness(self) -> float:
-        """Return the sharpness of the plan, from 0 (each row is spread evenly) to 1 (each row has one partner).
+        """Return the plan's sharpness, from 0 (even rows) to 1 (single partners).
 
         The sharpness is 1 - H / log M, where H is the mean entropy of the rows' shares, weighted by their mass; 1 for a
         single column.
@@ -298,11 +300,11 @@ class Plan:
 
     @torch.no_grad()
     def round_to_marginals(self) -> RoundedPlan:
-        """Round the plan to one that meets both target marginals, in O(N + M) memory; the result has no gradient.
+        """Round the plan to one that meets both target marginals.
 
-        Rows and then columns with too much mass are scaled down, and the missing mass is added as a product of two
-        vectors. The L1 distance from the plan is at most twice its `marginal_error`, so that the transport cost grows
-        by at most that times the largest cost.
+        It takes O(N + M) memory, and the result has no gradient. Rows and then columns with too much mass are scaled
+        down, and the missing mass is added as a product of two vectors. The L1 distance from the plan is at most twice
+        its `marginal_error`, so that the transport cost grows by at most that times the largest cost.
 
         Raises:
             UsageError: the target marginals have different totals.
@@ -353,7 +355,7 @@ class DensePlan(Plan):
         log_marginals: tuple[Tensor, Tensor] | None,
         dual_potentials: tuple[Tensor, Tensor],
     ) -> Self:
-        """Build the plan from a matrix of masses; pairs without mass have no gradient."""
+        """Build the plan from masses, without gradient where they are zero."""
         present = masses > 0
         log_masses = torch.where(present, torch.where(present, masses, 1).log(), -torch.inf)
         return cls(
@@ -381,7 +383,7 @@ class DensePlan(Plan):
 @keep_deprecated_attributes(u="missing_row_mass", v="column_shares")
 @dataclass(frozen=True, eq=False)
 class RoundedPlan:
-    """Plan that meets both marginals up to rounding errors: another plan plus the missing mass; it has no gradient.
+    """Plan that meets both marginals up to rounding errors, without gradient.
 
     P_ij = scaled_ij + missing_row_mass_i * column_shares_j.
 
@@ -404,14 +406,14 @@ class RoundedPlan:
 
     @torch.no_grad()
     def apply(self, values: Tensor) -> Tensor:
-        """Apply the plan to values of the columns; see `Plan.apply`."""
+        """Multiply column values by the plan, as in `Plan.apply`."""
         product, shares = self.scaled.apply(values), self.column_shares
         added = torch.outer(self.missing_row_mass, shares @ values.reshape(len(values), -1).to(shares))
         return product + added.reshape(product.shape)
 
     @torch.no_grad()
     def row_cost(self) -> Tensor:
-        """Return the transport cost of each row, (N,), with one block of rows of the plan in memory at a time."""
+        """Return the transport cost of each row, (N,), in blocks of rows."""
         return _row_costs_by_blocks(
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
@@ -427,7 +429,7 @@ class RoundedPlan:
 
 @dataclass(frozen=True, eq=False)
 class BlockResult:
-    """Result of solving one direction of a block: its compared pairs, target plan and solved plan.
+    """Target plan and solved plan of one direction of a block.
 
     It is the input of divergences.
 
@@ -447,7 +449,7 @@ class BlockResult:
 
 
 def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKernel) -> Tensor:
-    """Return the transport cost of each row, (N,), of a plan; `dense_rows` returns a slice of its rows, (k, M).
+    """Return each row's transport cost, (N,), from slices of dense rows.
 
     The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
     threshold is large: below order 1 that grows as a power of the number of columns.
@@ -457,7 +459,7 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
 
 
 def generalized_kl_sum(log_mass: Tensor, log_target: Tensor) -> Tensor:
-    """Return the generalized KL divergence of masses m from targets a: sum m log(m / a) - sum m + sum a."""
+    """Return the generalized KL divergence of masses from targets, a scalar tensor."""
     mass = log_mass.exp()
     present = mass > 0
     ratio = torch.where(present, log_mass, log_target) - log_target

@@ -1,4 +1,4 @@
-"""Optimal transport between two sets of points: plan, Sinkhorn divergence, soft assignments, and weights of items."""
+"""Optimal transport between sets of points, soft assignments and item weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @keep_deprecated_attributes(error="marginal_error")
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """Solution of an entropic transport problem: its plan, cost, dual potentials and value.
+    """Solution of an entropic transport problem, with plan, cost and potentials.
 
     All but `marginal_error` is differentiable in the points, the masses and the temperature.
 
@@ -57,7 +57,7 @@ class Transport:
 
     @cached_property
     def value(self) -> Tensor:
-        """Value of the transport problem: transport cost plus entropic regularizer plus penalty on marginal violations.
+        """Value of the problem, cost plus entropic regularizer plus marginal penalty.
 
         The regularizer is temperature KL(P | a x b), or temperature sum P (log P - 1) with ``reference="counting"``.
         """
@@ -75,7 +75,7 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """Transport cost of the plan, a scalar tensor: the sum of cost times mass over all pairs of points.
+        """Transport cost of the plan, sum P_ij C_ij, a scalar tensor.
 
         It takes one pass over the pairs, and another for a cost that is not a distance.
         """
@@ -83,7 +83,7 @@ class Transport:
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Dual potentials of the points of both sets, (N,) and (M,), in units of the cost.
+        """Dual potentials of both sets, (N,) and (M,), in cost units.
 
         P = a b exp((f + g - C) / temperature); for `Tsallis`, P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1)). For
         `Exact`, f_i + g_j <= C_ij, with equality where P has mass: they prove that the plan is optimal, as its cost is
@@ -101,7 +101,7 @@ class Transport:
 
     @cached_property
     def marginal_error(self) -> float:
-        """L1 distance of the plan's row and column sums from the masses of the points."""
+        """L1 distance of row and column sums from the points' masses."""
         return self.plan.marginal_error()
 
     @cached_property
@@ -123,7 +123,7 @@ class Transport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactTransport(Transport):
-    """Solution of an exact transport problem; `value` is the transport cost.
+    """Solution of an exact transport problem, whose value is the transport cost.
 
     The gradient is taken with the plan held fixed, which is exact wherever the optimal plan is unique.
     """
@@ -137,7 +137,7 @@ class ExactTransport(Transport):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TsallisTransport(Transport):
-    """Solution of a transport problem with a Tsallis regularizer; order 2 is the quadratic regularizer.
+    """Solution of a transport problem with a Tsallis regularizer (quadratic at order 2).
 
     The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
     the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
@@ -163,10 +163,10 @@ def transport(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Transport:
-    """Solve entropic optimal transport between two sets of points, in O((N + M) d) memory.
+    """Solve entropic optimal transport between two sets of points.
 
     The result is differentiable: with a tolerance at convergence, else through exactly the iterations that ran; both
-    gradients take O((N + M) d) memory. Under `torch.distributed` every process solves its own problem.
+    gradients, as the plan, take O((N + M) d) memory. Under `torch.distributed` every process solves its own problem.
 
     Args:
         x: points, (N, d), of any floating-point type.
@@ -243,10 +243,10 @@ def sinkhorn_divergence(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Tensor:
-    """Compute the Sinkhorn divergence of two sets of points: a debiased transport cost, zero for equal sets.
+    """Compute the Sinkhorn divergence of two sets of points.
 
-    It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, plus half the temperature times the squared difference of the total
-    masses. The arguments are those of `transport`.
+    This debiased transport cost is zero for equal sets. It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, plus half the
+    temperature times the squared difference of the total masses. The arguments are those of `transport`.
 
     Source: Feydy et al. (2019), Interpolating between optimal transport and MMD using Sinkhorn divergences, eq. 3;
     Séjourné et al. (2019), Sinkhorn divergences for unbalanced optimal transport, definition 7.
@@ -265,7 +265,7 @@ def sinkhorn_divergence(
 
 
 def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
-    """Return the log masses of `size` points, (size,), after validation; if `masses` is None, each mass is 1 / size."""
+    """Return the log masses of `size` points, (size,), uniform by default."""
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
@@ -276,7 +276,7 @@ def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -
 
 @torch.no_grad()
 def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
-    """Compute soft assignments (n, k) of items to prototypes, as in SwAV, from a balanced transport plan.
+    """Compute soft assignments (n, k) to prototypes by balanced transport (SwAV).
 
     The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
     `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.
@@ -310,7 +310,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
 @accept_deprecated_keywords(given="item_weights")
 @dataclass(frozen=True, eq=False)
 class WeightsFromPlan:
-    """Weights of the items of a batch in the loss, computed from the batch's balanced transport plan.
+    """Loss weights of a batch's items from its balanced transport plan.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch

@@ -1,4 +1,4 @@
-"""Base class of constraints, and the constraints without Sinkhorn half-steps: `Free`, `Simplex` and `Exact`."""
+"""Base class of constraints, and the constraints `Free`, `Simplex` and `Exact`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Arguments of the call of a constraint: marginals, column weights, and whether to solve in both directions.
+    """Marginals, column weights and directions requested of a constraint.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
@@ -46,7 +46,7 @@ DEFAULT_PLAN_REQUEST = PlanRequest()
 
 
 class Constraint(Component, ABC):
-    """Base class of constraints: each is a set of allowed plans, of total mass 1 except where its class says otherwise.
+    """Base class of constraints, sets of allowed plans that usually have mass 1.
 
     Attributes:
         differentiable: Whether the plan is differentiable with respect to the embeddings.
@@ -61,17 +61,17 @@ class Constraint(Component, ABC):
 
     @property
     def has_exact_zeros(self) -> bool:
-        """True if entries of the plan can be exactly zero, where the KL divergence is infinite."""
+        """True if entries of the plan can be exactly zero."""
         return False
 
     @property
     def constrains_both_marginals(self) -> bool:
-        """True if the masses of rows and columns are both prescribed; their totals must then be equal."""
+        """True if the masses of rows and of columns are both prescribed."""
         return False
 
     @property
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=`` in place of the uniform marginals of the plan."""
+        """True if a call needs ``weights=`` as the marginals of the plan."""
         return self.marginals == "weights"
 
     @abstractmethod
@@ -89,13 +89,13 @@ class Constraint(Component, ABC):
 
 @cached
 def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
-    """Return cached uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
+    """Return cached uniform log marginals of rows, (N,), and columns, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
 def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the log marginals that a plan request specifies; uniform ones if it specifies none."""
+    """Return the log marginals of a plan request, uniform by default."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]
@@ -105,7 +105,7 @@ def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarg
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """No constraint: the plan is P = diag(a) K, each row of the kernel times its row marginal.
+    """No constraint: the plan is diag(a) K, with the row marginals a.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())
@@ -124,7 +124,7 @@ class Free(Constraint):
 
 @dataclass(frozen=True, repr=False)
 class Simplex(Constraint):
-    """Constraint that the total mass is 1: P = K / sum K, the plan of t-SNE and t-SimCLR.
+    """Constraint of total mass 1, P = K / sum K (t-SNE, t-SimCLR).
 
     Source: the set U(1) of inverse optimal transport.
 
@@ -150,9 +150,10 @@ class Simplex(Constraint):
 
 @dataclass(frozen=True, repr=False)
 class Exact(Constraint):
-    """Exact optimal transport: the plan of least cost with both marginals, for inspection and evaluation only.
+    """Exact optimal transport, the plan of least cost with both marginals.
 
-    The dual potentials of the plan have f_i + g_j <= C_ij, with equality where it has mass.
+    It is for inspection and evaluation only. The dual potentials of the plan have f_i + g_j <= C_ij, with equality
+    where it has mass.
 
     The plan is piecewise constant and has no gradient. Sets of equal size without masses are solved as an assignment,
     in a fraction of the time. Needs SciPy.
@@ -204,7 +205,7 @@ class Exact(Constraint):
 def _solve_plan_and_potentials(
     linprog: Callable[..., Any], cost: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the transport plan of least cost, (N, M), with its row potentials, (N,), and column potentials, (M,).
+    """Return the transport plan of least cost, (N, M), and its dual potentials.
 
     Args:
         linprog: `scipy.optimize.linprog`.

@@ -1,4 +1,4 @@
-"""Constraint `DataBalanced`: a balanced plan of the whole data, estimated from batches with stored potentials."""
+"""Constraint `DataBalanced`, a balanced plan of the whole data estimated from batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_VIEWS_PER_BLOCK = 2
 
 
 class DataBalanced(ItemAverages, Constraint):
-    """Balanced plan of the whole data, estimated from batches with dual potentials stored per item; needs ``ids=``.
+    """Balanced plan of the whole data, estimated from batches by stored potentials.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
     its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
@@ -60,7 +60,7 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the batch's part of the balanced plan of all data; with `bidirectional`, also its transpose."""
+        """Return the batch's part of the balanced plan of all data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
@@ -82,7 +82,7 @@ class DataBalanced(ItemAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return the index of each row (side 0) or column (side 1) in the flattened buffer of averages."""
+        """Return indices of rows (side 0) or columns (1) in the flattened averages."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
@@ -94,7 +94,7 @@ class DataBalanced(ItemAverages, Constraint):
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
     def _count_seen_so_far(self, batch_indices: Tensor, side: int) -> Tensor:
-        """Return the number of different rows (side 0) or columns (side 1) seen so far, this batch included."""
+        """Count the different rows (side 0) or columns (1) seen, including this batch."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[batch_indices] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
@@ -102,7 +102,7 @@ class DataBalanced(ItemAverages, Constraint):
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_data_columns: Tensor
     ) -> Tensor:
-        """Estimate each row's log mean of kernel times exp(g), (N,), over all columns of the data, from this batch."""
+        """Estimate each row's log mean of K exp(g) over all columns, (N,)."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)

@@ -1,4 +1,4 @@
-"""Tsallis-regularized transport on the whole matrix: plans with given marginals, by Newton's method in the dual.
+"""Tsallis-regularized transport on the whole matrix, by Newton's method in the dual.
 
 The plan is P_ij = [(order - 1) (f_i + g_j - C_ij) / temperature]_+^(1 / (order - 1)) with dual potentials f and g. It
 is differentiable: the last Newton step is taken with gradient, which is implicit differentiation.
@@ -22,14 +22,15 @@ _TEMPERATURE_COOLING_FACTOR = 4.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DenseTsallisPlan(DensePlan):
-    """Tsallis plan held as a matrix, with its dual potentials; differentiable in costs and marginals."""
+    """Tsallis plan held as a matrix, differentiable in costs and marginals."""
 
     has_potential_per_row: bool = False
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the conjugate of the quadratic regularizer, a scalar tensor: max <logits, P> - |P|^2 / 2 over plans P.
+        """Return the quadratic regularizer's conjugate, max <logits, P> - |P|^2 / 2.
 
-        The logits are -C / temperature. The gradient in them is the plan, which is therefore held fixed.
+        It is a scalar tensor, the maximum over all plans P. The logits are -C / temperature. The gradient in them is
+        the plan, which is therefore held fixed.
         """
         plan, logits = self.masses.detach(), self.kernel_geometry.dense().to(self.masses)
         return (plan * logits.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
@@ -38,7 +39,9 @@ class DenseTsallisPlan(DensePlan):
 def solve_dense_tsallis(
     geometry: Geometry, order: float, mass_constraint: str, log_a: Tensor, log_b: Tensor
 ) -> DenseTsallisPlan:
-    """Solve min <C, P> + temperature sum P^order / (order (order - 1)) over plans with given marginals.
+    """Solve Tsallis-regularized transport with given marginals on the whole matrix.
+
+    The plan minimizes <C, P> + temperature sum P^order / (order (order - 1)).
 
     Args:
         geometry: compared pairs, (N, M), under a `Gibbs` kernel.
@@ -78,7 +81,7 @@ def solve_dense_tsallis(
 
 
 def _q_exponential(s: Tensor, order: float) -> Tensor:
-    """Return the Tsallis q-exponential [(order - 1) s]_+^(1 / (order - 1)); 0 where s is minus infinity."""
+    """Return the Tsallis q-exponential [(order - 1) s]_+^(1 / (order - 1))."""
     base = (order - 1) * s
     present = (base > 0) & torch.isfinite(base)
     powers: Tensor = torch.where(present, torch.where(present, base, 1) ** (1 / (order - 1)), 0)
@@ -87,21 +90,21 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _TsallisDualProblem:
-    """Dual problem of Tsallis transport, with costs divided by the temperature; `column_masses` may be free (None)."""
+    """Dual problem of Tsallis transport, with costs divided by the temperature."""
 
     logits: Tensor
     order: float
     row_masses: Tensor
-    column_masses: Tensor | None
+    column_masses: Tensor | None  # None if free
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the dual's gradient in f and g, concatenated: required row and column masses minus the plan's."""
+        """Return the gradient in f and g, the missing row and column masses."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
 
     def objective_value(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the dual objective, a scalar; minus infinity outside its domain (for order < 1)."""
+        """Return the dual objective, a scalar, minus infinity outside its domain."""
         s = f[:, None] + g + self.logits
         linear = f @ self.row_masses + (0 if self.column_masses is None else g @ self.column_masses)
         if self.order < 1 and bool((s >= 0).any()):
@@ -109,7 +112,7 @@ class _TsallisDualProblem:
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
     def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the Newton steps of f and g for a gradient `residual`; without `ridge`, by a pseudoinverse."""
+        """Return the Newton steps of f and g for a gradient `residual`."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
@@ -132,7 +135,7 @@ class _TsallisDualProblem:
 
 @torch.no_grad()
 def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
-    """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
+    """Return the potentials f and g that maximize the dual objective."""
     finite = dual.logits[torch.isfinite(dual.logits)]
     spread = float(finite.max() - finite.min()) if dual.column_masses is not None else 0.0
     # At the first temperature the logits differ by at most 10.
@@ -152,9 +155,10 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
 
 
 def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Return f and g after damped Newton steps, until the marginal error is within `tolerance` or no longer falls.
+    """Return f and g after damped Newton steps.
 
-    The error is in L1, relative to the total mass.
+    They end when the marginal error is within `tolerance` or no longer falls. The error is in L1, relative to the total
+    mass.
 
     Raises:
         UsageError: the error stays above 1e-6 of the total mass.
@@ -188,7 +192,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
 
 
 def _solve_row_potentials(logits: Tensor, order: float, masses: Tensor) -> Tensor:
-    """Return the row potentials, (N,), at which the rows have the given masses, by bisection."""
+    """Return the row potentials, (N,), for given row masses, by bisection."""
     largest = logits.amax(1)
     count = logits.shape[1]
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.

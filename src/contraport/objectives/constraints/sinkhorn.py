@@ -1,4 +1,4 @@
-"""Constraints on the marginals of rows and columns, solved by Sinkhorn half-steps (row or column updates)."""
+"""Constraints on row and column marginals, solved by Sinkhorn half-steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFERENCE_MEASURES = ("product", "counting")
 
 
 class MarginalRelaxation(NamedTuple):
-    """Relaxation of one Sinkhorn half-step: how far the plan may deviate from the marginal.
+    """Allowed deviation from the marginal in one Sinkhorn half-step.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
@@ -54,7 +54,7 @@ NO_RELAXATION = MarginalRelaxation()
 
 
 class _SinkhornProblem(NamedTuple):
-    """Sinkhorn problem of one direction: compared pairs, target marginals and reference measure of the entropy."""
+    """Sinkhorn problem of one direction between rows and columns."""
 
     geometry: Geometry
     marginals: LogMarginals | None
@@ -71,7 +71,7 @@ class _SinkhornProblem(NamedTuple):
 
 @keep_deprecated_attributes(half_steps="half_step_axes")
 class SinkhornConstraint(Constraint):
-    """Base class of constraints whose plan is computed by Sinkhorn half-steps on rows and columns.
+    """Base class of constraints whose plan is computed by Sinkhorn half-steps.
 
     A subclass defines the half-steps, and optionally their relaxation. With relaxation the plan depends on the
     reference measure of its entropy, and a subclass that declares none is refused with `UsageError`: the masses
@@ -102,13 +102,13 @@ class SinkhornConstraint(Constraint):
 
     @abstractmethod
     def half_step_axes(self) -> tuple[Axis, ...]:
-        """Return the sequence of half-steps, each given by its axis, ``"rows"`` or ``"columns"``.
+        """Return the axis of each half-step in turn, ``"rows"`` or ``"columns"``.
 
         Each half-step reads the potential of the one before.
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return the relaxation of half-steps on an axis; by default none, so that the marginal is met exactly."""
+        """Return the relaxation of half-steps on an axis, by default none."""
         return NO_RELAXATION
 
     @property
@@ -116,7 +116,7 @@ class SinkhornConstraint(Constraint):
         return len(set(self.half_step_axes())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
-        """Return the penalty on the plan's deviation from its target marginals, a scalar tensor."""
+        """Return the penalty on deviations from the target marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
@@ -152,7 +152,7 @@ class SinkhornConstraint(Constraint):
         return plans
 
     def _converged_plan(self, problem: _SinkhornProblem, tolerance: float) -> Plan:
-        """Return the plan at convergence; it is differentiated implicitly, from the final potentials alone."""
+        """Return the plan at convergence, which is differentiated implicitly."""
         axes, kernel = self.half_step_axes(), problem.geometry.log_kernel
         check(
             len(set(axes[:2])) == 2 and axes == axes[:2] * (len(axes) // 2),
@@ -172,9 +172,9 @@ class SinkhornConstraint(Constraint):
     def _log_reference_factors(
         self, log_masses: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
-        """Return the log factors of the entropy's reference measure: rows, (N,), and columns, (M,); None if all are 0.
+        """Return the log factors of the reference measure, None if all are 0.
 
-        The potentials start from r and c, and relaxation is measured from them.
+        There is one for each row, (N,), and column, (M,). Potentials start from them, and relaxation refers to them.
         """
         if self.reference is not None or self._is_relaxed:
             check_name("reference", self.reference, REFERENCE_MEASURES)
@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
-    """Stack the relaxations of single half-steps into one `Relaxation`, with each entry repeated `directions` times."""
+    """Stack the relaxations of half-steps, each repeated `directions` times."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -207,7 +207,7 @@ def _stack_relaxations(
 def _build_plan(
     problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
-    """Build the plan of one direction, rows to columns or the reverse, from the potentials of its half-steps.
+    """Build the plan of one direction from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
@@ -238,7 +238,7 @@ def _build_plan(
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps of one direction, or of both directions in alternation.
+    """Build the half-steps of one direction, or of both in alternation.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
@@ -252,7 +252,7 @@ def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Row constraint: every row has mass 1/N, so that the plan is a softmax over columns (InfoNCE, NT-Xent).
+    """Constraint of row masses 1/N, a softmax over columns (InfoNCE, NT-Xent).
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -269,7 +269,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Column constraint: every column has mass 1/M, so that the plan is a softmax over rows.
+    """Constraint of column masses 1/M, a softmax over rows.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())
@@ -283,7 +283,7 @@ class Columns(SinkhornConstraint):
 
 
 class AlternatingConstraint(SinkhornConstraint):
-    """Base class of `Balanced` and `Unbalanced`, which alternate half-steps on rows and on columns."""
+    """Base class of constraints that alternate half-steps on rows and columns."""
 
     iterations: int
 
@@ -300,7 +300,7 @@ class AlternatingConstraint(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Balanced(AlternatingConstraint):
-    """Balanced transport: rows have mass 1/N and columns 1/M, by Sinkhorn iterations.
+    """Balanced transport with row masses 1/N and column masses 1/M (Sinkhorn).
 
     An iteration is a half-step on rows, then one on columns; potentials start at zero.
 
@@ -332,7 +332,7 @@ class Balanced(AlternatingConstraint):
 @keep_deprecated_attributes(price="marginal_divergence")
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Unbalanced transport: deviations of row and column masses from the marginals are penalized, not forbidden.
+    """Unbalanced transport, in which deviations from the marginals are penalized, not forbidden.
 
     The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
     measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.
@@ -377,7 +377,7 @@ class Unbalanced(AlternatingConstraint):
             check_positive("relaxation", value, allow_infinity=True)
 
     def _relaxation_by_axis(self) -> dict[Axis, float]:
-        """Return the price of a deviation from the target marginal, for rows and for columns."""
+        """Return the price of deviations from the row and the column marginal."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}

@@ -1,4 +1,4 @@
-"""Tsallis-regularized transport plans: entries are powers of the cost rather than exponentials."""
+"""Tsallis-regularized transport plans, whose entries are powers of the cost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_NEWTON_STEPS = 200
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TsallisPlan(Plan):
-    """Plan of a Tsallis regularizer, whose entries are powers of logits above a threshold.
+    """Plan of a Tsallis regularizer, with powers of logits as its entries.
 
     P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)); ``geometry`` is that of the power.
 
@@ -50,13 +50,14 @@ class TsallisPlan(Plan):
 
     @property
     def has_potential_per_row(self) -> bool:
-        """True if each row has its own potential; otherwise all rows share one."""
+        """True if each row has its own potential, False if all share one."""
         return self.problem.has_potential_per_row
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the convex conjugate of the quadratic regularizer, (N,), or a scalar if all rows share one potential.
+        """Return the convex conjugate of the quadratic regularizer, (N,) or a scalar.
 
-        The potential is not detached: its first derivative is 0, but its second is not.
+        It is a scalar if all rows share one potential. The potential is not detached: its first derivative is 0, but
+        its second is not.
         """
         row_values = self.problem.log_row_sums(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
@@ -65,13 +66,14 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True, eq=False)
 class TsallisProblem(HostLoop):
-    """Newton's method for a Tsallis plan: finds the potentials for which each row (or the whole plan) has mass 1.
+    """Newton's method for the potentials of a Tsallis plan.
 
-    A pair with the logit theta has the mass [(order - 1) (theta - t)]_+^p with the threshold t and p = 1/(order -
-    1), the Tsallis q-exponential. It is computed as b^p [1 + (theta - v) / (p b)]_+^p, with the `factored_out_base`
-    b. The potential v = t + p b is stored instead of t, since no precision is lost in v or in the sum with 1: near
-    order 1, b is near 1 and the function near exp(theta - v); for entries near the uniform one, b is near their base.
-    The loop is Newton's iteration, run eagerly until the potentials no longer change.
+    The potentials give each row, or the whole plan, mass 1. A pair with the logit theta has the mass [(order - 1)
+    (theta - t)]_+^p with the threshold t and p = 1/(order - 1), the Tsallis q-exponential. It is computed as b^p [1 +
+    (theta - v) / (p b)]_+^p, with the `factored_out_base` b. The potential v = t + p b is stored instead of t, since no
+    precision is lost in v or in the sum with 1: near order 1, b is near 1 and the function near exp(theta - v); for
+    entries near the uniform one, b is near their base. The loop is Newton's iteration, run eagerly until the potentials
+    no longer change.
 
     Attributes:
         logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
@@ -86,18 +88,18 @@ class TsallisProblem(HostLoop):
 
     @property
     def pairs_per_unit_mass(self) -> int:
-        """Number of pairs whose masses add up to 1: those of a row, or all."""
+        """Number of pairs whose masses add up to 1."""
         n, m = self.logit_geometry.shape
         return m if self.has_potential_per_row else n * m
 
     @property
     def exponent(self) -> float:
-        """Exponent p = 1 / (order - 1) of the power function that gives the entries of the plan."""
+        """Exponent p = 1 / (order - 1) of the plan's powers."""
         return 1 / (self.order - 1)
 
     @property
     def factored_out_base(self) -> float:
-        """Constant base b that is factored out of the plan's entries, which are powers, to avoid rounding errors.
+        """Constant b that is factored out of the powers to avoid rounding errors.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
@@ -105,22 +107,22 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Constant v - t, equal for all rows: the stored potential of a row minus its threshold."""
+        """Difference v - t of potential and threshold, the same for all rows."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of the kernel max(0, (order - 1)(logit - threshold))^exponent, up to a constant factor."""
+        """Build the geometry of a multiple of [(order - 1) (logit - threshold)]_+^exponent."""
         link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return the log of the sum over each row, (N,), of [(order - 1) (logit - threshold)]_+^exponent."""
+        """Return log row sums of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
         return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
+        """Return each potential's Newton step towards mass 1, and the log mass.
 
         The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
@@ -136,7 +138,7 @@ class TsallisProblem(HostLoop):
         return step, log_total
 
     def run(self) -> list[Tensor]:
-        """Return the potential of each row, (N,), and a mask of rows without compared pairs; their potential is 0."""
+        """Return row potentials, (N,), and a mask of rows without compared pairs."""
         potential = self._lower_bounds()
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
@@ -160,11 +162,11 @@ class TsallisProblem(HostLoop):
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
     def _lower_bounds(self) -> Tensor:
-        """Return lower bounds of the potentials, (N,); minus infinity for rows without compared pairs.
+        """Return lower bounds of the potentials, (N,), from which Newton's method starts.
 
-        Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
-        bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
-        to the threshold.
+        Rows without compared pairs have minus infinity. Below order 1 the weight of a pair is above exp(theta - t - p),
+        so that a log-sum-exp of the logits gives a bound. Above order 1 the largest logit gives one; a sharp
+        log-sum-exp exceeds it by at most half of its distance to the threshold.
         """
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
@@ -175,7 +177,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log-sum over the pairs of each row, (N,); over all pairs if all rows share one potential."""
+        """Return log-sums over the pairs that share a potential, (N,)."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
@@ -183,12 +185,12 @@ class TsallisProblem(HostLoop):
 @keep_deprecated_attributes(over="mass_constraint", conditional="regularizes_row_shares")
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):
-    """Tsallis-regularized transport: plans whose entries are powers of the cost, sparse (sparsemax) at order 2.
+    """Tsallis-regularized transport, whose plan at order 2 is sparse (sparsemax).
 
-    The plan minimizes <C, P> + temperature Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2 is the
-    quadratic regularizer, sparsemax in place of softmax; order 1 is the entropy; below 1 the tails are heavy: order
-    1 - gamma gives weights (cost + a constant)^(-1 / gamma). Above 1 the plan has exact zeros, on which KL is infinite;
-    the divergence for order 2 is `FenchelYoung`.
+    Entries of the plan are powers of the cost rather than exponentials. The plan minimizes <C, P> + temperature
+    Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2 is the quadratic regularizer, sparsemax in place of
+    softmax; order 1 is the entropy; below 1 the tails are heavy: order 1 - gamma gives weights (cost + a constant)^(-1
+    / gamma). Above 1 the plan has exact zeros, on which KL is infinite; the divergence for order 2 is `FenchelYoung`.
 
     Args:
         order: at most 2.
@@ -249,11 +251,11 @@ class Tsallis(Constraint):
         return [self._solve_rows_to_columns(direction) for direction in directions]
 
     def build_entropic_limit(self) -> Constraint:
-        """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
+        """Build the limit at order 1, which is `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_rows_to_columns(self, geometry: Geometry) -> TsallisPlan:
-        """Return the plan from rows to columns, of fixed mass per row, or of fixed total mass for ``"simplex"``."""
+        """Return the plan from rows to columns, of fixed row or total mass."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))

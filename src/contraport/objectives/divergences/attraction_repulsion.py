@@ -1,4 +1,4 @@
-"""Attraction of positives and repulsion of compared pairs, each as a term of its own (DHEL, KCL, VICReg).
+"""Attraction and repulsion as separate terms of a loss (DHEL, KCL, VICReg).
 
 If both are over the same pairs, one is an objective's divergence and the other its penalty; else they are two
 objectives of a `SumLoss`. All but `ContrastiveEnergy` depend on the kernel alone, so that their constraint is `Free`.
@@ -34,7 +34,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 @dataclass(frozen=True, repr=False)
 class TargetCost(KernelDivergence):
-    """Transport cost of the target plan, <t, C>: the mean cost of the positives, without repulsion.
+    """Transport cost <t, C> of the target plan, an attraction without repulsion.
 
     Args:
         power: of the cost, <t, C^power>, a positive integer.
@@ -66,7 +66,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction of the positives by the kernel: minus the mean kernel of the positives, -<t, K> (KCL).
+    """Attraction by minus the mean kernel of the positives, -<t, K> (KCL).
 
     The attraction vanishes for distant pairs.
 
@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of positives: minus the log of the kernel sum over the view pairs of each item.
+    """Attraction by minus the log of each item's kernel sum over views.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
@@ -147,10 +147,11 @@ class LogKernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(absolute="absolute_scores")
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
-    """Ranking loss of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)), where pair i has a higher grade than j.
+    """Ranking loss of graded pairs (CoSENT), log(1 + sum exp(s_j - s_i)).
 
-    s_i is the score of pair i of the target plan, its log-kernel, and its grade is the weight of its row, ``weights=``
-    of the call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.
+    The sum is over all i and j such that pair i has a higher grade than pair j. s_i is the score of pair i of the
+    target plan, its log-kernel, and its grade is the weight of its row, ``weights=`` of the call: only the order of the
+    grades counts, and equal grades are not compared. It takes O(n log n) time.
 
     Args:
         absolute_scores: rank by the absolute value of the score, as AnglE does.
@@ -194,7 +195,7 @@ class PairRanking(KernelDivergence):
 @keep_deprecated_attributes(pooled="pooled_over_views")
 @dataclass(frozen=True, repr=False)
 class LogSumKernel(Divergence):
-    """Log-denominator of InfoNCE: the log of the summed kernel over a row's compared pairs, averaged over rows.
+    """Mean log-denominator of InfoNCE, the log of each row's kernel sum.
 
     Args:
         pooled_over_views: sum over the rows of an item, one per view, before the logarithm: one denominator per item.
@@ -231,7 +232,7 @@ class LogSumKernel(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanKernel(KernelDivergence):
-    """Repulsion by the kernel: mean kernel over the compared pairs of a row, averaged over rows (KCL).
+    """Repulsion by the mean kernel over a row's compared pairs (KCL).
 
     Raises:
         UsageError: in the call, a single item.
@@ -252,7 +253,7 @@ class MeanKernel(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class LogMeanKernel(KernelDivergence):
-    """Log of the mean kernel over the compared pairs: with a Gaussian kernel, the uniformity of Wang and Isola.
+    """Uniformity loss, the log of the mean kernel over the compared pairs.
 
     Raises:
         UsageError: in the call, a single item.
@@ -272,7 +273,7 @@ class LogMeanKernel(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanSquaredCost(KernelDivergence):
-    """Mean squared cost over the compared pairs of a row, averaged over rows: the repulsion of the spectral loss.
+    """Repulsion of the spectral loss, the mean squared cost over compared pairs.
 
     With the cost -cos it makes different items orthogonal.
 
@@ -306,10 +307,10 @@ class MeanSquaredCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class VarianceHinge(KernelDivergence):
-    """Variance hinge of VICReg: mean over coordinates of max(0, 1 - sqrt(variance + epsilon)).
+    """Variance hinge of VICReg, the mean of max(0, 1 - sqrt(variance + epsilon)).
 
-    It penalizes standard deviations below 1. For `WithinView` over `CoordinatePairs` with the cost ``"dot"``: minus the
-    cost of a coordinate is its variance.
+    The mean is over coordinates. It penalizes standard deviations below 1. For `WithinView` over `CoordinatePairs` with
+    the cost ``"dot"``: minus the cost of a coordinate is its variance.
 
     Args:
         epsilon: keeps the slope of the square root finite, positive.
@@ -346,7 +347,7 @@ class VarianceHinge(KernelDivergence):
 @keep_deprecated_attributes(detach="detach_plan", paired="attracts_by_row_mass", phi="phi_of_sum")
 @dataclass(frozen=True, repr=False)
 class ContrastiveEnergy(Divergence):
-    """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan, <t, C> - <P, C>.
+    """Contrastive energy (alpha-CL), target cost minus plan cost, <t, C> - <P, C>.
 
     It is the encoder's side of a min-max game, in which the plan chooses the weights of the negatives.
 
@@ -385,7 +386,7 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True unless the plan is detached; the temperature gets a gradient only through the plan."""
+        """True unless the plan is detached."""
         return not self.detach_plan
 
     def __call__(self, result: BlockResult) -> Tensor:

@@ -1,4 +1,4 @@
-"""Base class of divergences and penalties: functions that compare the target plan with the solved plan.
+"""Base class of divergences between target plan and solved plan, and of penalties.
 
 They read both plans through sums over rows, and never an (N, M) matrix. A divergence that is a sum over rows returns
 one value per row: the objective weights the rows, leaves out those without target mass, and sums.
@@ -19,7 +19,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class Divergence(Component):
-    """Base class of divergences of the solved plan from the target plan, and of penalties on the plan alone.
+    """Base class of divergences from the target plan, and of plan penalties.
 
     Attributes:
         repels: Whether the divergence pushes any embeddings apart.
@@ -35,11 +35,11 @@ class Divergence(Component):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True if the value has a gradient with respect to the temperature, so that the temperature can be learned."""
+        """True if the value has a gradient with respect to the temperature."""
         return True
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
-        """Return why the divergence does not support a constraint, or None if it does."""
+        """Return why the divergence does not support a constraint, or None."""
         if constraint.requires_ids and self.depends_on_constraint:
             return f"{self!r} sums over the pairs of a plan, of which {constraint!r} has those of the batch; use KL."
         return None
@@ -50,14 +50,14 @@ class Divergence(Component):
 
 
 class KernelDivergence(Divergence):
-    """Base class of divergences of the kernel itself, which do not depend on the constraint or on column weights."""
+    """Base class of divergences of the kernel alone, independent of the constraint."""
 
     supports_column_weights: ClassVar[bool] = False
     depends_on_constraint: ClassVar[bool] = False
 
 
 def check_not_single_item(result: BlockResult) -> None:
-    """Raise `UsageError` if a block has a single item and no additional negatives, so that no row has negatives."""
+    """Raise `UsageError` if a block has one item and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "
@@ -70,20 +70,21 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
 
 
 def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Return `values` (one per row) multiplied by the target mass of each row; 0 for rows without compared pairs."""
+    """Return one value per row times the row's target mass, (N,)."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
 def log_candidate_counts_per_row(result: BlockResult) -> Tensor:
-    """Return the log of the number of compared pairs in each row, (N,); 0 for rows without any."""
+    """Return the log of each row's number of compared pairs, (N,)."""
     return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
 
 
 def log_mean_kernel_of_block(result: BlockResult) -> Tensor:
-    """Return the log of the mean kernel over the compared pairs; 0, without gradient, if there are none.
+    """Return the log of the mean kernel over the compared pairs.
 
-    It takes one pass over the pairs unless the plan has the row sums cached.
+    It is 0, without gradient, if there are none. It takes one pass over the pairs unless the plan has the row sums
+    cached.
     """
     plan = result.plan
     log_row_sums = plan.kernel_log_row_sums()

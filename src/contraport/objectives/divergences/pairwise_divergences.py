@@ -1,4 +1,4 @@
-"""Pairwise losses on the kernel (triplet and others), debiased InfoNCE, and a closed-form quadratic loss.
+"""Pairwise losses on the kernel, debiased InfoNCE and a closed-form quadratic loss.
 
 In the pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the
 bias d_i^2 / temperature on its row, so that one log-sum-exp over the negatives serves all of them, with its exact
@@ -34,7 +34,7 @@ PointwiseFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(KernelDivergence):
-    """Loss, such as the triplet loss, that compares an item's distance to its partner with its distances to others.
+    """Pairwise loss, such as the triplet loss, on differences of squared distances.
 
     It is phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), with the distance d_i of item i to its partner,
     the distance d_ij to candidate j, and a positive function psi.
@@ -75,7 +75,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss phi(sum of psi) like `Pairwise`, but without its logarithm, so that psi may be negative.
+    """Pairwise loss like `Pairwise`, with a function psi that may be negative.
 
     It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances d of `Pairwise`.
 
@@ -106,7 +106,7 @@ class PairwiseSum(KernelDivergence):
 
 @dataclass(frozen=True)
 class _NegatedFunction:
-    """Negative of a function; equal if the functions are equal, so that equal ones share one compiled pass."""
+    """Negative of a function, comparable so that equal ones share compiled passes."""
 
     function: PointwiseFunction
 
@@ -115,7 +115,10 @@ class _NegatedFunction:
 
 
 def _log_psi_margin_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
-    """Return log sum_j psi(x_ij) of each row, (N,), with x_ij = (positive cost - pair cost) / temperature + shift."""
+    """Return the log of each row's sum of psi over margins, (N,).
+
+    The margin of a pair is (positive cost - pair cost) / temperature + shift.
+    """
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
@@ -158,7 +161,7 @@ PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = 
 
 @dataclass(frozen=True, repr=False)
 class DebiasedContrastive(KernelDivergence):
-    """Debiased InfoNCE, which corrects for negatives of the row's own class; optionally with hard-negative weights.
+    """Debiased InfoNCE, which corrects for negatives of the row's own class.
 
     The loss of a row with the positive K_i+ is -log(K_i+ / (K_i+ + N g_i)), where g_i estimates the mean of the kernel
     over true negatives.
@@ -219,9 +222,9 @@ class DebiasedContrastive(KernelDivergence):
 @keep_deprecated_attributes(over="mass_constraint", floor="tangent_below")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
-    """Loss of the quadratic regularizer in closed form (IOT-CL), whose implied plan may have negative entries.
+    """Loss of the quadratic regularizer in closed form (IOT-CL).
 
-    It takes no pass over all pairs.
+    Its implied plan may have negative entries. It takes no pass over all pairs.
 
     rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
     over the compared pairs, n of them in a row and n^2 in all. Near 0 the logarithm continues as its

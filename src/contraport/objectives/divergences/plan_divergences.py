@@ -1,4 +1,4 @@
-"""Divergences of the solved plan from the target plan, distances between plans, and penalties on the plan.
+"""Divergences and distances between solved and target plan, and plan penalties.
 
 Total variation, Hellinger and Jensen-Shannon are finite where one plan has mass and the other has none. Where the
 target has no mass each is a constant times the plan's mass: only the row masses of the plan and its entries on the
@@ -25,9 +25,10 @@ from contraport.objectives.plan import BlockResult, Plan, generalized_kl_sum
 
 @dataclass(frozen=True, repr=False)
 class KL(Divergence):
-    """Kullback-Leibler divergence of the target t from the plan P: KL(t | P) = sum t log(t / P) - sum t + sum P.
+    """Kullback-Leibler divergence KL(t | P) of the target t from the plan P.
 
-    With row-normalized plans (`Rows`) it is the cross-entropy, up to the entropy of the target, a constant.
+    It is sum t log(t / P) - sum t + sum P. With row-normalized plans (`Rows`) it is the cross-entropy, up to the
+    entropy of the target, a constant.
 
     Positives that the layout excludes from the compared pairs count with the mass they would have had. If the
     constraint fixes the masses of the rows or of the columns, sum P is 1, also if one of them has no compared pair.
@@ -71,7 +72,7 @@ class KL(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class ReverseKL(Divergence):
-    """Reverse Kullback-Leibler divergence KL(P | t); the target must have mass on every compared pair.
+    """Reverse Kullback-Leibler divergence KL(P | t) of plan P from target t.
 
     Raises:
         UsageError: in the call, for a target that is zero where the plan is not.
@@ -98,7 +99,7 @@ class ReverseKL(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class SquaredL2(Divergence):
-    """Squared Euclidean distance of the plan from the target plan, N/2 sum (P - t)^2.
+    """Squared Euclidean distance between plan and target, N/2 sum (P - t)^2.
 
     If all rows have mass 1/N, it is half the mean over rows of the squared distance of N P from N t. With other
     marginals, a row counts by the square of its mass.
@@ -117,11 +118,11 @@ class SquaredL2(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class Rince(Divergence):
-    """Robust InfoNCE (RINCE): interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1). It can be negative.
+    """Robust InfoNCE (RINCE) for noisy positives, between InfoNCE and a symmetric loss.
 
-    The value is mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q], with P_i+ the mass on the positives of row i. If the
-    marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1 is symmetric in
-    positives and negatives, and robust to wrong positives.
+    It can be negative. The value is mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q], with P_i+ the mass on the positives
+    of row i. If the marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1
+    is symmetric in positives and negatives, and robust to wrong positives.
 
     Args:
         q: in (0, 1].
@@ -193,7 +194,7 @@ class FenchelYoung(Divergence):
 
 
 class PlanDistance(Divergence):
-    """Base class of elementwise distances between the target plan t and the plan P, summed over all pairs.
+    """Base class of sums of elementwise distances between target t and plan P.
 
     Where t_ij is 0, the distance must be a multiple of P_ij.
 
@@ -205,7 +206,7 @@ class PlanDistance(Divergence):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each pair with t > 0, given t and log P of these pairs."""
+        """Return the distance at each of the given pairs, where t > 0."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
@@ -256,7 +257,9 @@ class Hellinger(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class JensenShannon(PlanDistance):
-    """Jensen-Shannon divergence: mean of KL(t | m) and KL(P | m), m = (t + P) / 2; at most log 2 for plans of mass 1.
+    """Jensen-Shannon divergence between the target t and the plan P.
+
+    It is the mean of KL(t | m) and KL(P | m) with m = (t + P) / 2, at most log 2 for plans of mass 1.
 
     Source: Lin (1991), Divergence measures based on the Shannon entropy, eq. 4.1.
 
@@ -277,9 +280,9 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Uniformity penalty of IOT-CL: KL(Q | P), where Q is the plan P with the negatives' mass spread evenly.
+    """Uniformity penalty KL(Q | P) of IOT-CL on the plan P.
 
-    With the cosine cost it takes no pass over the pairs.
+    Q is P with the negatives' mass spread evenly. With the cosine cost it takes no pass over the pairs.
 
     Raises:
         UsageError: the plan of the constraint has exact zeros.
@@ -312,7 +315,7 @@ class PlanUniformity(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Divergence):
-    """Penalty on the divergence of the plan's row or column masses, or both, from the target marginals.
+    """Penalty on deviations of the plan's masses from the target marginals.
 
     Args:
         divergence: ``"kl"``; ``"squared-l2"``, N/2 times the squared distance; ``"total-variation"``; or
@@ -346,7 +349,7 @@ class MarginalPenalty(Divergence):
         return torch.stack(values).sum()
 
     def _divergence_from_marginal(self, marginal: Tensor, log_mass: Tensor) -> Tensor:
-        """Return the divergence of the masses, (N,), from the target marginal, (N,), as a scalar tensor."""
+        """Return the divergence of row or column masses from the target marginal."""
         if self.divergence == "kl":
             return generalized_kl_sum(log_mass, marginal.log())
         if self.divergence == "squared-l2":
@@ -357,9 +360,9 @@ class MarginalPenalty(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class PlanEntropy(Divergence):
-    """Entropy of the plan, H(P) = -sum P (log P - 1), as a penalty: it makes the plan sharper.
+    """Entropy penalty on the plan, H(P) = -sum P (log P - 1).
 
-    It takes one pass over the pairs, in blocks of rows.
+    It makes the plan sharper. It takes one pass over the pairs, in blocks of rows.
 
     Source: the term epsilon H(P) of generalized contrastive alignment, Chen et al. (2024), eq. 3.
 

@@ -1,4 +1,4 @@
-"""Divergences with parameters or buffers: logistic losses (SigLIP, NCE) and the moving average of SogCLR.
+"""Divergences with parameters or buffers, for SigLIP, NCE and SogCLR.
 
 They are part of the objective as a module: parameters and averages are in its ``state_dict`` and move with it.
 """
@@ -25,10 +25,10 @@ from contraport.objectives.plan import BlockResult
 
 
 class Logistic(nn.Module, KernelDivergence):
-    """Logistic loss (SigLIP): binary cross-entropy of each pair as matched or not, with logit log K_ij + bias.
+    """Logistic loss (SigLIP), the binary cross-entropy of each pair as matched.
 
-    The label of a pair is its share of the row's target mass. It takes one pass over the pairs; its constraint is
-    `Free`, as nothing is normalized.
+    The logit of a pair is log K_ij + bias. The label of a pair is its share of the row's target mass. It takes one pass
+    over the pairs; its constraint is `Free`, as nothing is normalized.
 
     Args:
         bias: initial value of the learned bias.
@@ -58,7 +58,7 @@ class Logistic(nn.Module, KernelDivergence):
 
 
 class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
-    """Noise-contrastive estimation (NCE): classifies each pair of a row as positive or as noise.
+    """Noise-contrastive estimation (NCE), which classifies pairs as positive or noise.
 
     The noise of a row is its K other compared pairs.
 
@@ -92,7 +92,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the cross-entropy of each row, (N,); in training mode, update the moving average first."""
+        """Return the cross-entropy of each row, (N,), after updating the moving average."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
@@ -112,12 +112,12 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
 
 
 class MovingAverageLogSum(ItemAverages, KernelDivergence):
-    """Log-denominator of SogCLR: log of an item's mean kernel over its compared pairs, as a moving average.
+    """Log-denominator of SogCLR, the log of a moving average per item.
 
-    A batch updates the averages u of its own items, u <- momentum u + (1 - momentum) mean; the first mean of an item
-    is its first average. The gradient is that of the batch's mean divided by the average, so that small batches have
-    the gradient of a large one. In evaluation mode the averages are constant. The call needs ``ids``, (n,), in
-    [0, items).
+    The average of an item is that of the mean kernel over its compared pairs. A batch updates the averages u of its own
+    items, u <- momentum u + (1 - momentum) mean; the first mean of an item is its first average. The gradient is that
+    of the batch's mean divided by the average, so that small batches have the gradient of a large one. In evaluation
+    mode the averages are constant. The call needs ``ids``, (n,), in [0, items).
 
     Args:
         items: total number of items.
@@ -143,7 +143,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the target mass of each row, (N,), times the log of the moving average of the row's item.
+        """Return each row's target mass times its item's log moving average, (N,).
 
         In training mode the averages are updated first.
         """
@@ -154,7 +154,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
 
 
 def _logistic_loss_per_row(result: BlockResult, bias: Tensor) -> Tensor:
-    """Return the logistic cross-entropy of each row, (N,), between the target and the logits log K + bias."""
+    """Return each row's logistic cross-entropy with logits log K + bias, (N,)."""
     geometry, target = result.plan.kernel_geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")

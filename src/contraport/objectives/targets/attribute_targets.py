@@ -1,4 +1,4 @@
-"""Targets from attributes of the items: classes, duplicates and domains."""
+"""Targets from attributes of items, such as classes, duplicates and domains."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 @dataclass(frozen=True, repr=False)
 class Labels(Target):
-    """Target whose positives are all other embeddings of the same class; each row has mass 1/N, divided equally.
+    """Target whose positives are all other embeddings of the same class.
 
-    The call needs ``labels``, (n,). A row without another one of its class has no positive and adds nothing to the
-    loss. Items of several classes have labels (n, classes) of zeros and ones: positives then count in proportion to the
-    number of shared classes, and the target plan is dense.
+    Each row has mass 1/N, divided equally. The call needs ``labels``, (n,). A row without another one of its class has
+    no positive and adds nothing to the loss. Items of several classes have labels (n, classes) of zeros and ones:
+    positives then count in proportion to the number of shared classes, and the target plan is dense.
 
     Raises:
         UsageError: in the call, labels are missing.
@@ -67,7 +67,7 @@ class Labels(Target):
 @keep_deprecated_attributes(numbers="content_ids")
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
-    """Target whose positives are the views of an item and of items that share content with it.
+    """Target whose positives are the views of items that share content.
 
     Each row has mass 1/N, divided equally.
 
@@ -120,9 +120,10 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target with weights by domain: 1 for an item's views, alpha within its domain, beta for other domains (GCA).
+    """Target with weights for same item, same domain and other domains (GCA).
 
-    The mass of a pair is proportional to its weight; each row has mass 1/N. The call needs ``domains``, (n,).
+    The views of an item have weight 1. The mass of a pair is proportional to its weight; each row has mass 1/N. The
+    call needs ``domains``, (n,).
 
     Args:
         alpha: weight within a domain, nonnegative.
@@ -162,7 +163,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from `levels`: sets of pairs with a relative weight each. Nonempty rows have mass 1/N."""
+    """Build the target plan of weighted pair sets, with row masses 1/N."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])
@@ -173,7 +174,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
 
 
 def _get_integer_attribute(name: str, attributes: Attributes) -> Tensor:
-    """Return an attribute of the items by name, (n,); raise `UsageError` if it is missing or not of integers."""
+    """Return an integer attribute of the items, (n,), or raise `UsageError`."""
     if name not in attributes:
         raise UsageError(f"{name}: required, not given. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]

@@ -1,4 +1,4 @@
-"""Targets given explicitly: a list of positive pairs, a target matrix, or a similarity matrix of items."""
+"""Targets given as a list of pairs, a matrix, or item similarities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from contraport.objectives.targets.target import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairList(Target):
-    """Target given as a list of positive pairs: mass 1/N per row, divided among its pairs equally or by shares.
+    """Target given as a list of positive pairs, with row masses 1/N.
 
     A pair is a row of the first view and a row of the second; (i, i) are the two views of item i, which are positive
     only if listed. In layouts that compare all views with each other (`Joint`), all views of the one item are positives
@@ -64,7 +64,7 @@ class PairList(Target):
 
     @property
     def _index_pairs(self) -> Tensor:
-        """Row indices of each positive pair, (k, 2) integers: its row in the first view and in the second."""
+        """Index pairs of the positives, (k, 2) integers, into the two views."""
         return to_numeric_tensor("target", self.pairs).long()
 
     @property
@@ -176,9 +176,10 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Target of soft positives from a similarity matrix, either among all items or between two sets (a coupling).
+    """Target of soft positives from a similarity matrix of items.
 
-    Each row has mass 1/N, divided in proportion to its similarities.
+    The matrix is among all items, or between two sets (a coupling). Each row has mass 1/N, divided in proportion to its
+    similarities.
 
     All views of one item are positives of all views of the other; the item's own other view counts by the diagonal.
     Pairs that the layout excludes are excluded, and rows without positives add nothing to the loss. The target of a
@@ -224,7 +225,7 @@ class SimilarityMatrix(Target):
 
     @property
     def couples_two_sets(self) -> bool:
-        """True if the matrix couples two sets, rows and columns, rather than one set of items with itself."""
+        """True if the matrix couples two sets, not one with itself."""
         return self.items.ndim == 2
 
     def transpose(self) -> SimilarityMatrix:
@@ -254,7 +255,7 @@ class SimilarityMatrix(Target):
         return DenseTargetPlan(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
     def _dense_submatrix(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the dense submatrix of some rows and columns, on the device of the matrix."""
+        """Return the dense submatrix of some rows and columns."""
         if not _is_sparse(self.matrix):
             return self.matrix[rows][:, columns]
         # Entries are sorted, so that only the rows of the items are read: the work grows with the batch.
@@ -273,13 +274,13 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
-    """Raise `UsageError` for target mass on excluded pairs; each True in `excluded` marks such a pair."""
+    """Raise `UsageError` if `excluded` marks any pair with target mass."""
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 
 
 def _normalize_total_mass(masses: Tensor) -> Tensor:
-    """Scale masses to a total of 1; zeros stay zero."""
+    """Scale masses to a total of 1, unless all are zero."""
     total = masses.sum()
     return masses / torch.where(total > 0, total, 1)
 

@@ -1,4 +1,4 @@
-"""Targets from features in another space, such as a teacher's: soft positives or nearest neighbors."""
+"""Targets from features in another space, such as a teacher's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class SoftNeighbors(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Neighbors(Target):
-    """Target whose positives are the k nearest neighbors in another space; each row has mass 1/N, divided equally.
+    """Target whose positives are the k nearest neighbors in another space.
+
+    Each row has mass 1/N, divided equally.
 
     Args:
         features: of the batch in that space, one tensor (n, k) for all views or one per view.
@@ -127,7 +129,7 @@ class Neighbors(Target):
 
 
 def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
-    """Return the row and the column features of a block, from the argument `features` of the call.
+    """Return row and column features of a block from a call's ``features``.
 
     Both are one tensor if rows and columns are the same.
     """
@@ -139,12 +141,12 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
 
 
 def _gather_views(features: Features) -> tuple[Tensor, ...]:
-    """Gather item features from all processes: one tensor for each view, or one for all views."""
+    """Gather item features of all processes, one tensor per view or for all."""
     return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
 
 def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the row and the column features of a block, given one tensor per view, or one tensor for all views.
+    """Return row and column features of a block from the views' features.
 
     Raises:
         UsageError: a view has not one finite row per item, or views are missing.
@@ -171,13 +173,13 @@ def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tup
 
 
 def _swap_views(features: Features) -> Features:
-    """Return the features of the views in reverse order; one tensor for all views is unchanged."""
+    """Return the features of the views in reverse order."""
     return features[::-1] if isinstance(features, tuple) else features
 
 
 @dataclass(frozen=True, eq=False)
 class KernelTargetPlan(TargetPlan):
-    """Target plan from a kernel on features and from potentials of rows and columns, without gradient.
+    """Target plan from a kernel on features, without gradient.
 
     It is p_ij = exp(S_ij + r_i + c_j), with the log-kernel S and the potentials r and c. Sums are computed for some
     rows at a time, also in backward: no (N, M) matrix is stored.
@@ -198,7 +200,7 @@ class KernelTargetPlan(TargetPlan):
 
     @classmethod
     def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
-        """Build the target plan from a kernel, each row scaled to mass 1/N; rows without compared pairs stay empty."""
+        """Build the target plan from a kernel, with row masses 1/N."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
@@ -209,7 +211,7 @@ class KernelTargetPlan(TargetPlan):
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_row_blocks(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a function to one block of rows of the dense plan at a time, and concatenate its results."""
+        """Apply a function to blocks of dense rows, and concatenate the results."""
 
         def evaluate(rows: slice) -> Tensor:
             log_kernel = self.geometry.take_rows(rows).dense()
@@ -262,7 +264,7 @@ class KernelTargetPlan(TargetPlan):
 
 
 class _KernelTargetPlanProduct(torch.autograd.Function):
-    """Autograd function of the plan times a matrix; its backward is the product with the transposed plan."""
+    """Autograd function of the product of the plan and a matrix."""
 
     @staticmethod
     def forward(ctx: Any, target: KernelTargetPlan, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Base classes of targets and target plans, sparse, dense and piecewise constant plans, and the target `Pairs`.
+"""Base classes of targets and target plans, and the target `Pairs`.
 
 Target plans never enter a pass over the pairs: divergences need only row sums of a target plan against a log-kernel or
 a plan, which each form computes in its own way. All targets can then share the passes, whose memory stays O(N + M).
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class TargetPlan(ABC):
-    """Base class of target plans p of a block: nonnegative (N, M) matrices, stored in a compact form."""
+    """Base class of target plans p, nonnegative (N, M) matrices in compact form."""
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply a tensor y, (M, ...), by the plan: return sum_j p_ij y_j, (N, ...)."""
+        """Multiply y, (M, ...), by the plan, giving sum_j p_ij y_j, (N, ...)."""
 
     @abstractmethod
     def row_mass(self) -> Tensor:
@@ -74,13 +74,13 @@ class TargetPlan(ABC):
         """Return the plan with a number of additional columns that have no mass."""
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return sum_j p_ij log K_ij for each row, (N,); the sum includes masked pairs."""
+        """Return sum_j p_ij log K_ij per row, (N,), including masked pairs."""
         return log_kernel.row_inner_products(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        """Return the relative entropy of each row, sum_j p_ij log(p_ij / P_ij), (N,), for P = exp(log K + f + g).
+        """Return each row's relative entropy sum_j p_ij log(p_ij / P_ij), (N,).
 
-        Masks are ignored; a potential of None is zero.
+        The solved plan is P = exp(log K + f + g). Masks are ignored; a potential of None is zero.
         """
         entropy = self.row_negative_entropy() - self.row_products_with_log_kernel(log_kernel)
         entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
@@ -89,7 +89,7 @@ class TargetPlan(ABC):
     def row_sums_over_support(
         self, plan: Plan, function_of_target_and_log_plan: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """Return the row sums of a function of p_ij and log P_ij, (N,), over entries with p_ij > 0."""
+        """Return row sums, (N,), of a function over entries with p_ij > 0."""
         function = function_of_target_and_log_plan
 
         def sum_block(rows: slice) -> Tensor:
@@ -102,12 +102,12 @@ class TargetPlan(ABC):
         return checkpoint_row_blocks(sum_block, plan.shape)
 
     def target_weighted_row_sums(self, plan: Plan, function_of_log_plan: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the row sums, (N,), of the target plan times a function of log P, P being the solved plan."""
+        """Return row sums, (N,), of the target times a function of log P."""
         return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
 class Target(Component, ABC):
-    """Base class of targets: a rule that gives the target plan of a block from attributes of its items.
+    """Base class of targets, the rules for the target plan of a block.
 
     Attributes:
         positives_from_views: Whether the views of an item are its positives, so that several views are needed.
@@ -132,18 +132,18 @@ class Target(Component, ABC):
 
     @property
     def compared_form(self) -> str:
-        """Text that describes the target and must be equal on all processes of a call."""
+        """Text form of the target, which must be equal on all processes."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
-        """Raise `UsageError` if the target does not fit the items of this process, before anything is gathered."""
+        """Raise `UsageError` if the target does not fit this process's items."""
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the target for the items of all processes; by default the target itself."""
+        """Return the target for all processes' items, by default itself."""
         return self
 
     def with_gathered_rows(self) -> Target:
-        """Return the target with the rows of all processes concatenated; all processes must have the same columns.
+        """Return the target with the rows of all processes concatenated.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -153,7 +153,7 @@ class Target(Component, ABC):
 
 @dataclass(frozen=True, eq=False)
 class SparseTargetPlan(TargetPlan):
-    """Sparse target plan, stored by its nonzero entries: p at (rows[k], columns[k]) is values[k].
+    """Sparse target plan, with values[k] at (rows[k], columns[k]).
 
     Attributes:
         one_entry_per_row: Whether entry k is the only one of row k.
@@ -168,7 +168,7 @@ class SparseTargetPlan(TargetPlan):
     cached_negative_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
-        """Sum values of the stored entries, (k, ...), within each row: return the sums, (N, ...)."""
+        """Sum values of the entries, (k, ...), by row, giving (N, ...)."""
         if self.one_entry_per_row:
             return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
@@ -200,7 +200,7 @@ class SparseTargetPlan(TargetPlan):
         return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
 
     def gather_log_kernel_entries(self, log_kernel: LogKernel) -> Tensor:
-        """Return log K at the pairs where the target plan is not zero, (k,)."""
+        """Return log K at the nonzero entries of the target plan, (k,)."""
         if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
@@ -263,7 +263,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan that is constant on each of several sets of pairs, up to a factor for each row.
+    """Target plan that is constant on pair sets, up to row factors.
 
     The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 
@@ -284,7 +284,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
-        """Return the product of the plan and `y`, without the factors of the rows."""
+        """Return the plan times `y`, without the factors of the rows."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0])
 
@@ -331,7 +331,9 @@ class PiecewiseConstantTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Target):
-    """Target whose positives are the other views of the same item; each row has mass 1/N, divided equally.
+    """Target whose positives are the other views of the same item.
+
+    Each row has mass 1/N, divided equally.
 
     >>> import torch
     >>> from contraport.objectives import Cross
@@ -350,7 +352,7 @@ class Pairs(Target):
 
 
 def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
-    """Build the sparse target plan of the positive pairs of a pattern; rows without positives have no mass."""
+    """Build the sparse target plan of the positives in a pattern."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
@@ -360,7 +362,7 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
 
 
 def _elementwise_p_log_p(mass: Tensor) -> Tensor:
-    """Return p log p of each entry; at p = 0 the gradient is set to 0 instead of infinity."""
+    """Return p log p elementwise, with gradient 0 at p = 0."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 
@@ -370,6 +372,6 @@ def _scale_rows(values: Tensor, factors: Tensor) -> Tensor:
 
 
 def equalize_row_masses(masses: Tensor) -> Tensor:
-    """Scale each row of a matrix of masses (N, M) to the sum 1/N; rows of zeros stay zero."""
+    """Scale each row of masses, (N, M), to the sum 1/N."""
     total = masses.sum(1, keepdim=True)
     return masses / (torch.where(total > 0, total, 1) * len(masses))
