@@ -1,4 +1,4 @@
-"""Embedding of datasets by a frozen model, whose weights, buffers and training flags stay unchanged."""
+"""Embedding of datasets by a frozen model, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class RawInputEncoder(nn.Module):
-    """Baseline encoder without weights: flattens images, series and vectors, and counts words and n-grams of texts.
+    """Baseline encoder without weights that returns flattened inputs or n-gram counts of texts.
 
     Attributes:
         shapes: shape of one item of each view.
@@ -53,7 +53,7 @@ class RawInputEncoder(nn.Module):
         self.side = min((int((MAX_RAW_INPUT_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the features of each view, ``(b, F)``: the flattened items, or the counts of words and n-grams."""
+        """Return each view's flattened items or word and n-gram counts, ``(b, F)``."""
         features = []
         for items in views:
             if is_text_batch(items):
@@ -72,7 +72,7 @@ class RawInputEncoder(nn.Module):
 
 
 class LoaderConfig(NamedTuple):
-    """Data loading configuration: batch size, device, number of workers, progress bars."""
+    """Batch size, device, number of workers and progress bars of data loading."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
@@ -91,7 +91,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Return the output of `function` for all items, on the CPU; `prepare` makes arguments from stored views."""
+        """Return the output of `function` for all items, on the CPU."""
         outputs, start = torch.empty(0), 0
         for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
@@ -110,7 +110,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield the output of `function` on each batch, and the batch; `prepare` makes arguments from stored views."""
+        """Yield the output of `function` on each batch, and the batch."""
         check_integer("batch_size", self.batch_size)
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS
@@ -127,7 +127,7 @@ class LoaderConfig(NamedTuple):
 def apply_in_fixed_blocks(
     function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareModelInputs = tuple
 ) -> Tensor:
-    """Apply a frozen model in blocks of exactly 64 items, so that results do not depend on the batch size.
+    """Apply a frozen model in blocks of exactly 64 items.
 
     A smaller block is filled up with copies of its items. On a CPU each block is computed by one thread, large items in
     parts of `LARGE_ITEMS_PER_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
@@ -183,13 +183,13 @@ def apply_in_fixed_blocks(
 
 
 def _init_worker_thread() -> None:
-    """Initialize a worker of a thread pool: torch operations in the worker use one thread."""
+    """Make the torch operations of a worker thread use one thread."""
     torch.get_num_threads()  # otherwise the first computation overwrites the setting with the last value of any thread
     torch.set_num_threads(1)
 
 
 def _is_thread_safe(model: nn.Module) -> bool:
-    """Return whether threads may share a model: modules of torch, torchvision, timm or contraport, without hooks."""
+    """Return whether a model has only known, thread-safe modules without hooks."""
     for part in model.modules():
         is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
         if not is_known or part._forward_hooks or part._forward_pre_hooks:
@@ -199,7 +199,7 @@ def _is_thread_safe(model: nn.Module) -> bool:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode without gradients; restore the training flag of every module on exit."""
+    """Context manager that sets a model to evaluation mode without gradients."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -212,7 +212,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's random generators within a `with` block; restore their state on exit."""
+    """Context manager that seeds torch's generators and restores their state on exit."""
     with fork_rng_locked_at_ends([device] if device.type == "cuda" else []):
         with GENERATOR_LOCK:
             seed_torch_generators(derive_torch_seed("embedding", seed), device.type)
@@ -229,9 +229,9 @@ def embed_dataset(
     num_workers: int | None = None,
     progress: bool = False,
 ) -> Tensor:
-    """Return the representation of all items of a dataset, ``(n, F)`` on the CPU, from their unaugmented views.
+    """Return the representation of all items of a dataset, ``(n, F)``.
 
-    The model is moved to `device`, and not otherwise changed.
+    It is computed from unaugmented views, and is on the CPU. The model is moved to `device`, and not otherwise changed.
 
     Args:
         model: the model.
@@ -262,7 +262,7 @@ def iter_embedded_batches(
     loader_config: LoaderConfig,
     function: Callable[..., Tensor] | None = None,
 ) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield the frozen features ``(b, F)`` of each batch together with the batch, so that memory stays bounded.
+    """Yield the frozen features of each batch, ``(b, F)``, and the batch.
 
     `function` computes other values ``(b, F)`` from the inputs of the model. The caller's random state may change.
     """
@@ -294,9 +294,10 @@ def extract_features(
     prepare: PrepareModelInputs | None = None,
     function: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """Return the frozen features of all items, `(n, F)`, from their unaugmented views or inputs made by `prepare`.
+    """Return the frozen features of all items, `(n, F)`.
 
-    `function` computes other values `(b, ...)` from these inputs. The caller's random state does not change.
+    They are those of unaugmented views, or of inputs made by `prepare`. `function` computes other values `(b, ...)`
+    from these inputs. The caller's random state does not change.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
@@ -318,7 +319,7 @@ def embed_views(
     project: bool = False,
     two_random_views: bool = True,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of each view of all items, `(n, F)` per view.
+    """Return the frozen features of each view of all items, `(n, F)`.
 
     The views are two random ones, the same in every call, or without `two_random_views` all views of the data,
     unaugmented. With `project`, return the projections that the loss compares, `(n, d)`.
@@ -343,7 +344,7 @@ def embed_views(
 
 
 def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
-    """Raise `UsageError` if unaugmented views have other shapes than the model takes, or if items lack a view."""
+    """Raise `UsageError` unless all items have the views that the model takes."""
     expected, actual = (
         join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )
@@ -360,7 +361,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
 
 
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
-    """Raise `UsageError` if features contain NaN or infinity; item numbers in the message start at `first_item`."""
+    """Raise `UsageError` if features contain NaN or infinity."""
     bad: list[int] = []
     for first in range(0, len(features), ITEMS_CHECKED_AT_A_TIME):  # torch finds the finite ones by a copy of all
         block = features[first : first + ITEMS_CHECKED_AT_A_TIME]

@@ -1,4 +1,4 @@
-"""Built-in networks: encoders that train on a CPU, projector and decoder.
+"""Built-in encoders that train on a CPU, projector and decoder.
 
 The text encoder works on hashed words and byte n-grams and needs no vocabulary.
 """
@@ -29,7 +29,7 @@ _ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time
 
 
 class Projector(nn.Sequential):
-    """Projection head between representation and loss: linear layers with batch norm and ReLU between them.
+    """Projection head of linear layers with batch norm and ReLU between them.
 
     Args:
         in_features: of the representation.
@@ -57,12 +57,12 @@ class Projector(nn.Sequential):
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the projections of features ``(b, F)``, or of sets ``(b, t, F)``; padding stays zero."""
+        """Return the projections of features ``(b, F)``, or of sets ``(b, t, F)``."""
         return apply_to_nonzero_vectors(super().forward, features) if features.ndim == 3 else super().forward(features)
 
 
 class Decoder(nn.Sequential):
-    """Decoder that reconstructs a standardized view from an embedding: linear, batch norm, ReLU, linear.
+    """Decoder that reconstructs a standardized view from an embedding.
 
     Shape: ``(b, in_features)`` to ``(b, *shape)``.
 
@@ -80,7 +80,7 @@ class Decoder(nn.Sequential):
 
 
 class MLP(nn.Module):
-    """Multilayer perceptron with two hidden layers over vectors, flattened images or flattened time series."""
+    """Multilayer perceptron with two hidden layers over vectors or flattened items."""
 
     num_features = 256
 
@@ -101,7 +101,7 @@ class MLP(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """Four stages of 3 x 3 convolutions over a small image, then average pooling.
+    """Four stages of 3 x 3 convolutions, then average pooling.
 
     A stage halves the resolution only if it exceeds 16, 8, 4 and 4 pixels, so that tiny images keep theirs.
     """
@@ -134,7 +134,7 @@ class SmallCNN(nn.Module):
 
 
 class GradientHistograms(nn.Module):
-    """Histograms of oriented gradients (HOG), and histograms of hues for images with three channels; no weights.
+    """Histograms of oriented gradients (HOG) and of hues, without weights.
 
     The gradient of a pixel, from its steepest channel, is split between the two nearest of 9 directions. Directions are
     averaged in 7 x 7 cells that cover the image, and each block of 2 x 2 cells is divided by its norm. The features
@@ -168,7 +168,7 @@ class GradientHistograms(nn.Module):
 
 
 def _compute_hog_features(images: Tensor) -> Tensor:
-    """Return histograms of oriented gradients (HOG), normalized over blocks of 2 x 2 cells, ``(b, 1296)``."""
+    """Return block-normalized histograms of oriented gradients (HOG), ``(b, 1296)``."""
     padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
     dx, dy = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2], padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
     squares = dx.square() + dy.square()  # not torch.hypot, which ONNX lacks
@@ -184,7 +184,7 @@ def _compute_hog_features(images: Tensor) -> Tensor:
 
 
 def _compute_hue_features(images: Tensor) -> Tensor:
-    """Return features from hue histograms of RGB images, ``(b, 441)``: the square root of each bin, times 0.5."""
+    """Return features from hue histograms of RGB images, ``(b, 441)``."""
     red, green, blue = images.split(1, dim=1)
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
@@ -209,7 +209,7 @@ def _compute_cell_histograms(turns: Tensor, lengths: Tensor) -> Tensor:
 
 
 class SmallTCN(nn.Module):
-    """Temporal convolutional network: residual blocks of dilated convolutions, then the mean over time.
+    """Temporal convolutional network of dilated residual blocks, with the mean over time.
 
     It takes series of any length; the receptive field of the four blocks is 61 steps. Not causal, as an encoder has the
     whole series.
@@ -255,12 +255,12 @@ class _DilatedResidualBlock(nn.Module):
 
 
 def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
-    """Build the layers of a block: linear layer, batch norm and ReLU."""
+    """Build a linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 
 def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
-    """Raise `UsageError` unless a shape has `num_dimensions` dimensions; `expected` describes valid items."""
+    """Raise `UsageError` unless a shape has `num_dimensions` dimensions."""
     message = f"encoder: {encoder!r} takes {expected}, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
     check(len(shape) == num_dimensions, message, "shape")
 
@@ -279,11 +279,11 @@ _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among 
 
 
 class WordAndNgramHasher(nn.Module):
-    """Module that hashes the words and byte n-grams of texts to integers below `NUM_HASH_BUCKETS`.
+    """Module that hashes the words and byte n-grams of texts.
 
-    ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of
-    `ngram_sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
-    integers, whose overflow is the same on every device.
+    The hashes are integers below `NUM_HASH_BUCKETS`. ASCII letters are lowercased, white space becomes a blank, and one
+    blank is added at both ends. N-grams of `ngram_sizes` bytes may span words, so that scripts without blanks have them
+    too. The hash is polynomial in 64-bit integers, whose overflow is the same on every device.
 
     Shape: texts uint8 ``(b, bytes)`` to two pairs of hashes and mask, of the words ``(b, W)`` and of the n-grams
     ``(b, P)``.
@@ -302,7 +302,7 @@ class WordAndNgramHasher(nn.Module):
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
     def forward(self, text_bytes: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Return the hashes of the words and their mask, and the hashes of the n-grams and their mask."""
+        """Return hashes and mask of the words, and those of the n-grams."""
         codes = F.pad(text_bytes, (1, 1)).long()
         present = codes > 0
         uppercase = (codes >= 65) & (codes <= 90)
@@ -333,7 +333,7 @@ class WordAndNgramHasher(nn.Module):
 
 
 def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
-    """Return word and n-gram counts of each text, ``(b, size)``, scaled to unit norm (the hashing trick).
+    """Return unit-norm word and n-gram counts of texts by the hashing trick.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
@@ -345,14 +345,14 @@ def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
 
 
 def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the sums of `values` by hash modulo `size`, ``(b, size)``; each row is scaled to unit norm."""
+    """Return unit-norm sums of `values` by hash modulo `size`, ``(b, size)``."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
     return F.normalize(sums)
 
 
 def split_into_padded_words(text_bytes: Tensor) -> Tensor:
-    """Return the words of each text, ``(b, words, bytes)``, as UTF-8 bytes padded with zeros.
+    """Return the zero-padded UTF-8 words of each text, ``(b, words, bytes)``.
 
     >>> from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
     >>> [tensor_to_texts(words) for words in split_into_padded_words(texts_to_tensor(["a red bag", "bag"]))]
@@ -371,14 +371,14 @@ def split_into_padded_words(text_bytes: Tensor) -> Tensor:
 
 
 def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
-    """Apply `function` to each nonzero vector in `sets`, ``(b, t, F)``; a zero vector gives a zero output."""
+    """Apply `function` to nonzero vectors only, so that zero padding stays zero."""
     present = sets.any(2).bool()
     values = function(sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
 
 
 class SmallText(nn.Module):
-    """Text encoder: summed vectors of hashed words and of n-grams, plus a residual MLP; trains on a CPU.
+    """Text encoder of summed word and n-gram vectors, with a residual MLP.
 
     Words and n-grams share one table of vectors, so there is no vocabulary and every text is accepted. In training a
     random tenth of them is dropped, so that two passes over the same text differ.
@@ -416,12 +416,12 @@ class SmallText(nn.Module):
         return bags + residual
 
     def forward_unpooled(self, text_bytes: Tensor) -> Tensor:
-        """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
+        """Return the features of each word, ``(b, words, num_features)``."""
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
 class NgramCountsWithLearnedWeights(nn.Module):
-    """Text encoder: counts of hashed words and n-grams, each of which has a learned weight.
+    """Text encoder of hashed word and n-gram counts with learned weights.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
     which words and n-grams identify a text, as inverse document frequencies estimate it without training, but no
@@ -460,7 +460,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
 
 
 class ShortNgrams(NgramCountsWithLearnedWeights):
-    """Learned weights of n-grams of 2 to 4 bytes; robust to typing errors, for names, addresses and records."""
+    """N-grams of 2 to 4 bytes with learned weights, robust to typing errors."""
 
     num_features = 4_096
     name = "short-ngrams"

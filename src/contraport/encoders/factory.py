@@ -44,7 +44,7 @@ def default_encoder_name(shape: Shape) -> str:
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
-    """Return the encoder names that are import paths of Python code, such as ``their_nets:Net``.
+    """Return the encoder names that are import paths, such as ``their_nets:Net``.
 
     >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']
@@ -56,14 +56,14 @@ def list_custom_code_encoders(encoder: object) -> list[str]:
 
 @hint_on_error("contraport docs own-encoder trust-in-run-folders")
 def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
-    """Raise `UsageError` if a saved configuration names Python code to import and the user does not trust it."""
+    """Raise `UsageError` if a saved configuration names untrusted code to import."""
     code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     check(trust_remote_code or not code, f"encoder: {where} names code to run: {code}. {remedy}", "untrusted")
 
 
 def serialize_encoder(encoder: object) -> Any:
-    """Convert an encoder to its entry in a saved configuration: its name, or a description of a user's module.
+    """Convert an encoder to its name or description for a saved configuration.
 
     >>> serialize_encoder(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
@@ -82,7 +82,7 @@ def serialize_encoder(encoder: object) -> Any:
 
 
 def is_user_module_description(name: object) -> bool:
-    """Return whether a stored name describes a user's module, which cannot be rebuilt from its name."""
+    """Return whether a stored name is the description of a user's module."""
     return isinstance(name, str) and name.startswith("<")
 
 
@@ -140,7 +140,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
 
 
 def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
-    """Return the number of features of an encoder, from a forward pass in evaluation mode."""
+    """Count the features of an encoder by a forward pass."""
     training = encoder.training
     try:
         with torch.no_grad():
@@ -188,7 +188,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
 
 
 def _replace_stem_for_small_images(model: ResNet) -> None:
-    """Replace the stem of a ResNet by one for small images: 3 x 3, stride 1, no pooling."""
+    """Replace a ResNet's stem by one of stride 1 without pooling."""
     stem: nn.Module = model.conv1
     if isinstance(stem, nn.Conv2d):
         small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
@@ -229,13 +229,13 @@ def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
 
 
 def _check_encoder_not_stdlib(module: str, name: str) -> None:
-    """Raise `UsageError` if an encoder is a function of Python's standard library, such as ``os:system``."""
+    """Raise `UsageError` if an encoder is from Python's standard library."""
     message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_FORMAT}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 
 def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
-    """Build the error for an encoder that fails on items of the given shape."""
+    """Build the error for an encoder that rejects an item shape."""
     return UsageError(
         f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_format_error(error)}", kind="shape"
     )

