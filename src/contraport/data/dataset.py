@@ -335,6 +335,15 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(len(complete) > 0, message, "no_complete_item")
         return self.subset(complete)
 
+    def find_constant_view(self, num_sampled_items: int) -> str | None:
+        """Return the name of the first constant view in a sample, or None.
+
+        The sampled items are evenly spaced. A few items suffice: reading all of them could take minutes.
+        """
+        positions = torch.linspace(0, len(self) - 1, min(num_sampled_items, len(self))).long().tolist()
+        views = zip(self.view_names, self.__getitems__(positions).views, strict=True)
+        return next((view for view, values in views if not bool((values != values[0]).any())), None)
+
     def mean_and_std(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.
 

@@ -16,7 +16,6 @@ from contraport._utils.text_bytes import is_text_batch
 from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:
-    from contraport.data.dataset import Dataset
     from contraport.data.splits import Codes
     from contraport.data.stores import UndecodedItems
 
@@ -147,13 +146,3 @@ def first_indices(codes: Tensor) -> Tensor:
     """
     firsts = torch.full((int(codes.max()) + 1 if len(codes) > 0 else 0,), len(codes))
     return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
-
-
-def find_constant_view(dataset: Dataset, num_sampled_items: int) -> str | None:
-    """Return the name of the first constant view in a sample, or None.
-
-    The sampled items are evenly spaced. A few items suffice: reading all of them could take minutes.
-    """
-    positions = torch.linspace(0, len(dataset) - 1, min(num_sampled_items, len(dataset))).long().tolist()
-    views = zip(dataset.view_names, dataset.__getitems__(positions).views, strict=True)
-    return next((view for view, values in views if not bool((values != values[0]).any())), None)

@@ -14,8 +14,8 @@ from torch import Tensor
 from contraport._utils.files import stage_files, write_csv, write_text
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
-from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_without_random_split
+from contraport.data.sources.torch_datasets import is_stream
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors

@@ -18,7 +18,6 @@ from contraport.catalog import DATASETS
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset, Views
 from contraport.data.data_loader import StreamLoader
-from contraport.data.duplicate_groups import find_constant_view
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
@@ -147,7 +146,7 @@ def log_preflight_warnings(
         )
     # Files are not read for it. Views that replace some items' partners have no name.
     is_plain = dataset.is_in_memory and not dataset.has_view_mask and not dataset.has_mismatched_partners
-    if is_plain and (constant := find_constant_view(dataset, num_sampled_items=50)) is not None:
+    if is_plain and (constant := dataset.find_constant_view(num_sampled_items=50)) is not None:
         warnings.append(
             f"view {constant!r} of the data is the same in all items read: nothing can be learned from it, and items "
             "that share it stay in one split. Check the data"

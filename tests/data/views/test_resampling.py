@@ -3,7 +3,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.images import resample_affine
+from contraport.data.views.image_views import resample_affine
 
 sides = st.integers(1, 12)
 

@@ -8,7 +8,7 @@ from tests.processes import run_in_processes
 
 from contraport.catalog.option_parsers import AUGMENT_NAMES
 from contraport.data import BatchOffset, Views, from_arrays, load
-from contraport.data.views.images import split_lightness_and_color
+from contraport.data.views.image_views import split_lightness_and_color
 from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD
 
 STRENGTHS = ("weak", "standard", "strong")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
-from contraport.data.duplicate_groups import find_constant_view, group_by_shared_content
+from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats.tables import check_several_views
 from contraport.data.perturbations import draw_wrong_partners, swap_correct_pairs
 from contraport.data.splits import max_held_out_group_size
@@ -120,7 +120,7 @@ def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapp
     message = f"data: an audit needs at least {MIN_PAIRS} pairs, got {len(dataset)}."
     check(len(dataset) >= MIN_PAIRS, message, "too_few_pairs")
     items = f"all of {MIN_PAIRS} items read from {len(dataset):,}"
-    constant = find_constant_view(dataset, num_sampled_items=MIN_PAIRS)
+    constant = dataset.find_constant_view(num_sampled_items=MIN_PAIRS)
     message = f"data: view {constant!r} is the same in {items}, so it cannot distinguish pairs."
     check(constant is None, message, "constant_view")
 

@@ -20,8 +20,7 @@ from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.data.arrays import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
-from contraport.data.formats.columns import (
+from contraport.data.formats.arrow_columns import (
     can_hold_image_bytes,
     get_plain_column,
     get_plain_type,
@@ -33,6 +32,7 @@ from contraport.data.formats.columns import (
     read_image_file_names,
     read_number_columns,
 )
+from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions, get_test_and_unused_masks

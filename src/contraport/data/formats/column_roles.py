@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from contraport._utils.formatting import format_options
-from contraport.data.formats.columns import can_hold_image_bytes, is_list, is_string
+from contraport.data.formats.arrow_columns import can_hold_image_bytes, is_list, is_string
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 
 LABEL_COLUMN_NAMES = ("label", "labels", "y", "class", "target")

@@ -24,6 +24,7 @@ from contraport._utils.files import atomic_write
 from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
+from contraport.data.formats.arrow_columns import is_number_text, is_string, is_text_by_first_value
 from contraport.data.formats.arrow_datasets import TableRows, dataset_from_rows, infer_roles_from_values
 from contraport.data.formats.column_roles import (
     COLUMN_NAMES_BY_ROLE,
@@ -31,7 +32,6 @@ from contraport.data.formats.column_roles import (
     ViewSuggestion,
     suggest_views,
 )
-from contraport.data.formats.columns import is_number_text, is_string, is_text_by_first_value
 from contraport.errors import UsageError, check, translate_read_errors
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")

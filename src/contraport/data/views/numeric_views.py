@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.images import resample_affine
+from contraport.data.views.image_views import resample_affine
 from contraport.data.views.random_draws import RandomDraws
 
 DEFAULT_MAX_MIXUP_WEIGHT = 0.5

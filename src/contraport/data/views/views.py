@@ -24,7 +24,7 @@ from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
-from contraport.data.views.images import ImageTransform, choose_image_strength, split_lightness_and_color
+from contraport.data.views.image_views import ImageTransform, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTH_BY_NAME,
     VECTOR_STRENGTH_BY_NAME,

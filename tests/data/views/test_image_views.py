@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.images import (
+from contraport.data.views.image_views import (
     LARGE_IMAGE_STRENGTH_BY_NAME,
     SMALL_IMAGE_STRENGTH_BY_NAME,
     ImageTransform,
