@@ -63,7 +63,7 @@ def after_embed(options: Options, path: Path) -> Sequence[str]:
 
 
 def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
-    """List a command to run after `mine`: train with the negatives, if `contraport` can read their file."""
+    """List a command that trains with the negatives, if `contraport` reads their file."""
     if Path(options["out"]).suffix != ".npy":
         return []  # a table for other trainers
     source = {name: options[name] for name in ("data", "columns", "root") if name in options}

@@ -1,4 +1,4 @@
-"""Common parts of all HTML pages: the page template, images as data URIs, and previews of data items."""
+"""Common parts of HTML pages: template, images and previews of items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contraport.reporting.reported_run import ReportedRun
 
 
 def render_page(template: str, package: str, **values: Any) -> str:
-    """Render an HTML page from a package's Jinja template that extends ``frame.html.j2``.
+    """Render an HTML page from a Jinja template that extends ``frame.html.j2``.
 
     Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error, but for the `lede`, the
     sentence that heads the page; without it the title of the page is its heading.
@@ -40,9 +40,9 @@ def render_page(template: str, package: str, **values: Any) -> str:
 
 
 def pixels_to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Convert uint8 pixels ``(C, H, W)`` to a PIL image, in color for three channels and in gray otherwise.
+    """Convert uint8 pixels ``(C, H, W)`` to an RGB or gray PIL image.
 
-    Gray is the mean over the channels.
+    Three channels are color. Gray is the mean over the channels.
 
     >>> pixels_to_pil(np.zeros((3, 2, 4), np.uint8)).size, pixels_to_pil(np.zeros((5, 2, 4), np.uint8)).mode
     ((4, 2), 'L')
@@ -53,7 +53,7 @@ def pixels_to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
-    """Encode an image as a data URI in the format ``png``, ``jpeg`` or ``webp``.
+    """Encode an image as a data URI of ``png``, ``jpeg`` or ``webp``.
 
     >>> encode_data_uri(Image.new("L", (1, 1)), "png")[:22]
     'data:image/png;base64,'
@@ -64,9 +64,9 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
-    """Build a JSON record of each preview for ``preview.js``; its key ``is`` is text, image, vector or series.
+    """Build a JSON record of each preview for ``preview.js``.
 
-    `contraport.data.thumbnails` makes the previews.
+    Its key ``is`` is text, image, vector or series. `contraport.data.thumbnails` makes the previews.
     """
     if previews.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in previews]
@@ -77,7 +77,7 @@ def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
 
 
 class Section(NamedTuple):
-    """Section of the report page; `key` names its template file and is the id of its HTML element."""
+    """Section of the report page; `key` names its template and HTML element."""
 
     key: str
     title: str
@@ -85,7 +85,7 @@ class Section(NamedTuple):
 
 
 class PlotElement(NamedTuple):
-    """HTML element that shows an interactive figure; `label` describes the figure for screen readers."""
+    """HTML element that shows an interactive figure; `label` is for screen readers."""
 
     element_id: str
     label: str
@@ -94,7 +94,7 @@ class PlotElement(NamedTuple):
 
 
 class SpriteSheet(NamedTuple):
-    """Image that holds the thumbnails of several items, row by row, with `columns` thumbnails in a row."""
+    """Image with the thumbnails of several items in rows of `columns`."""
 
     uri: str
     columns: int
@@ -104,7 +104,7 @@ class SpriteSheet(NamedTuple):
 
 @dataclass
 class PageAssets:
-    """Figures, thumbnails and script data that the sections add to the report page, and the runs that it shows.
+    """Runs of a report page, and the figures and data that sections add.
 
     Attributes:
         plots: plotly figures, by the id of their HTML element.
@@ -120,12 +120,12 @@ class PageAssets:
     def add_plot(
         self, key: str, figure: PlotlyFigure, label: str, css_class: str = "curve", aspect_ratio: float | None = None
     ) -> PlotElement:
-        """Add a figure to the page and return the HTML element that shows it."""
+        """Add a figure to the page and return its HTML element."""
         self.plots[key] = figure
         return PlotElement(key, label, css_class, aspect_ratio)
 
     def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
-        """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet; return its key, or "" if they are None."""
+        """Add thumbnails as a sprite sheet and return its key, "" for None."""
         if thumbnails is None:
             return ""
         sheet = pack_sprite_sheet(thumbnails)
@@ -134,7 +134,7 @@ class PageAssets:
         return key
 
     def add_previews(self, previews: np.ndarray[Any, Any]) -> range:
-        """Add previews of items to the page and return their indices among all previews of the page."""
+        """Add previews of items to the page and return their indices there."""
         stored = self.script_data.setdefault("previews", [])
         first = len(stored)
         stored += build_preview_records(previews)
@@ -142,7 +142,7 @@ class PageAssets:
 
 
 def pack_sprite_sheet(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
-    """Pack uint8 thumbnails ``(n, C, H, W)`` into one image, as a sprite sheet."""
+    """Pack uint8 thumbnails ``(n, C, H, W)`` into one image."""
     items, channels, height, width = thumbnails.shape
     columns = math.ceil(math.sqrt(items))
     rows = math.ceil(items / columns)

@@ -1,4 +1,4 @@
-"""Writes the report on runs: one HTML page that needs no other file and no network."""
+"""Report on runs as one HTML page without further files or network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
 
 @REPORT_COMMAND_SPEC.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
-    """Write one self-contained HTML page that compares one or more runs, and return its path.
+    """Write one self-contained HTML page that compares runs; return its path.
 
     Raises:
         UsageError: there is no run, a run is corrupt, `out` does not end in .html, its folder is missing, or it exists
@@ -72,14 +72,14 @@ def report(arguments: dict[str, Any]) -> Path:
 
 
 def render_report(runs: Sequence[ReportedRun]) -> str:
-    """Render the report on runs, with all its sections, as the text of an HTML page."""
+    """Render the report on runs as the text of an HTML page."""
     assets = PageAssets(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(assets)) is not None]
     return render_sections(assets, sections, build_report_title(runs), lede=compose_lede(runs))
 
 
 def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
-    """Render sections as the text of an HTML page, with the figures and data that they added to `assets`.
+    """Render sections and their figures in `assets` as an HTML page.
 
     The `lede` is the heading of the page, with the title below it; without it the title is the heading.
     """
@@ -102,7 +102,7 @@ def render_sections(assets: PageAssets, sections: Sequence[Section], title: str,
 
 
 def build_report_title(runs: Sequence[ReportedRun]) -> str:
-    """Return the title of the report, such as "mlp encoder trained on digits with nt-xent for 10 epochs."."""
+    """Return a title such as "mlp encoder trained on digits for 10 epochs."."""
 
     def values(key: str) -> list[str]:
         return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
@@ -124,7 +124,7 @@ def build_report_title(runs: Sequence[ReportedRun]) -> str:
 
 
 def _group_metrics_with_indices(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Return the metrics of each group, by name of the group; each metric is paired with its index in `metrics`."""
+    """Return the metrics by group, each with its index in `metrics`."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

@@ -1,4 +1,4 @@
-"""Builders of plotly figures for the report, as JSON data with CSS variables as colors.
+"""Builders of plotly figures as JSON data with CSS variables as colors.
 
 CSS variables follow the light and dark mode of the page.
 """
@@ -42,7 +42,7 @@ def build_figure(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> PlotlyFigure:
-    """Build a plotly figure from traces in the style of the report; axis and layout settings override the style."""
+    """Build a plotly figure from traces in the style of the report."""
     axis: dict[str, Any] = {"gridcolor": GRID_COLOR, "linecolor": GRID_COLOR, "zeroline": False, "automargin": True}
     return {
         "data": [dict(trace) for trace in traces],
@@ -69,7 +69,10 @@ def build_figure(
 
 
 def build_axis_from_zero(title: str, largest_integer: float | None = None) -> dict[str, Any]:
-    """Build plotly settings of a titled axis from zero, with a tick at each integer if `largest_integer` is small."""
+    """Build the settings of a titled plotly axis from zero.
+
+    It has a tick at each integer if `largest_integer` is small.
+    """
     ticks = {} if largest_integer is None or largest_integer > MAX_INTEGER_TICKS else {"dtick": 1}
     return build_titled_axis(title, rangemode="tozero", **ticks)
 
@@ -80,7 +83,7 @@ def build_titled_axis(title: str, **settings: Any) -> dict[str, Any]:
 
 
 def build_line_trace(run: ReportedRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
-    """Build a plotly line trace in the color and dash style of a run; a single point becomes a marker."""
+    """Build a plotly line trace with the color and dashes of a run."""
     return {
         "type": "scatter",
         "x": list(x),
@@ -98,7 +101,7 @@ def build_line_trace(run: ReportedRun, x: Sequence[Any], y: Sequence[Any], **set
 
 
 def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
-    """Build a plotly heatmap trace of a matrix of values from 0 to 255, encoded as bytes."""
+    """Build a plotly heatmap trace of values from 0 to 255, as bytes."""
     return {
         "type": "heatmap",
         "z": encode_byte_matrix_as_base64(values_to_255),
@@ -112,7 +115,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
 
 
 def encode_byte_matrix_as_base64(values: np.ndarray[Any, Any]) -> dict[str, str | int]:
-    """Encode a matrix of integers from 0 to 255 as base64, with its number of columns.
+    """Encode a matrix of values from 0 to 255 with its column count.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.
     """
@@ -127,10 +130,10 @@ def to_script_json(value: Any) -> str:
 
 
 def shorten_label(name: str) -> str:
-    """Shorten a name to 14 characters for an axis or a label, with an ellipsis at its end."""
+    """Shorten a name to 14 characters, with an ellipsis at its end."""
     return name if len(name) <= MAX_LABEL_CHARS else f"{name[: MAX_LABEL_CHARS - 1]}…"
 
 
 def escape_tags(text: str) -> str:
-    """Escape ``&``, ``<`` and ``>`` in a text: plotly interprets HTML tags."""
+    """Escape ``&``, ``<`` and ``>``, which plotly reads as HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""Data that the report shows for a run, read once from the run folder."""
+"""Data of a run that the report shows, read from the run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLOTLY_DASH_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdo
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """Run in a report: its settings, logged metrics, evaluation, and arrays for figures.
+    """Settings, logged metrics, evaluation and figure arrays of a run in a report.
 
     Attributes:
         name: name of the run folder; the path if several runs have the same name.
@@ -51,27 +51,27 @@ class ReportedRun:
 
     @property
     def line_dash(self) -> str:
-        """Plotly dash style of the run's lines in all figures, so that runs are distinguished without color."""
+        """Plotly dash style of the run's lines, to distinguish runs without color."""
         return PLOTLY_DASH_STYLES[self.position % len(PLOTLY_DASH_STYLES)]
 
     @property
     def data_name(self) -> str:
-        """Name of the run's evaluation data, or of its training data if it was not evaluated."""
+        """Name of the evaluation data, or of the training data if not evaluated."""
         return shorten_data_name((self.evaluation or self.config).get("data"))
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
-        """Name of the evaluation data and number of test items; runs are compared only if both are equal."""
+        """Evaluation data and number of test items, equal for runs that are compared."""
         return self.data_name, self.evaluation.get("test_items")
 
     @property
     def training_seconds(self) -> float | None:
-        """Training time in seconds; None if nothing is logged."""
+        """Training time in seconds, or None if nothing is logged."""
         return self.metrics_rows[-1].get("seconds") if self.metrics_rows else None
 
     @property
     def values_by_encoder(self) -> dict[str, dict[str, Any]]:
-        """Metric values by evaluated encoder and metric key; empty if the run is not evaluated.
+        """Metric values by evaluated encoder and metric key; empty if not evaluated.
 
         The encoders are ``trained``, the baselines such as ``raw``, first coordinates of the representation,
         ``dims 64`` and so on, and ``epoch 1``, ``epoch 2``, ....
@@ -79,12 +79,12 @@ class ReportedRun:
         return dict(self.evaluation.get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
-        """Return a metric of the trained encoder, or of the baseline or epoch named `row`; None if it is missing."""
+        """Return a metric of an evaluation row such as "trained", or None."""
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
     def find_stored_difference(self, other: str | ReportedRun, key: str) -> Difference | None:
-        """Find the stored difference of a metric between this run and a baseline or another run; None if there is none.
+        """Find the stored difference from a baseline or another run, or None.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.
@@ -106,7 +106,7 @@ class ReportedRun:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes in the order of their integer labels; empty without labels."""
+        """Class names in the order of integer labels; empty without labels."""
         if "labels" not in self.figure_arrays:
             return []
         if "class_names" in self.figure_arrays:
@@ -139,12 +139,12 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:
 
 
 def shorten_data_name(data: object) -> str:
-    """Return a short name of a data set: its registered name, or the last part of its path."""
+    """Return the registered name of a data set, or its last path part."""
     return Path(str(data).strip("<>")).name
 
 
 def _join_encoder_names(run: RunFolder) -> str:
-    """Return the names of a run's encoders, joined by " + ", from the settings or the saved model."""
+    """Return the names of a run's encoders, joined by " + "."""
     names = run.config().get("encoder")
     if names is None and run.model_path.exists():
         names = run.model_config().get("encoder")

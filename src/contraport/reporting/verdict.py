@@ -1,4 +1,4 @@
-"""Verdict of the report: sentences that compare runs and baselines by confidence intervals of metrics."""
+"""Verdict of the report, which compares runs and baselines in sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the verdict section from the sentences that follow the page heading; None if there are none."""
+    """Build the section of verdict sentences below the heading, or None without any."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
@@ -30,7 +30,7 @@ def build_verdict_section(assets: PageAssets) -> Section | None:
 
 
 def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
-    """Return the sentences of the verdict: comparisons of metrics, then differing settings and items to inspect."""
+    """Return verdict sentences on metrics, differing settings and items to inspect."""
     sentences = compose_comparison_sentences(runs)
     if len(runs) == 1:
         sentences[:0] = filter(None, [runs[0].evaluation.get("verdict")])
@@ -43,7 +43,7 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the heading of the report: the stored verdict of a single run or the first comparison; None if neither."""
+    """Return the heading of the report, the first verdict sentence, or None."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_comparison_sentences(runs)), None)
 
@@ -91,7 +91,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
-    """Choose the metrics that the verdict compares, from those that all runs have.
+    """Choose the metrics of the verdict from those that all runs have.
 
     If the data have several views, one metric of cross-view retrieval is added to accuracies, as the training
     optimizes it.
@@ -106,7 +106,7 @@ def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
 
 
 def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence on the best run in a metric and the runs that do not differ significantly from it."""
+    """Return a sentence on the best run and runs not significantly different."""
     ranked = sorted(
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )
@@ -137,7 +137,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
 
 
 def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | None:
-    """Return a sentence on the number of metrics in which each of two runs is significantly better.
+    """Return a sentence that counts metrics in which each run is significantly better.
 
     Metrics that differ only in k count as one. None if the headline metrics are all that both runs have.
     """
@@ -217,7 +217,7 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
 
 
 def _describe_mismatch_rate(run: ReportedRun) -> str:
-    """Return a sentence on the share of mismatched training pairs that the online audit of a run estimated."""
+    """Return a sentence on the mismatch rate that an online audit estimated."""
     assert run.online_audit_arrays
     rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
     scores, mismatched = run.online_audit_arrays["scores"], run.online_audit_arrays["mismatched"]
@@ -229,7 +229,7 @@ def _describe_mismatch_rate(run: ReportedRun) -> str:
 
 
 def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence that lists the settings that differ between runs, except those of the machine."""
+    """Return a sentence on settings that differ between runs, machine options excepted."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS_BY_NAME.items() if option.lifetime == "machine"}
     texts_by_name = setting_texts_by_name(runs).items()
@@ -244,13 +244,13 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
 def _find_difference_positive_if_better(
     metric: Metric, run: ReportedRun, other: str | ReportedRun
 ) -> Difference | None:
-    """Find the difference in a metric between a run and a baseline or another run; positive if the run is better."""
+    """Find a metric difference, positive if the run is better, or None."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
 def _format_value(run: ReportedRun, metric: Metric) -> str:
-    """Format the value of a metric for the trained encoder of a run, with a proper minus sign."""
+    """Format a metric of the trained encoder with a proper minus sign."""
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run
     return metric.format(value).replace("-", "−")

@@ -1,4 +1,4 @@
-"""Training run that is read from its folder: settings, metrics, model and evaluation."""
+"""Training run read from its folder: settings, metrics, model and evaluation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
 
 @dataclass
 class _CachedConfig:
-    """Cached content of `config.yaml`, and the settings that are built from it at first use."""
+    """Cached content of `config.yaml`, and settings built at first use."""
 
     file_version: tuple[int, int, int] | None
     values: dict[str, Any]
@@ -54,7 +54,7 @@ class _CachedConfig:
 
 @keep_deprecated_attributes(metrics="metrics_rows", pairs="pair_scores")
 class Run:
-    """Training run stored in a folder: its settings, metrics, trained model and evaluation.
+    """Training run in a folder, with its settings, metrics, model and evaluation.
 
     Creating a `Run` touches no file. Methods raise `UsageError` if the folder is not a run, or the file is missing or
     corrupt.
@@ -94,7 +94,7 @@ class Run:
         return f"Run({str(self.path)!r}, {state})"
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the main settings, the non-default settings and the last metrics."""
+        """Return an HTML table of main and non-default settings and last metrics."""
         try:
             defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS_BY_NAME.items()}
             defaults |= dict.fromkeys(("data", "objective", "epochs", "batch_size"))  # always shown
@@ -113,7 +113,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Command line that resumes the training, or a Python call if the training had options that are Python objects.
+        """Command line that resumes the training, or Python call if options are objects.
 
         It trusts the encoder code that the run itself was given.
         """
@@ -132,11 +132,11 @@ class Run:
         return f"contraport.train(resume=True, {', '.join(arguments)}) in Python, with the same objects"
 
     def config(self) -> dict[str, Any]:
-        """Read the options of the training from `config.yaml`, as keyword arguments of `contraport.train`."""
+        """Read the options from `config.yaml`, as keyword arguments of `contraport.train`."""
         return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Return the settings of the training; `changes` replace some of them."""
+        """Return the settings of the training, with some of them replaced."""
         config = self._get_cached_config()
         if config.settings is None:
             try:
@@ -147,7 +147,7 @@ class Run:
         return replace(config.settings, **changes) if changes else config.settings
 
     def _get_cached_config(self) -> _CachedConfig:
-        """Return the content of `config.yaml` from a cache; the file is read again only if it changed.
+        """Return the cached content of `config.yaml`, read again if it changed.
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
@@ -165,7 +165,7 @@ class Run:
         return self._cached_config
 
     def metrics_rows(self) -> list[MetricsRow]:
-        """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
+        """Read `metrics.jsonl`, one row per logged step, without an incomplete last line."""
         return self._read_file(self.path / "metrics.jsonl", read_metrics_rows)
 
     @accept_deprecated_keywords(trust="trust_remote_code")
@@ -189,7 +189,9 @@ class Run:
         device: str = "auto",
         progress: bool = True,
     ) -> np.ndarray:
-        """Encode items by the trained model: one row of features per item, ``(n, d)`` float32, in the order of `items`.
+        """Encode items by the trained model into features ``(n, d)``, float32.
+
+        There is one row per item, in the order of `items`.
 
         The rows are those of `contraport.embed`. The model is loaded at the first call and kept.
 
@@ -217,7 +219,7 @@ class Run:
         return features
 
     def _get_cached_model(self) -> Model:
-        """Return the trained model from a cache; it is loaded again only if its file changed."""
+        """Return the cached trained model, loaded again if its file changed."""
         version = _find_file_version(self.path / "model" / "model.safetensors")
         if self._cached_model is None or version is None or self._cached_model[0] != version:
             self._cached_model = version, self.model(trust_remote_code=self._trust_remote_code)
@@ -230,7 +232,7 @@ class Run:
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
-        """Read the latest results of the online audit, for a run on pairs of two views.
+        """Read the latest online audit of a run on pairs of two views.
 
         The number of pairs is `n`.
 
@@ -243,7 +245,7 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the latest results of the online audit, for a run on items of three or more views.
+        """Read the latest online audit of a run on three or more views.
 
         The number of items is `n`, that of views `k`.
 
@@ -255,12 +257,12 @@ class Run:
         return self._read_file(self.path / "view_scores.npz", read_arrays)
 
     def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-        """Check that the path is a run folder, and read one of its files."""
+        """Read a file of the run after a check of the folder."""
         check_run_folder(self.path)
         return read_run_file(path, reader, remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
-        """Load a model of the run from its folder, in evaluation mode, on the CPU."""
+        """Load a model of the run in evaluation mode on the CPU."""
         # Imported here: reading metrics requires neither encoders nor the client of the Hugging Face hub.
         from contraport.encoders import Model
 
@@ -270,7 +272,7 @@ class Run:
 
 
 def load(run: str | Path | Run, *, encoder: Encoders = None, trust_remote_code: bool = False) -> Run:
-    """Load a trained run, to encode items by its model: ``contraport.load("runs/first").encode(images)``.
+    """Load a trained run, as in ``contraport.load("runs/first").encode(images)``.
 
     Args:
         run: the run folder.
@@ -287,7 +289,10 @@ def load(run: str | Path | Run, *, encoder: Encoders = None, trust_remote_code: 
 
 
 def check_run_folder(folder: Path, argument: str = "run") -> None:
-    """Raise `UsageError` unless a path is a run folder whose entries are regular files and folders."""
+    """Raise `UsageError` unless a path is a run folder.
+
+    Its entries must be regular files and folders.
+    """
     if folder.is_file():
         raise UsageError(f"{argument}: must be a run folder, got the file {folder}.", kind="not_a_folder")
     check(folder.is_dir(), f"{argument}: there is no folder {str(folder)!r}.", "not_found")
@@ -303,9 +308,10 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-    """Read a file of a run folder by calling `reader`; raise `UsageError` if the file is missing or corrupt.
+    """Read a file of a run folder by `reader`.
 
-    Any exception of the reader means that the file is corrupt; `remedy` ends the message.
+    A missing or corrupt file raises `UsageError`. Any exception of the reader means that the file is corrupt; `remedy`
+    ends the message.
     """
     if not path.exists():
         resume = f"contraport train --resume --out {shlex.quote(str(path.parent))}"
@@ -326,7 +332,7 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
 
 
 def read_metrics_rows(path: Path) -> list[MetricsRow]:
-    """Read the rows of a `metrics.jsonl`; an incomplete last line is ignored."""
+    """Read a `metrics.jsonl` without an incomplete last line."""
     rows = []
     for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], start=1):
         try:
@@ -341,7 +347,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
 
 
 def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
-    """Return whether a JSON value is a mapping, nested `depth` levels deep, that contains only numbers or null.
+    """Return whether a mapping, nested `depth` levels, contains only numbers or null.
 
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)
@@ -356,7 +362,7 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
+    """Read metrics by encoder, intervals and notes from an `evaluation.json`."""
     values = json.loads(path.read_text("utf-8"))
     good = isinstance(values, dict) and is_nested_number_mapping(values.get("rows"), depth=2)
     check(good, f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE_REMEDY}", "corrupt")
@@ -402,7 +408,10 @@ _ARRAY_NAMES_BY_NDIM_AND_KIND = {
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file of a run; nothing is unpickled, and their dimensions and types are checked."""
+    """Read an .npz file of a run, checking dimensions and types.
+
+    Nothing is unpickled.
+    """
     arrays = read_npz_arrays(path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
@@ -425,7 +434,7 @@ _EQUAL_LENGTH_ARRAY_GROUPS = (
 
 
 def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a `samples.npz`, and raise `ValueError` unless the report page can show them."""
+    """Read a `samples.npz` and check that the report page can show it."""
     arrays = read_arrays(path)
 
     def require(condition: object, name: str, expected: str) -> None:
@@ -463,7 +472,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _find_file_version(path: Path) -> tuple[int, int, int] | None:
-    """Return the inode, modification time and size of a file, to detect changes; None for a missing file.
+    """Return a file's inode, modification time and size, or None if missing.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """

@@ -1,4 +1,4 @@
-"""Run folder as the commands use it: paths of its files, and methods that read and write them.
+"""Run folder with the paths of its files and methods that write them.
 
 ```
 DIR/config.yaml        keyword arguments of `contraport.train`
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedRunBackup:
-    """Backup of the replaced run, in the subfolder `.replaced` of the run folder.
+    """Backup of a replaced run in the subfolder `.replaced` of the run folder.
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
@@ -72,7 +72,7 @@ class ReplacedRunBackup:
         self.path = run.path / ".replaced"
 
     def move_or_delete_run_files(self) -> None:
-        """Move the files of the run to the backup; if a complete backup is there already, delete the files instead."""
+        """Move the run's files to the backup; delete them if it is complete."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):  # all checks before the first move
             folder = path in run.possible_subfolders or path == self.path
@@ -89,7 +89,7 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def finish_interrupted_operation(self) -> None:
-        """Move the files of an incomplete backup back; delete a complete one if the new run has a checkpoint."""
+        """Undo an incomplete backup, or delete a complete one if a checkpoint exists."""
         if self._is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self._is_complete() and self.path.exists():
@@ -99,7 +99,7 @@ class ReplacedRunBackup:
             shutil.rmtree(self.path)
 
     def restore_unless_checkpointed(self) -> None:
-        """Restore the replaced run from the backup, unless the new run has a checkpoint."""
+        """Restore the replaced run unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
@@ -113,12 +113,12 @@ class ReplacedRunBackup:
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
-        """Return whether the backup is complete: it has a `config.yaml`, which is copied last."""
+        """Return whether the backup has a `config.yaml`, which is copied last."""
         return (self.path / self._run.config_path.name).exists()
 
 
 class RunFolder(Run):
-    """Run folder as commands use it: a `Run` with the paths of all its files, and with methods that write them.
+    """Run with the paths of all its files and methods that write them.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 
@@ -165,13 +165,13 @@ class RunFolder(Run):
 
     @property
     def possible_paths_besides_config(self) -> tuple[Path, ...]:
-        """Paths of all files and subfolders that a run folder can have, except `config.yaml`."""
+        """Paths of all files and subfolders that can exist, except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.view_scores_path, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.possible_subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless the folder is new or empty, or is a run folder and `overwrite` is set.
+        """Raise `UsageError` unless the folder is empty or a run to overwrite.
 
         A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`. A
         folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
@@ -202,14 +202,14 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice for error messages on how to resume: the run's command, or `parent_command` with ``resume``."""
+        """Advice in error messages on how to resume, directly or by `parent_command`."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
-        """Context manager: raise an `OSError` as a `UsageError`, with the command that resumes the run."""
+        """Context manager that raises an `OSError` as a `UsageError` with resume advice."""
 
         def remedy() -> str:
             if not self.last_checkpoint.exists():
@@ -221,7 +221,7 @@ class RunFolder(Run):
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> RunFolder:
-        """Create a run folder with a `config.yaml` and an empty folder `checkpoints/`.
+        """Create a run folder with `config.yaml` and an empty folder `checkpoints/`.
 
         With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
         touched.
@@ -248,7 +248,7 @@ class RunFolder(Run):
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
-        """Write the trained model and the number of epochs it was trained for; delete evaluations of an earlier model.
+        """Write the trained model and its epochs; delete evaluations of earlier models.
 
         `planned_epochs` is larger than `epochs` after early stopping; default: the same.
         """
@@ -262,7 +262,7 @@ class RunFolder(Run):
             write_text(self.trained_path, record)
 
     def save_initial_model(self, model: Model, *, configs_only: bool = False) -> None:
-        """Write the model that the training starts from, so that a resumed training need not load it from its source.
+        """Write the initial model, so that resuming need not load its source.
 
         With `configs_only`, for random weights, only tokenizer and architecture of transformers models are written.
         """
@@ -273,7 +273,7 @@ class RunFolder(Run):
                 _save_model_files(model, self.initial_path)
 
     def find_initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Load the model that the training started from; None if it started from random weights."""
+        """Load the initial model, or return None if it had random weights."""
         from contraport.encoders.model import CONFIG_FILE
 
         if not (self.initial_path / CONFIG_FILE).exists():
@@ -281,11 +281,11 @@ class RunFolder(Run):
         return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
     def num_trained_epochs(self) -> int | None:
-        """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
+        """Return the trained epochs of the saved model, or None if unrecorded."""
         return self._read_trained_and_planned_epochs()[0]
 
     def _read_trained_and_planned_epochs(self) -> tuple[int | None, int | None]:
-        """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
+        """Read trained and planned epochs of the saved model, None if not recorded."""
         if not self.trained_path.exists():
             return None, None
 
@@ -296,7 +296,10 @@ class RunFolder(Run):
         return read_run_file(self.trained_path, read)
 
     def saved_model_epoch_warning(self) -> str | None:
-        """Return a warning if the training was extended after saving the model, or the epoch is unknown; else None."""
+        """Return a warning if the saved model is outdated or its epoch unknown.
+
+        It is outdated if the training was extended after saving.
+        """
         (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
@@ -314,20 +317,20 @@ class RunFolder(Run):
         return dict(config)
 
     def save_arrays(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write an .npz file of the run folder, such as the scores of an online audit."""
+        """Write an .npz file of the run, such as online audit scores."""
         with self.translate_write_errors():
             write_npz(path, arrays)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
-        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
+        """Read the arrays by name that `contraport.evaluate` wrote for the HTML page."""
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:
-        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
+        """Read values per test item, ``(n,)`` or ``(n, k)``, of mean metrics."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
     def find_split_digests(self) -> SplitDigests | None:
-        """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
+        """Read digests of training and held-out items; None for a stream."""
         from contraport.data.split_digests import SplitDigests
 
         check_run_folder(self.path)
@@ -336,7 +339,7 @@ class RunFolder(Run):
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
     def mismatched_partner_indices(self) -> np.ndarray:
-        """Read the partner of each training item, ``(n,)``, in a run whose pairs were mismatched on purpose.
+        """Read the partner of each training item, ``(n,)``, after deliberate mismatching.
 
         The partner is the item itself if its pair is correct.
         """
@@ -353,7 +356,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
 
 
 def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each path; raise `UsageError` if there are no paths, or two paths name one folder."""
+    """Return the `RunFolder` of each path; no path or a repeat raises `UsageError`."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)
@@ -376,7 +379,7 @@ def default_run_path(data: str, method: str) -> Path:
 
 
 def _save_model_files(model: Model, target: Path) -> None:
-    """Write the files of a model; each file is replaced atomically."""
+    """Write the files of a model, each replaced atomically."""
     from safetensors import SafetensorError
 
     try:

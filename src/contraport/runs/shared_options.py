@@ -1,4 +1,4 @@
-"""Options shared by several commands, and base classes of the options of commands that take a run folder."""
+"""Options shared by several commands, with base classes of option classes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DIMS_HELP = (
 
 
 def device_field() -> Any:
-    """Return the dataclass field of the option `device`, for a command that uses an encoder."""
+    """Return the dataclass field of `device` for commands that use an encoder."""
     return option("auto", "Device: auto (the fastest available), cpu, cuda, mps or another torch device.")
 
 
 def training_device_field(**metadata: Any) -> Any:
-    """Return the dataclass field of the option `device`, for a command that trains."""
+    """Return the dataclass field of `device` for commands that train."""
     help = "Device: auto (the fastest available), cpu, cuda or mps."
     return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
 
@@ -61,7 +61,7 @@ def progress_field(help: str = "Show progress bars on a terminal.") -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(BaseOptions):
-    """Option `trust_remote_code`, which allows a command to run encoder code that a run folder names."""
+    """Option `trust_remote_code`, which allows running code that a run names."""
 
     trust_remote_code: bool = option(
         False,
@@ -72,7 +72,7 @@ class TrustOptions(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataEmbeddingOptions(TrustOptions):
-    """Options of commands that embed data with the encoders of runs: the data, and how to load and embed them."""
+    """Options for data that commands embed with the encoders of runs."""
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(

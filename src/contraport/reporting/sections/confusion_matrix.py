@@ -1,4 +1,4 @@
-"""Report section: confusion matrix of the linear probe, and its most confident errors."""
+"""Report section with the linear probe's confusion matrix and most confident errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CLASSES_WITH_NUMBERS = 12
 
 
 def build_confusion_section(assets: PageAssets) -> Section | None:
-    """Build the section of confusion matrices; None if no run has a fitted linear probe."""
+    """Build the section of confusion matrices, or None without a linear probe."""
     entries = []
     for run in assets.runs:
         counts = run.figure_arrays.get("confusion")
@@ -41,7 +41,7 @@ def build_confusion_section(assets: PageAssets) -> Section | None:
 
 
 def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: list[str]) -> list[dict[str, Any]]:
-    """Build records of the most confident errors of the linear probe, and add previews of the items to the page."""
+    """Build records of the most confident errors, and add previews of the items."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []
@@ -60,7 +60,7 @@ def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: l
 
 
 def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
-    """Draw a confusion matrix of counts, as shares of the predicted classes (columns) in each true class (rows)."""
+    """Draw confusion counts as shares of predicted classes (columns) per true class (rows)."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
     hover = [
@@ -84,7 +84,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
 
 
 def frequent_confusion_sentences(counts: np.ndarray, names: list[str], max_confusions: int = 3) -> list[str]:
-    """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""
+    """Describe the most frequent confusions, such as "7% of cat predicted as dog"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:max_confusions]

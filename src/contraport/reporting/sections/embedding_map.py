@@ -1,4 +1,4 @@
-"""Report section: map of the test items in the plane."""
+"""Report section with a map of the test items in the plane."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_embedding_map_section(
     lead: str = "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for "
     "its nearest neighbors.",
 ) -> Section | None:
-    """Build the section of embedding maps, one per run; None if no run has a projection to the plane.
+    """Build the section of embedding maps, or None without projections to the plane.
 
     `noun` names a point of a map, and `lead` is the text above the maps.
     """
@@ -62,7 +62,7 @@ def build_embedding_map_section(
 
 
 def draw_embedding_map(run: ReportedRun) -> PlotlyFigure:
-    """Draw the test items of a run as points in the plane, one plotly trace per class.
+    """Draw test items as points in the plane, one trace per class.
 
     The script of the page adds the hover text.
     """
@@ -94,7 +94,7 @@ def draw_embedding_map(run: ReportedRun) -> PlotlyFigure:
 
 
 def _build_class_name_annotations(run: ReportedRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
-    """Build plotly annotations with the class names at their points, to distinguish classes without color."""
+    """Build plotly annotations that show class names beside the points."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK_COLOR}, "bgcolor": "var(--veil)", "borderpad": 1}
@@ -106,7 +106,7 @@ def _build_class_name_annotations(run: ReportedRun, points: np.ndarray, labels: 
 
 
 def build_map_script_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, Any]:
-    """Build the data that the script of the page reads for a map: items, classes, neighbors and colorings."""
+    """Build a map's items, classes, neighbors and colorings for the page's script."""
     samples = run.figure_arrays
     result: dict[str, Any] = {
         "name": run.name,

@@ -1,4 +1,4 @@
-"""Report section: geometry of the features by cosines, singular values, alignment and uniformity."""
+"""Report section with cosines, singular values, alignment and uniformity of features."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from contraport.reporting.sections.metric_curves import list_epochs_with_row_nam
 
 
 def build_geometry_section(assets: PageAssets) -> Section | None:
-    """Build the section of cosines, singular values, alignment and uniformity; None if no run has them."""
+    """Build the section of feature geometry, or None if no run has it."""
     # One color scale for all runs, from the smallest 1% quantile of the cosines, rounded down to a tenth.
     arrays = [run.figure_arrays["cosines"] for run in assets.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
@@ -69,7 +69,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
 def draw_cosine_heatmap(
     cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
 ) -> PlotlyFigure:
-    """Draw a heatmap of cosines of items sorted by class, with colors from `lowest_cosine` to 1."""
+    """Draw cosines of items sorted by class, from `lowest_cosine` to 1."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
     trace = build_byte_heatmap_trace(shares * 255, colorscale=HEATMAP_COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
@@ -93,7 +93,7 @@ def draw_cosine_heatmap(
 
 
 def _add_singular_value_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
-    """Add a plot of the singular values divided by the largest to the page, one line per run."""
+    """Add a plot of singular values relative to the largest, by run."""
     lines, ranks = [], []
     for run in runs:
         values = run.figure_arrays["spectrum"].astype(float)
@@ -112,7 +112,7 @@ def _add_singular_value_plot(assets: PageAssets, runs: Sequence[ReportedRun]) ->
 
 
 def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRun]) -> PlotElement:
-    """Add a plot of alignment against uniformity to the page, one path per run from untrained to trained."""
+    """Add a plot of alignment against uniformity, one path per run."""
     lines, last = [], []
     for run in runs:
         path = _alignment_uniformity_by_stage(run)
@@ -134,7 +134,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
 
 
 def _alignment_uniformity_by_stage(run: ReportedRun) -> dict[str, tuple[float, float]]:
-    """Return alignment and uniformity by stage, in the order of training, such as "untrained", "epoch 5", "trained"."""
+    """Return alignment and uniformity by stage, such as "untrained" and "epoch 5"."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.values_by_encoder
     ]

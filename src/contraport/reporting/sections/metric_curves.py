@@ -1,4 +1,4 @@
-"""Report sections: curves of metrics over the training steps, the saved epochs and the severity of corruptions."""
+"""Report sections with metrics over training steps, epochs and severity of corruptions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CURVE_NOTES_BY_COLUMN = {
 
 
 def build_training_curves_section(assets: PageAssets) -> Section | None:
-    """Build the section of training curves, one panel per logged metric; None if nothing was logged."""
+    """Build the section of training curves, or None if nothing was logged."""
     monitored = collect_metrics_for_display(row for run in assets.runs for row in run.metrics_rows)
     hidden_if_constant = ("temperature", "plan_mass")
     curves = []
@@ -71,7 +71,7 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
 
 
 def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> PlotlyFigure:
-    """Draw one logged metric over the training steps, one line per run."""
+    """Draw a logged metric over the training steps, one line per run."""
     rows = [(run, evenly_spaced_rows_with_key(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
     x = build_axis_from_zero("step")
@@ -79,7 +79,7 @@ def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> PlotlyFigure:
 
 
 def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute the positions of logged rows on the axes step, share of all steps, epoch, and seconds."""
+    """Compute positions of logged rows by step, share of steps, epoch and seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]
@@ -101,7 +101,7 @@ EPOCH_CURVE_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "cl
 
 
 def build_epoch_curves_section(assets: PageAssets) -> Section | None:
-    """Build the section of metrics over the epochs; None if no run was evaluated at several epochs."""
+    """Build the section of metrics over epochs, or None without several evaluated epochs."""
     runs = [run for run in assets.runs if len(list_epochs_with_row_names(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_CURVE_METRIC_GROUPS]
     metrics.sort(key=lambda metric: EPOCH_CURVE_METRIC_GROUPS.index(metric.group))
@@ -121,7 +121,7 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
 
 
 def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
-    """Return the evaluated epochs with their row names, such as (5, "epoch 5"); epoch 0 is before training."""
+    """List evaluated epochs (0 before training) with row names, such as "epoch 5"."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.values_by_encoder]
@@ -130,7 +130,7 @@ def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
 
 
 def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigure:
-    """Draw a metric over the epochs, with a line and error bars per run, and a dotted line for the raw inputs."""
+    """Draw a metric with error bars over the epochs, one line per run."""
     traces: list[dict[str, Any]] = []
     for run in runs:
         values = _list_epoch_values(run, metric)
@@ -166,7 +166,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigu
 
 
 class _EpochValue(NamedTuple):
-    """Metric value after an epoch, with its confidence interval, which has zero width if none was computed."""
+    """Metric value after an epoch with its confidence interval, possibly of zero width."""
 
     epoch: int
     value: float
@@ -190,7 +190,7 @@ _DASH_STYLE_BY_BASELINE = {"raw": "dot", "given": "dash", "untrained": "dash"}  
 
 
 def build_robustness_section(assets: PageAssets) -> Section | None:
-    """Build the section of robustness, one panel per corruption; None if no corruption was evaluated."""
+    """Build the section of robustness to corruptions, or None if none was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(assets.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
     rows = ("trained", *_list_equal_baselines(assets.runs))
@@ -220,7 +220,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
 def draw_corruption_curves(
     runs: Sequence[ReportedRun], severity_metrics: Sequence[Metric], lowest_accuracy: float
 ) -> PlotlyFigure:
-    """Draw accuracy over the severity of one corruption: a line per run, gray lines for baselines.
+    """Draw accuracy over a corruption's severity, with gray lines for baselines.
 
     The vertical axis starts below `lowest_accuracy`, the lowest of all panels.
     """
@@ -248,12 +248,15 @@ def draw_corruption_curves(
 
 
 def _parse_severity(metric: Metric) -> int:
-    """Return the severity of a corruption, the suffix of the metric key: 3 for "noise@3"."""
+    """Return the severity in a metric key, such as 3 for "noise@3"."""
     return int(metric.key.partition("@")[2])
 
 
 def _list_equal_baselines(runs: Sequence[ReportedRun]) -> list[str]:
-    """List the baselines whose linear probe accuracy is the same in all runs; empty if the runs have different data."""
+    """List the baselines with equal linear probe accuracy in all runs.
+
+    The list is empty if the runs have different data.
+    """
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _DASH_STYLE_BY_BASELINE}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
     return shared if len({run.data_name for run in runs}) == 1 else []

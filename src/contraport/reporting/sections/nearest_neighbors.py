@@ -1,4 +1,4 @@
-"""Report section: nearest neighbors of some test items."""
+"""Report section with the nearest neighbors of some test items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contraport.reporting.reported_run import ReportedRun
 
 
 def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
-    """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
+    """Build the section of nearest neighbors, or None if no run has neighbors."""
     strips = []
     for run in assets.runs:
         nearest, labels = run.figure_arrays.get("neighbors"), run.figure_arrays.get("labels")
@@ -33,7 +33,7 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
 
 
 def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Build a table row for each query item of a run: template data of the item and of its 8 nearest neighbors."""
+    """Build template data of each query item and its 8 nearest neighbors."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
@@ -53,7 +53,7 @@ def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any
 
 
 def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
-    """Return the indices of at most 10 query items: the first of each class, or evenly spaced items without classes."""
+    """Return at most 10 query item indices, one per class if labeled."""
     places = np.arange(num_items)
     if labels is not None and len(np.unique(labels)) > 1:
         places = np.unique(labels, return_index=True)[1]

@@ -1,4 +1,4 @@
-"""Report section: online audit of the training pairs, with mismatch rate, scores and lowest pairs."""
+"""Report section on the online audit of training pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
 
 
 def build_pair_audit_section(assets: PageAssets) -> Section | None:
-    """Build the section of online audits; None if no run was trained with an audit."""
+    """Build the section of online audits, or None if there is none."""
     audits = []
     for run in assets.runs:
         if not run.online_audit_arrays:
@@ -50,7 +50,7 @@ def build_pair_audit_section(assets: PageAssets) -> Section | None:
 
 
 def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray, color: str) -> PlotlyFigure:
-    """Draw two histograms of scores: all pairs in the given color, known mismatches in gray."""
+    """Draw score histograms of all pairs in color and known mismatches in gray."""
     edges = np.histogram_bin_edges(np.concatenate([pair_scores, mismatch_scores]), 40)
     traces = [
         {
@@ -80,7 +80,7 @@ def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray,
 def _build_lowest_pair_rows(
     assets: PageAssets, run: ReportedRun, scores: np.ndarray, fdrs: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Build the table rows of the pairs with the lowest scores, and add previews of them to the page."""
+    """Build rows of the lowest-scored pairs, and add previews to the page."""
     assert run.online_audit_arrays
     partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]

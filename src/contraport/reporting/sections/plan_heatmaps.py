@@ -1,4 +1,4 @@
-"""Report section: transport plans as heatmaps beside their targets, as lines, and over the epochs."""
+"""Report section with transport plans as heatmaps and lines, over the epochs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ MAX_ITEMS_FOR_PLAN_LINES = 16
 
 
 class PlanSnapshot(NamedTuple):
-    """Transport plan of a batch of test items after an epoch, and its target plan, (N, M) each.
+    """Plan and target of a batch of test items after an epoch.
 
-    The epoch is None if it was not recorded.
+    Both have the shape (N, M). The epoch is None if it was not recorded.
     """
 
     epoch: int | None
@@ -52,17 +52,19 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def share_on_target(self) -> float:
-        """Share of the plan's mass in cells where the target is positive, 0 to 1."""
+        """Share of the plan's mass where the target is positive, 0 to 1."""
         return share_on_target(self.plan, self.target)
 
     @property
     def total_mass(self) -> float:
-        """Sum of all masses of the plan; below 1 if the plan drops mass."""
+        """Total mass of the plan, below 1 if the plan drops mass."""
         return float(self.plan.sum())
 
     @property
     def effective_partners(self) -> float:
-        """Effective number of partners of a row: the exponential of the mass-weighted mean entropy of the rows.
+        """Effective number of partners per row, the exponential of the rows' mean entropy.
+
+        The mean is weighted by the masses of the rows.
 
         >>> plan = np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])  # rows with two partners, and with one
         >>> round(PlanSnapshot(None, plan, plan).effective_partners, 3)
@@ -75,7 +77,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def negatives_tv_from_uniform(self) -> float | None:
-        """Total variation distance of the masses of negatives from uniform, 0 to 1; None if negatives have no mass."""
+        """Total variation distance of negatives' masses from uniform, 0 to 1, or None."""
         negative = self.target == 0
         if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)
@@ -90,7 +92,7 @@ class PlanSnapshot(NamedTuple):
 
 
 def build_plans_section(assets: PageAssets) -> Section | None:
-    """Build the section of transport plans; None if no run has a stored plan."""
+    """Build the section of transport plans, or None if none is stored."""
     snapshots = {run.position: load_plan_snapshots(run) for run in assets.runs}
     matrices = (matrix for several in snapshots.values() for one in several for matrix in (one.plan, one.target))
     scale = LogScale.from_matrices(matrices)
@@ -112,7 +114,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
 
 
 def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
-    """Load the stored plans and targets of a run in the order of epochs; empty if there are none."""
+    """Load a run's stored plans and targets in epoch order; empty without plans."""
     samples = run.figure_arrays
     if "plan" not in samples:
         return []
@@ -126,7 +128,7 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
 def _add_plans_to_page(
     assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Add plots and script data of a run's plans to the page; return the values for the section's template."""
+    """Add plans to the page and return values for the section's template."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
@@ -179,14 +181,17 @@ def _add_plans_to_page(
 
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
-    """Map masses to integers (uint8) from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
+    """Map masses to uint8 from 0 to 255 on a logarithmic scale."""
     span = (scale.log10_high - scale.log10_low) or 1
     codes: Array = (clipped_log10(mass, scale) - scale.log10_low) / span * 255
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
 def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
-    """Return plan mass divided by target mass for each item, ``(num_items,)``; ones if rows do not belong to items."""
+    """Return plan mass divided by target mass for each item, ``(num_items,)``.
+
+    All ratios are 1 if rows are not items.
+    """
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % num_items:  # rows that are not whole views of the items
         return np.ones(num_items)
@@ -197,7 +202,7 @@ def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.nda
 def _add_mass_on_target_plot(
     assets: PageAssets, plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]]
 ) -> PlotElement:
-    """Add a plot to the page: share of the plan's mass on the target over the epochs, one line per run."""
+    """Add a plot of the share of mass on target over the epochs."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:
@@ -212,7 +217,7 @@ def _add_mass_on_target_plot(
 
 
 def _dropped_mass_prefix(mass: float) -> str:
-    """Return the beginning of a label such as "mass 0.850, 15% dropped; ", or an empty string for a mass of 1."""
+    """Return text such as "mass 0.850, 15% dropped; ", empty for mass 1."""
     if abs(mass - 1) < UNIT_MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
@@ -221,7 +226,7 @@ def _dropped_mass_prefix(mass: float) -> str:
 def _draw_heatmap(
     mass: Array, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
 ) -> PlotlyFigure:
-    """Draw a plan or target as a plotly heatmap; a dotted line separates the two views on an axis that has both."""
+    """Draw a plan or target as a heatmap, with dotted lines between views."""
     rows, columns = mass.shape
     items = len(suffixes)
     trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=HEATMAP_COLORSCALE)
@@ -246,7 +251,7 @@ def _draw_heatmap(
 def _build_view_name_ticks(
     num_embeddings: int, num_items: int, views: tuple[str, str], *, view_index: int
 ) -> dict[str, Any]:
-    """Build plotly ticks that name the view on an axis, or both views if the axis has more embeddings than items."""
+    """Build plotly ticks that name the view, or both views, on an axis."""
     names = list(views) if num_embeddings > num_items else [views[view_index]]
     middles = [(place + 0.5) * num_embeddings / len(names) for place in range(len(names))]
     return {
@@ -260,7 +265,7 @@ def _build_view_name_ticks(
 def _build_hover_texts(
     num_embeddings: int, suffixes: list[str], views: tuple[str, str], *, view_index: int
 ) -> list[str]:
-    """Build the hover text of each row or column, such as "view 1, item 3 (cat)"."""
+    """Build hover texts of rows or columns, such as "view 1, item 3"."""
     items = len(suffixes)
     return [
         f"{views[k // items if num_embeddings > items else view_index]}, item {k % items + 1}{suffixes[k % items]}"

@@ -1,4 +1,4 @@
-"""Report sections: results (metrics by run, differences, cross-view retrieval) and settings of all runs."""
+"""Report sections with the results and the settings of all runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 
 
 def build_results_section(assets: PageAssets) -> Section:
-    """Build the section of results: tables of metrics, differences of runs, and notes on missing parts."""
+    """Build the section of metric tables, differences of runs, and notes."""
     runs = assets.runs
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
@@ -66,14 +66,14 @@ def build_settings_section(assets: PageAssets) -> Section:
 
 
 class DifferencePlot(NamedTuple):
-    """Forest plot of the differences of runs from the first run on the same data set."""
+    """Forest plot of differences from the first run on the same data."""
 
     first_run: ReportedRun
     element: PlotElement
 
 
 def _add_dataset_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
-    """Add a forest plot to the page for each data set on which several runs were evaluated together."""
+    """Add a forest plot for each data set with several runs evaluated together."""
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in assets.runs):
@@ -147,7 +147,7 @@ MISSING_VALUE_TEXT = "–"  # in a table cell without a value
 
 
 class MetricCell(NamedTuple):
-    """Cell of a table: value and confidence interval as texts, and whether the value is significantly the best."""
+    """Table cell with value, interval, and whether it is significantly the best."""
 
     text: str
     is_significantly_best: bool
@@ -155,7 +155,7 @@ class MetricCell(NamedTuple):
 
 
 class EncoderRow(NamedTuple):
-    """Table row with the metrics of one encoder: the trained encoder of a run, or a baseline (`run` is None)."""
+    """Table row of a run's trained encoder, or of a baseline without run."""
 
     name: str
     run: ReportedRun | None
@@ -164,7 +164,7 @@ class EncoderRow(NamedTuple):
 
 
 class DatasetTable(NamedTuple):
-    """Table of metrics of all encoders that were evaluated on the same data set, baselines first."""
+    """Table of metrics of all encoders evaluated on a data set, baselines first."""
 
     data_name: str
     size_sentence: str
@@ -172,23 +172,23 @@ class DatasetTable(NamedTuple):
 
 
 def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
-    """List all metrics that have a value in at least one of the runs."""
+    """List the metrics with a value in at least one run."""
     return collect_metrics_for_display(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
 
 
 def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
-    """Build one table of metrics for each data set on which runs were evaluated."""
+    """Build one table of metrics for each data set."""
     names = dict.fromkeys(run.data_name for run in runs)
     return [_build_dataset_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
 def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
-    """Format the value of each training setting in each run, by name of the setting."""
+    """Return the formatted values of each training setting, one per run."""
     return {name: [_format_setting(run.config.get(name)) for run in runs] for run in runs for name in run.config}
 
 
 def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> DatasetTable:
-    """Build the table of metrics of one data set: distinct baselines first, then the runs."""
+    """Build the table of a data set, with distinct baselines before the runs."""
     sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
     encoders = []
@@ -205,7 +205,7 @@ def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[M
 
 
 class _EvaluatedEncoder(NamedTuple):
-    """Encoder with metrics: the trained encoder of a run, or a baseline that was evaluated with it.
+    """Trained encoder of a run, or a baseline that was evaluated with it.
 
     Attributes:
         row: row of the run's evaluation: "trained" or a baseline such as "raw".
@@ -217,7 +217,7 @@ class _EvaluatedEncoder(NamedTuple):
 
     @property
     def metric_values_by_key(self) -> dict[str, Any]:
-        """Metric values by metric key; empty if the encoder was not evaluated."""
+        """Metric values by metric key, empty if the encoder was not evaluated."""
         return dict(self.run.values_by_encoder.get(self.row, {}))
 
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
@@ -228,7 +228,10 @@ class _EvaluatedEncoder(NamedTuple):
         )
 
     def differs_significantly(self, other: _EvaluatedEncoder, key: str) -> bool:
-        """Return whether the confidence interval of the difference of two encoders excludes zero; False if unknown."""
+        """Return whether the interval of the difference from another encoder excludes zero.
+
+        False if no difference is stored.
+        """
         if self.row != "trained":
             return other.row == "trained" and other.differs_significantly(self, key)
         if other.row == "trained":
@@ -240,7 +243,7 @@ class _EvaluatedEncoder(NamedTuple):
 
 
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
-    """Return the distinct baselines of all runs; if two have the same name, the run's name is added to both."""
+    """List the distinct baselines of runs; equal names get the run's name."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_BASELINE_TITLES):
         for run in runs:
@@ -260,7 +263,7 @@ def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]
 
 
 def _describe_dataset_sizes(data: str, runs: Iterable[ReportedRun]) -> str:
-    """Return a sentence with the numbers of training and test items, by run if they differ."""
+    """Return a sentence with the numbers of training and test items."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
         if {"train_items", "test_items", "uniformity_items"} <= run.evaluation.keys():
@@ -274,7 +277,7 @@ def _describe_dataset_sizes(data: str, runs: Iterable[ReportedRun]) -> str:
 
 
 def _find_significantly_best_encoder(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
-    """Find the encoder that is significantly better than all others in a metric; None if there is none.
+    """Find the encoder that is significantly better than all others, or None.
 
     None as well if a run has no value of the metric.
     """
@@ -292,7 +295,7 @@ def _find_significantly_best_encoder(metric: Metric, sources: Sequence[_Evaluate
 def build_metric_cell(
     metric: Metric, value: float | None, interval: Mapping[str, float] | None, *, is_significantly_best: bool = False
 ) -> MetricCell:
-    """Build the cell of a value with its confidence interval; a dash if the value is missing or not finite."""
+    """Build a cell of a value and interval, with a dash if missing."""
     if value is None or not math.isfinite(value):
         return MetricCell(MISSING_VALUE_TEXT, False)
     ends = "" if interval is None else format_interval(metric, interval["low"], interval["high"])
@@ -300,7 +303,7 @@ def build_metric_cell(
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:
-    """Format a confidence interval: "84.2–86.1%", or "−2.000 to −1.500" if an end is negative.
+    """Format an interval as "84.2–86.1%", or "−2.000 to −1.500" if negative.
 
     >>> from contraport.metrics import find_metric
     >>> format_interval(find_metric("knn"), 0.842, 0.861), format_interval(find_metric("uniformity"), -2.0, -1.5)
@@ -313,20 +316,20 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
 
 
 def _format_seconds_without_unit(value: float | None) -> str:
-    """Format seconds with one decimal below 100, otherwise as an integer; a dash for None."""
+    """Format seconds with one decimal below 100, else as an integer."""
     if value is None:
         return MISSING_VALUE_TEXT
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
-    """Format the mean of a logged metric with the `str.format` string `pattern`; a dash if nothing is logged."""
+    """Format the mean of a logged metric, or a dash without values."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT
 
 
 def _format_setting(value: object) -> str:
-    """Format the value of a setting: a mapping as "name=value, ...", None as a dash."""
+    """Format a setting; a mapping becomes "name=value, ...", None a dash."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE_TEXT
     return MISSING_VALUE_TEXT if value is None else str(value)
