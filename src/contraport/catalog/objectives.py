@@ -828,9 +828,9 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """MV-DHEL: DHEL for any number of views.
+    """MV-DHEL: DHEL for any number of views, with one logarithm per item.
 
-    All view pairs of an item share one logarithm. The value can be negative.
+    The value can be negative.
 
     >>> import torch
     >>> mv_dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
